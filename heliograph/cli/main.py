@@ -1,0 +1,61 @@
+"""The `heliograph` command: argument parsing only; every command's work is elsewhere in the package.
+
+Commands are imported when they are called, so that `heliograph --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from heliograph.errors import HeliographError
+
+# name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A click group that imports a command's module when the command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="heliograph", prog_name="heliograph")
+def cli() -> None:
+    """Compile machine-learning programs for homomorphic encryption, run them on encrypted data, and account for privacy."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; an error of the user's making is one text on stderr and exit code 2."""
+    try:
+        cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
+    except HeliographError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)

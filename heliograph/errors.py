@@ -1,0 +1,68 @@
+"""The errors that Heliograph raises: each says what is wrong, where, why, and what to try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HeliographError(Exception):
+    """Base of every error that is meant for the user; the command line prints it without a traceback.
+
+    `what` is one sentence; `where` is a place the user knows (a file and line, a layer, an argument); `why` is the
+    cause; `hint` is what to try. Empty parts are left out of the text.
+    """
+
+    def __init__(self, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
+        self.what = what
+        self.where = str(where) if where else ""
+        self.why = why
+        self.hint = hint
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.hint:
+            lines.append(f"  try: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only arguments: pickling between worker processes needs the state spelled out.
+        return (_rebuild, (type(self), self.what, self.where, self.why, self.hint))
+
+
+def _rebuild(cls: type[HeliographError], what: str, where: str, why: str, hint: str) -> HeliographError:
+    return cls(what, where=where, why=why, hint=hint)
+
+
+class ProgramError(HeliographError):
+    """The user's program, options or data cannot be used as they are."""
+
+
+class UnsupportedError(ProgramError):
+    """The program uses something that Heliograph does not carry; the hint says what to write instead."""
+
+
+class PlanningError(ProgramError):
+    """No parameters meet what was asked (levels, precision, security, memory); the text has the nearest that do."""
+
+
+class RangeError(ProgramError):
+    """A value lies outside the interval that a polynomial or an encoding was planned for."""
+
+
+class WireError(HeliographError):
+    """A file or message is not what it claims to be: truncated, altered, oversized, foreign, or of another version."""
+
+
+class SecurityError(HeliographError):
+    """Going on would give up security that was asked for."""
+
+
+class VerifyError(HeliographError):
+    """A pass broke the contract of its stage. This is our bug; the text names the pass, the rule and the node."""
+
+
+class InternalError(HeliographError):
+    """Something that cannot happen did. This is our bug."""
