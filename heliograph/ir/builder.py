@@ -10,6 +10,7 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
+    Array,
     Attr,
     Constant,
     ConstantName,
@@ -37,6 +38,7 @@ class Builder:
         self.stage = stage
         self.constants: dict[str, Constant] = dict(source.constants) if source else {}
         self.metadata: dict[str, Any] = dict(source.metadata) if source else {}
+        self.calibration: tuple[Array, ...] = source.calibration if source else ()
         self.inputs: list[Node] = []
         self.log_primes: tuple[float, ...] = tuple(self.metadata.get("log_primes", ()))
         self._by_digest: dict[str, str] = {}
@@ -121,4 +123,5 @@ class Builder:
             names,
             used_constants(order, self.constants),
             self.metadata,
+            self.calibration,
         )

@@ -15,7 +15,7 @@ from scipy import special
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
 from heliograph.ir.ops import ARITHMETIC, EVERYWHERE, TENSOR, Attrs, Context, OpSpec, define
-from heliograph.ir.types import SlotsType, TensorType, Type
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 # ---------------------------------------------------------------------------------------------- helpers
 
@@ -85,8 +85,10 @@ def _axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
 
 
 def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    # A packed program's input is one ciphertext of the named tensor; `shape` is then the number of slots.
+    # A packed program's input is one ciphertext of the named tensor; a managed one's has its level and scale.
     secret = a.get("secret", True)
+    if "level" in a:
+        return CipherType(a["slots"], a["level"], a["log_scale"])
     if "slots" in a:
         return SlotsType(a["slots"], secret)
     return TensorType(tuple(a["shape"]), secret)

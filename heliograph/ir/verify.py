@@ -63,8 +63,6 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         inferred = spec.infer_type([operand.type for operand in node.inputs], node.attrs, context)
     except ProgramError as error:
         raise _fail(program, after, "ops take what the table says", node, error.what) from None
-    if node.op == "input" and isinstance(node.type, CipherType):
-        inferred = node.type
     if inferred != node.type:
         raise _fail(program, after, "types are inferred", node, f"type is {node.type}, the op gives {inferred}")
     wanted = {
@@ -92,8 +90,14 @@ def rotation_steps(node: Node) -> Iterable[int]:
 
 def _verify_executable(program: Program, after: str) -> None:
     keys = set(program.metadata.get("rotation_keys", ()))
+    paths = {int(amount): path for amount, path in program.metadata.get("rotation_paths", {}).items()}
     for node in program.nodes:
         slots = getattr(node.type, "slots", 0)
         for step in rotation_steps(node):
-            if step % slots not in keys and step % slots != 0:
-                raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {step % slots}")
+            amount = step % slots
+            path = paths.get(amount, [amount]) if node.op == "linear_transform" else [amount]
+            if amount and (sum(path) % slots != amount or not keys.issuperset(path)):
+                raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
+    last_uses = program.metadata.get("last_uses")
+    if last_uses is None or len(last_uses) != len(program.nodes):
+        raise VerifyError(f"after {after}: the table of last uses does not fit the program")
