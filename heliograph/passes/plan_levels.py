@@ -24,10 +24,20 @@ _PLAIN_PRODUCTS = frozenset({"linear_transform", "mul_plain", "lincomb"})
 _PRODUCTS = _PLAIN_PRODUCTS | {"mul_ct"}
 _SUMS = frozenset({"add_ct", "sub_ct"})
 _TRANSPARENT = frozenset({"add_plain", "add_scalar", "mul_int", "negate"})
-_SWITCHES = frozenset({"rotate", "conjugate", "rescale"})
+_ROTATIONS = frozenset({"rotate", "conjugate"})
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
 _MAX_CORRECTIONS = 2000
+
+
+class TooFewLevelsError(PlanningError):
+    """The chain is too short; `needed` levels would do."""
+
+    def __init__(self, needed: int, given: int) -> None:
+        self.needed = needed
+        super().__init__(
+            f"the program needs {needed} levels, the ring has {given}", hint="lower a degree, or allow a larger ring"
+        )
 
 
 class Levels:
@@ -36,10 +46,21 @@ class Levels:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.pending: dict[Node, bool] = {}
+        # Where no product follows, few primes are left: rotations before the last rescale cost little more, and their
+        # error is divided by a prime with the rest.
+        final = dict.fromkeys(program.nodes, True)
+        for node in reversed(program.nodes):
+            for operand in node.inputs:
+                final[operand] &= final[node] and node.op not in _PRODUCTS
+        self.keeps = {
+            node
+            for node in program.nodes
+            if node.op in _SUMS or node.op in _TRANSPARENT or (node.op in _ROTATIONS and final[node])
+        }
         for node in program.nodes:
             if node.op in _PRODUCTS:
                 self.pending[node] = True
-            elif node.op in _SUMS or node.op in _TRANSPARENT:
+            elif node in self.keeps:
                 self.pending[node] = all(self.pending[operand] for operand in node.inputs)
             else:
                 self.pending[node] = False
@@ -55,10 +76,13 @@ class Levels:
             else:
                 level = max(as_is[node], ready[node], 0)
             self.level[node] = level
-            keep = self.pending[node] and (node.op in _SUMS or node.op in _TRANSPARENT)
-            wanted = as_is if keep else ready
+            wanted = as_is if self.takes_pending(node) else ready
             for operand in node.inputs:
                 wanted[operand] = max(wanted[operand], level)
+
+    def takes_pending(self, node: Node) -> bool:
+        """Whether a node reads products as they are, without a rescale."""
+        return self.pending[node] and node in self.keeps
 
     @property
     def depth(self) -> int:
@@ -91,15 +115,11 @@ class _Scales:
     def ready(self, node: Node) -> float:
         return self.force(node) - self._drop(node)
 
-    def _as_is(self, reader: Node) -> bool:
-        """Whether a reader takes a pending operand without rescaling it."""
-        return self.levels.pending[reader] and (reader.op in _SUMS or reader.op in _TRANSPARENT)
-
     def _seen(self, reader: Node, operand: Node) -> float:
-        return self.force(operand) if self._as_is(reader) else self.ready(operand)
+        return self.force(operand) if self.levels.takes_pending(reader) else self.ready(operand)
 
     def _set_seen(self, reader: Node, operand: Node, scale: float) -> None:
-        self.fix(operand, scale if self._as_is(reader) else scale + self._drop(operand))
+        self.fix(operand, scale if self.levels.takes_pending(reader) else scale + self._drop(operand))
 
     def adjustable(self, node: Node) -> bool:
         """Whether the scale can still be chosen."""
@@ -192,10 +212,7 @@ class PlanLevels:
         for _ in range(_MAX_CORRECTIONS):
             levels = Levels(program)
             if levels.depth > self.ring.levels:
-                raise PlanningError(
-                    f"the program needs {levels.depth} levels, the ring has {self.ring.levels}",
-                    hint="lower a degree, or allow a larger ring",
-                )
+                raise TooFewLevelsError(levels.depth, self.ring.levels)
             scales = _Scales(program, levels, self.ring.log_primes, float(self.ring.scale_bits))
             if scales.mismatch is None:
                 return _Emitter(program, levels, scales, self.ring).run()
@@ -249,11 +266,14 @@ class _Emitter:
         if node not in self.ready:
             value = self.made[node]
             if self._type(value).parts > 2:
-                value = self.builder.op("relinearize", (value,), node.loc)
+                value = self._relinearized(value)
             if self.levels.pending[node]:
                 value = self.builder.op("rescale", (value,), node.loc)
             self.ready[node] = value
         return self.ready[node]
+
+    def _relinearized(self, value: Node) -> Node:
+        return self.builder.op("relinearize", (value,), value.loc)
 
     @staticmethod
     def _type(value: Node) -> CipherType:
@@ -280,7 +300,7 @@ class _Emitter:
                 node.loc,
                 **{**node.attrs, "level": level, "log_scale": self.scales.scale[node]},
             )
-        as_is = self.levels.pending[node] and (node.op in _SUMS or node.op in _TRANSPARENT)
+        as_is = self.levels.takes_pending(node)
         operands = [self._at(self.made[operand] if as_is else self._ready(operand), level) for operand in node.inputs]
         attrs = dict(node.attrs)
         if node.op == "rescale":

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
+from heliograph.execution.backend import Call
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.diagonals import diagonal_map
 from heliograph.passes.bsgs import pair_offsets
-from heliograph.runtime.backend import Call
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.target import Ring
 

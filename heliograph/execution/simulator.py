@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.errors import ProgramError, RangeError
+from heliograph.execution import noise
+from heliograph.execution.backend import Call
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.diagonals import diagonal_map
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
 from heliograph.passes.bsgs import pair_offsets
-from heliograph.runtime import noise
-from heliograph.runtime.backend import Call
 from heliograph.target import Ring
 
 

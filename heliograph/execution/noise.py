@@ -6,8 +6,9 @@ A slot's error is the value of the error polynomial at the slot's root of unity.
 * rounding, when a rescale or a key switch divides by primes: the two parts are rounded, and the rounding of the second
   is multiplied by the secret. OpenFHE's key switch divides by its k special primes without exact reduction and rounds
   down, so that every coefficient is short by k/2 in the mean (k uniform terms): the error polynomial is near
-  (1 + X + ... + X^(N-1)) (1 + s) k/2, which is small except at the slots of low frequency, where
-  it reaches k sqrt(2N/3) N / pi, and the same in every key switch. (Measured: 2^20 in slot 0 at N = 2^14, k = 3, against 2^13 elsewhere.)
+  (1 + X + ... + X^(N-1)) (1 + s) k/2, which is small except at the slots of low frequency, where it reaches
+  k sqrt(2N/3) N / pi, and the same in every key switch. (Measured: 2^20 in slot 0 at N = 2^14, k = 3, against 2^13
+  elsewhere.)
 * encoding: coefficients are rounded to whole numbers, standard deviation 1/sqrt(12);
 * decryption: OpenFHE estimates the error from the imaginary parts, which a real message leaves empty, and adds as much
   again, so that a decrypted value tells less about the key; at least sqrt(2 N) / 8 a coefficient.
