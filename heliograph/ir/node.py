@@ -135,7 +135,8 @@ class Program:
     """A straight-line program: `nodes` in an order in which every input comes first; `inputs` are among them.
 
     `constants` holds arrays by name; `metadata` holds JSON values only (layouts, modulus chain, rotation keys).
-    A pass returns a new program and shares the nodes that it did not change.
+    `calibration` holds sample inputs, one float64 array with a leading sample axis per input, or nothing; it is no part
+    of the text form. A pass returns a new program and shares the nodes that it did not change.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Program:
     output_names: tuple[str, ...]
     constants: Mapping[str, Constant] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    calibration: tuple[Array, ...] = ()
 
     def array(self, name: Attr) -> Array:
         """The dense constant of that name."""
