@@ -197,9 +197,9 @@ def matmul(call: Call, left: Any, right: Any) -> Value:
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm")
 def addmm(call: Call, bias: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Value:
     plain = isinstance(bias, torch.Tensor) and bias.ndim == 1 and isinstance(right, torch.Tensor) and right.ndim == 2
-    if plain and isinstance(left, Value) and left.from_right == 2 and beta == 1 and alpha == 1:
-        if bias.shape[0] == right.shape[1]:
-            return Value(matrix_times(call, left.node, transposed(call, right), bias), left.batch)
+    plain = plain and isinstance(left, Value) and left.from_right == 2 and bias.shape[0] == right.shape[1]
+    if plain and beta == 1 and alpha == 1:
+        return Value(matrix_times(call, left.node, transposed(call, right), bias), left.batch)
     if isinstance(left, Value) or isinstance(right, Value):
         product: Any = matmul(call, left, right)
     else:

@@ -124,7 +124,7 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch.export's own log, warnings and dumps of graphs away; what the model prints comes through at the end."""
+    """Keep torch.export's log, warnings and dumps of graphs away; what the model prints comes through at the end."""
     printed = io.StringIO()
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -177,7 +177,7 @@ def _export_error(model: torch.nn.Module, error: Exception, caller: Location) ->
         "the model cannot be run on example_input",
         where=where,
         why=f"{kind}: {first}"[:300],
-        hint="call model(example_input) to see it fail; example_input needs a batch axis, and forward must use torch only",
+        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
     )
 
 
@@ -200,7 +200,8 @@ def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     if not mutable:
         return exported
     with _quiet():
-        return exported.run_decompositions({})
+        functional: ExportedProgram = exported.run_decompositions({})
+    return functional
 
 
 def _plain_call(node: Any, caller: Location) -> Call:
@@ -284,7 +285,7 @@ class _Tracer:
             raise UnsupportedError(
                 f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
                 where=self.caller,
-                why="encrypted values are real numbers; whole numbers, as indices of an embedding, cannot look up a table",
+                why="encrypted values are real numbers; whole numbers, as indices of an embedding, look nothing up",
                 hint="look up or encode on the client and give the model floating-point vectors",
             )
         if value.ndim == 0:
@@ -416,6 +417,10 @@ class _Tracer:
         result = node.meta.get("val")
         if isinstance(result, torch.Tensor) and result.is_complex():
             raise complex_values(self.location(node), f"the result of {user_name(target)}")
+        if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
+            raise data_dependent(
+                self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
+            )
         key = name if name in RULES else name.removesuffix("_")
         if key not in RULES:
             raise unsupported(node, self.location(node))

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,8 +19,8 @@ from heliograph.ir import Location
 from heliograph.ir.location import display_path
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
-_TORCH = str(Path(torch.__file__).resolve().parent)
-_HERE = str(Path(__file__).resolve().parent)
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_HERE = str(Path(__file__).resolve().parent) + os.sep
 _REPEATED = re.compile(r"@\d+")
 
 # Names that differ between exported forms of one call; a layer is called by what the user wrote.
@@ -63,11 +65,11 @@ def stack_location(stack_trace: str | None) -> Location | None:
 
 def caller_location() -> Location:
     """The line outside torch and this package that is running now, innermost."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_user_file(frame.f_code.co_filename):
             return Location(display_path(frame.f_code.co_filename), frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return Location()
 
 

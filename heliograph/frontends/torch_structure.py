@@ -71,6 +71,11 @@ def squeeze(call: Call, x: Any, dim: Any = None) -> Value:
 
 @rule("aten.unsqueeze", "aten.unsqueeze_copy")
 def unsqueeze(call: Call, x: Any, dim: int) -> Value:
+    return _grown(call, x, dim)
+
+
+def _grown(call: Call, x: Value, dim: int) -> Value:
+    """The value with a new axis of one at `dim`."""
     place = dim % (x.rank + 1)
     batch = x.batch + (place <= x.batch)
     axis = place - (place > batch)
@@ -105,7 +110,8 @@ def reversed_axes(call: Call, x: Any) -> Value:
 
 @rule("aten.mT", "aten.matrix_H", "aten.adjoint")
 def matrix_transpose(call: Call, x: Any) -> Value:
-    return transpose(call, x, -2, -1)
+    order = list(range(x.rank))
+    return _permuted(call, x, [*order[:-2], order[-1], order[-2]])
 
 
 @rule("aten.movedim", "aten.moveaxis")
@@ -119,6 +125,11 @@ def movedim(call: Call, x: Any, source: Any, destination: Any) -> Value:
 
 @rule("aten.expand", "aten.expand_as", "aten.broadcast_to", "aten.expand_copy")
 def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
+    return _expanded(call, x)
+
+
+def _expanded(call: Call, x: Value) -> Value:
+    """The value repeated to the shape that torch recorded."""
     shape = call.shape
     batch = len(shape) - x.from_right
     if shape[batch] != call.batch_size:
@@ -131,7 +142,7 @@ def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
 def repeat(call: Call, x: Any, repeats: Sequence[int]) -> Value:
     counts = [1] * (x.rank - len(repeats)) + [int(count) for count in repeats]
     for _ in range(len(counts) - x.rank):
-        x = unsqueeze(call, x, 0)
+        x = _grown(call, x, 0)
     if counts[x.batch] != 1:
         raise call.mixes(f"it repeats axis {x.batch} of {call.torch_shape(x)}, the batch axis")
     node = x.node
@@ -164,8 +175,7 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     return first, last
 
 
-@rule("aten.slice", "aten.slice_copy")
-def slice_(call: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+def _sliced(call: Call, x: Value, dim: int, start: Any, end: Any, step: int = 1) -> Value:
     axis = x.axis(dim)
     first, last = _bounds(call.batch_size if axis < 0 else x.shape[axis], start, end)
     if axis < 0:
@@ -175,11 +185,16 @@ def slice_(call: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None,
     return Value(_part(call, x.node, axis, first, last, int(step)), x.batch)
 
 
+@rule("aten.slice", "aten.slice_copy")
+def slice_(call: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    return _sliced(call, x, dim, start, end, step)
+
+
 @rule("aten.narrow", "aten.narrow_copy")
 def narrow(call: Call, x: Any, dim: int, start: int, length: int) -> Value:
     size = call.torch_shape(x)[dim]
     first = start % size if start < 0 else start
-    return slice_(call, x, dim, first, first + length)
+    return _sliced(call, x, dim, first, first + length)
 
 
 def _dropped(call: Call, x: Value, dim: int, index: int) -> Value:
@@ -373,7 +388,7 @@ def slice_scatter(
 @rule("aten.select_scatter")
 def select_scatter(call: Call, x: Any, source: Any, dim: int, index: int) -> Value:
     place = int(index) % int(call.shape[dim])
-    grown = unsqueeze(call, source, dim) if isinstance(source, Value) else source.unsqueeze(dim)
+    grown = _grown(call, source, dim) if isinstance(source, Value) else source.unsqueeze(dim)
     return _written(call, x, grown, dim, place, place + 1, 1)
 
 
@@ -385,7 +400,7 @@ def _filled(call: Call, source: torch.Tensor) -> Any:
 def copy(call: Call, x: Any, source: Any, non_blocking: bool = False) -> Any:
     if not isinstance(source, Value):
         return _filled(call, source)
-    return expand(call, source)
+    return _expanded(call, source)
 
 
 # ---------------------------------------------------------------------------------------------- constants by shape
