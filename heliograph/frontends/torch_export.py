@@ -20,6 +20,7 @@ from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import torch_arithmetic, torch_layers, torch_structure  # noqa: F401  (they register rules)
 from heliograph.frontends.torch_inputs import calibration_arrays, example_tensors, ranges
 from heliograph.frontends.torch_refusals import (
+    CONTROL_FLOW,
     complex_values,
     data_dependent,
     dynamic_shape,
@@ -32,17 +33,19 @@ from heliograph.frontends.torch_source import (
     caller_location,
     error_location,
     forward_location,
+    helper_frames,
     leaf_module,
     module_stack,
     op_name,
     short_name,
     stack_location,
 )
-from heliograph.frontends.torch_values import RULES, Call, TensorNames, Value
+from heliograph.frontends.torch_values import RULES, Call, TensorNames, Value, transposed_name
 from heliograph.ir import Builder, Location, Program, Stage
 
 # Folding these keeps the name of the tensor: the user knows it by its parameter's path.
 _KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
+_TRANSPOSES = {"t", "permute", "transpose", "numpy_T", "mT"}
 # In-place in name only.
 _HARMLESS = {"aten.detach_", "aten.requires_grad_"}
 
@@ -139,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 def _export(model: torch.nn.Module, examples: tuple[torch.Tensor, ...], caller: Location) -> ExportedProgram:
     try:
-        with _unchanged(model), _quiet(), torch.no_grad():
+        with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
             return torch.export.export(model, examples, strict=False)
     except ProgramError:
         raise
@@ -182,7 +185,7 @@ def _export_error(model: torch.nn.Module, error: Exception, caller: Location) ->
 
 
 def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
-    """The exported program without in-place ops, after errors for those that train."""
+    """The exported program without in-place ops, after errors for what trains or branches."""
     mutable = False
     for node in _all_nodes(exported):
         if node.op != "call_function":
@@ -195,6 +198,8 @@ def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
             raise torch_layers.training_batch_norm(_plain_call(node, caller))
         elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
             raise torch_layers.training_dropout(_plain_call(node, caller))
+        elif short_name(node.target) in CONTROL_FLOW:
+            raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
         schema = getattr(node.target, "_schema", None)
         mutable = mutable or (schema is not None and schema.is_mutable and target not in _HARMLESS)
     if not mutable:
@@ -309,8 +314,10 @@ class _Tracer:
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             state = self.exported.state_dict
             tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
+            # Shared weights have several paths; the first that the module lists is the name.
+            first = next((path for path, other in state.items() if _same_storage(other, tensor)), spec.target)
             tensor = tensor.detach()
-            self.names.set(tensor, str(spec.target))
+            self.names.set(tensor, str(first))
             return tensor
         raise UnsupportedError(
             f"the exported program has an argument of kind {spec.kind.name.lower()}", where=self.caller, why=str(spec)
@@ -445,9 +452,23 @@ class _Tracer:
             base = self.names.get(tensors[0], "") if tensors else ""
             short = short_name(target)
             label = base if base and short in _KEEPS_NAME else f"{base}.{short}" if base else short
+            if base and short in _TRANSPOSES and result.ndim == 2:
+                label = transposed_name(base)
             if not any(result is tensor for tensor in tensors):
                 self.names.set(result, label)
         return result
+
+
+def _same_storage(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors are one array in memory, read the same way."""
+    if left is right:
+        return True
+    return (
+        left.numel() > 0
+        and left.data_ptr() == right.data_ptr()
+        and left.shape == right.shape
+        and left.stride() == right.stride()
+    )
 
 
 def _any_value(arguments: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch_values import Call, Value, rule, scalar
+from heliograph.frontends.torch_values import Call, Value, rule, scalar, transposed_name
 from heliograph.ir import Node
 
 # ---------------------------------------------------------------------------------------------- linear
@@ -25,8 +25,7 @@ def matrix_times(call: Call, node: Node, weight: torch.Tensor, bias: torch.Tenso
 def transposed(call: Call, matrix: torch.Tensor) -> torch.Tensor:
     """The transposed matrix, named after the one that the user knows."""
     result = matrix.t().contiguous()
-    name = call.names.get(matrix, f"{call.loc.layer}.weight")
-    call.names.set(result, name.removesuffix(".t") if name.endswith(".t") else f"{name}.t")
+    call.names.set(result, transposed_name(call.names.get(matrix, f"{call.loc.layer}.weight")))
     return result
 
 

@@ -148,6 +148,9 @@ _HINTS: dict[str, tuple[str, str]] = {
     "fft_rfft": ("torch.fft.rfft", "complex numbers have no rule; multiply by constant cosine and sine matrices"),
 }
 
+# Higher-order ops of torch: branches and loops.
+CONTROL_FLOW = frozenset({"cond", "while_loop", "switch", "map_impl", "map", "scan", "associative_scan"})
+
 _DATA_DEPENDENT = (
     "write the model so that every input takes the same path: the server cannot see the values that would decide it"
 )
@@ -175,7 +178,7 @@ def unsupported(node: Any, loc: Location) -> UnsupportedError:
     """The error for a call that has no rule."""
     target = node.target
     short, full = short_name(target), op_name(target)
-    if short in ("cond", "while_loop", "switch", "map_impl", "scan"):
+    if short in CONTROL_FLOW:
         return data_dependent(loc, f"torch.{short} chooses or repeats work by an encrypted value")
     if short in (
         "item",

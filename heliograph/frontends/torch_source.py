@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,6 +44,7 @@ _CALLED = {
 }
 
 
+@functools.cache
 def _is_user_file(file: str) -> bool:
     """Whether a frame of this file is the user's rather than torch's, ours, or generated code."""
     if file.startswith("<"):
@@ -61,6 +65,33 @@ def stack_location(stack_trace: str | None) -> Location | None:
     """The user's line in a recorded stack, or None where only torch's own frames are in it."""
     frame = _pick((file, int(line)) for file, line in _FRAME.findall(stack_trace or ""))
     return Location(display_path(frame[0]), frame[1]) if frame else None
+
+
+@contextlib.contextmanager
+def helper_frames() -> Iterator[None]:
+    """While it lasts, torch.export records the user's helper functions too, not only methods called `forward`.
+
+    Newer versions of torch keep `forward` frames alone, by a filter that is meant to be replaced; where a version has
+    no such filter, nothing is done and it records all frames.
+    """
+    tracer: Any = torch.fx.proxy.TracerBase
+    original = getattr(tracer, "_filter_traceback_frames", None)
+    if original is None:
+        yield
+        return
+
+    def keep(self: Any, summary: traceback.StackSummary) -> traceback.StackSummary:
+        first = next((i for i, frame in enumerate(summary) if frame.name == "forward"), None)
+        if first is None:
+            return original(self, summary)  # type: ignore[no-any-return]
+        kept = [frame for frame in summary[first:] if frame.name == "forward" or _is_user_file(frame.filename)]
+        return traceback.StackSummary.from_list(kept)
+
+    tracer._filter_traceback_frames = keep
+    try:
+        yield
+    finally:
+        tracer._filter_traceback_frames = original
 
 
 def caller_location() -> Location:

@@ -62,6 +62,11 @@ class TensorNames:
         return entry[1] if entry else default
 
 
+def transposed_name(name: str) -> str:
+    """The name of a matrix's transpose; transposing twice gives the first name back."""
+    return name.removesuffix(".t") if name.endswith(".t") else f"{name}.t"
+
+
 class Call:
     """One call of the exported graph, as a rule sees it."""
 
