@@ -14,7 +14,22 @@ from heliograph.errors import HeliographError
 __version__ = "0.1.0"
 
 # Public name -> the module that defines it.
-_PUBLIC: dict[str, str] = {}
+_PUBLIC: dict[str, str] = {
+    "trace": "heliograph.frontends.torch_export",
+    "compile": "heliograph.compiler.driver",
+    "simulate": "heliograph.compiler.simulate",
+    "interpret": "heliograph.interpret",
+    "Options": "heliograph.compiler.options",
+    "Artifact": "heliograph.compiler.artifact",
+    "PublicArtifact": "heliograph.compiler.artifact",
+    "Report": "heliograph.compiler.report",
+    "Program": "heliograph.ir",
+    "Client": "heliograph.runtime.client",
+    "Server": "heliograph.runtime.server",
+    "EvaluationKeys": "heliograph.runtime.messages",
+    "EncryptedInput": "heliograph.runtime.messages",
+    "EncryptedOutput": "heliograph.runtime.messages",
+}
 
 __all__ = ["HeliographError", "__version__", *_PUBLIC]
 

@@ -53,7 +53,7 @@ class Builder:
         if isinstance(value, SparseMatrix):
             stored = value
         else:
-            array = np.ascontiguousarray(value)
+            array = np.asarray(value, order="C")  # ascontiguousarray would turn a scalar into a vector of one
             if array.dtype.kind not in "fiub":
                 raise ProgramError(f"constant {name} has dtype {array.dtype}; real numbers are needed")
             if not np.isfinite(array).all():
