@@ -49,8 +49,16 @@ def install_keys(ring: Ring, tag: str, rotation: Any, relinearization: Any) -> N
     context = make_context(ring)
     if rotation is not None:
         context.InsertEvalAutomorphismKey(rotation, tag)
-    if relinearization is not None:
+    if relinearization is not None and not _has_relinearization_key(context, tag):
         context.InsertEvalMultKey([relinearization], tag)
+
+
+def _has_relinearization_key(context: Any, tag: str) -> bool:
+    """Whether the process has the key already: a client and a server may share one."""
+    try:
+        return len(context.GetEvalMultKeyVector(tag)) > 0
+    except RuntimeError:
+        return False
 
 
 def read_rotation_keys(data: bytes) -> Any:
