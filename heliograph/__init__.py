@@ -7,11 +7,18 @@ import costs neither torch nor OpenFHE.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import Any
 
 from heliograph.errors import HeliographError
 
 __version__ = "0.1.0"
+
+# OpenMP threads that spin while they wait make OpenFHE ten times slower as soon as another process runs. The setting is
+# read when the first library with OpenMP is loaded, which is often torch, so it is made here; a user's own one stays.
+OPENMP_WAS_LOADED = "OMP_WAIT_POLICY" not in os.environ and "torch" in sys.modules
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {

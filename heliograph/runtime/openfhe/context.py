@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
+import warnings
 from types import ModuleType
 from typing import Any
 
+from heliograph import OPENMP_WAS_LOADED
 from heliograph.errors import HeliographError, InternalError, SecurityError
 from heliograph.target import Ring
 
 
 @functools.cache
 def library() -> ModuleType:
-    """The `openfhe` module, loaded with OpenMP threads that sleep while they wait.
-
-    Spinning threads make everything ten times slower as soon as one other process runs. A setting of the user's stays.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    """The `openfhe` module, with a warning where its OpenMP threads will spin while they wait."""
+    if OPENMP_WAS_LOADED:
+        warnings.warn(
+            "torch was imported before heliograph, so OpenMP's threads spin while they wait: homomorphic operations are "
+            "several times slower whenever another process is busy. Import heliograph first, or set the environment "
+            "variable OMP_WAIT_POLICY=passive.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     try:
         import openfhe
     except ImportError as error:
