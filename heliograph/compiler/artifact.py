@@ -174,7 +174,9 @@ class Artifact:
             count = Layout.from_json(spec["layout"]).ciphertexts
             nodes = list(self.program.outputs[position : position + count])
             position += count
-            outputs.append({**spec, "log_scales": [node.type.log_scale for node in nodes]})  # type: ignore[union-attr]
+            possible = metadata.get("output_ranges", {}).get(spec["name"], {})
+            log_scales = [node.type.log_scale for node in nodes]  # type: ignore[union-attr]
+            outputs.append({**spec, **possible, "log_scales": log_scales})
         values = self.report.values
         kept = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes")
         return PublicArtifact(
