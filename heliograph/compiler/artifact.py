@@ -178,7 +178,10 @@ class Artifact:
             log_scales = [node.type.log_scale for node in nodes]  # type: ignore[union-attr]
             outputs.append({**spec, **possible, "log_scales": log_scales})
         values = self.report.values
-        kept = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes")
+        kept = (
+            "predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes",
+            "scheme_error", "output_magnitude",
+        )  # fmt: skip
         return PublicArtifact(
             self.program.name,
             self.fingerprint,

@@ -44,6 +44,10 @@ class OpenFHECryptor:
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
         """The slots; a RangeError where OpenFHE sees that the message is destroyed."""
+        return self.decrypt_with_error(ciphertext, log_scale)[0]
+
+    def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
+        """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed."""
         try:
             plaintext = self.context.Decrypt(self._secret, ciphertext)
         except RuntimeError as error:
@@ -54,7 +58,8 @@ class OpenFHECryptor:
             ) from None
         plaintext.SetLength(self.ring.slots)
         values = np.array(plaintext.GetRealPackedValueArray(), dtype=np.float64)
-        return np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale))
+        error = 2.0 ** (float(plaintext.GetLogError()) - log_scale)
+        return np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale)), error
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""
