@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 
-from heliograph.errors import SecurityError
+from heliograph.errors import InternalError, SecurityError
 
 # Largest log2(PQ) for 128-bit classical security, uniform ternary secret, sigma 3.19, by log2 of the ring dimension: the
 # table of the Homomorphic Encryption Standard as OpenFHE 1.6.1 extends it.
@@ -56,6 +56,8 @@ def _step_prime(start: int, step: int) -> int:
     n = start + step
     while not _is_prime(n):
         n += step
+        if n < 2:
+            raise InternalError(f"no prime below {start} in steps of {step}")
     return n
 
 
@@ -144,13 +146,20 @@ class Ring:
             1 <= self.digits <= self.towers
             and self.alpha * (self.digits - 1) < self.towers
             and self.first_mod_bits <= MAX_PRIME_BITS
-            and self.log_ring + 2 < self.scale_bits <= self.first_mod_bits
+            and self.scale_bits <= self.first_mod_bits
+            # Primes that are 1 modulo 2N lie about 2N ln(q) apart; all must lie close to 2**scale_bits.
+            and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
         )
 
     @property
     def secure(self) -> bool:
         """Whether log2(PQ) is within the table for the security asked for (always, where none was)."""
-        return self.security_bits is None or self.log_pq <= max_log_pq(self.log_ring, self.security_bits)
+        if self.security_bits is None:
+            return True
+        most = max_log_pq(self.log_ring, self.security_bits)
+        nominal = self.first_mod_bits + self.levels * self.scale_bits + self.special * SPECIAL_PRIME_BITS
+        # The primes need not be found where their nominal sizes already tell.
+        return nominal <= most + 1 and self.log_pq <= most
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""

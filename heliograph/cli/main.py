@@ -15,6 +15,7 @@ from heliograph.errors import HeliographError
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),
     "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
 }
 
@@ -59,3 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

@@ -103,4 +103,4 @@ class _Units:
     def reach(self) -> Array:
         mean = self.total / self.count
         std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
-        return np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep)
+        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))
