@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import networkx
 import numpy as np
 
-from heliograph.approx.evaluate import depth_of_degree
+from heliograph.approx.evaluate import depth_of_degree, trim
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.diagonals import make_diagonal_map, shift_for
@@ -32,7 +32,7 @@ def levels_below(program: Program) -> dict[Node, int]:
         if node.op in ("affine", "mul"):
             spent = 1
         elif node.op == "poly":
-            spent = depth_of_degree(len(program.array(node.attrs["coefficients"])) - 1)
+            spent = depth_of_degree(len(trim(program.array(node.attrs["coefficients"]))) - 1)
         else:
             spent = 0
         for operand in node.inputs:
