@@ -78,6 +78,8 @@ class Builder:
     def input(self, name: str, loc: Location = UNKNOWN, /, **attrs: Attr) -> Node:
         """A value given at run time; `shape` (or `slots`), `low`, `high`, `secret` are attributes of the op `input`."""
         node = self.op("input", (), loc, **{"name": name, **attrs})
+        if any(n.attrs["name"] == name and n.attrs.get("chunk") == node.attrs.get("chunk") for n in self.inputs):
+            raise ProgramError(f"two inputs are called {name!r}", where=loc, hint="give each one a name of its own")
         self.inputs.append(node)
         return node
 
