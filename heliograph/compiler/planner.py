@@ -121,7 +121,7 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
         scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
         for scale in scales:
             ring = Ring(log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits)
-            if scale + headroom <= 60 and ring.legal and ring.secure:
+            if scale + headroom <= 60 and ring.secure and ring.legal:
                 found.append(ring)
                 break
     middle = max(1, levels // 2)
