@@ -26,6 +26,7 @@ from heliograph.frontends.torch_refusals import (
     dynamic_shape,
     random_values,
     unsupported,
+    unsupported_layer,
     user_name,
 )
 from heliograph.frontends.torch_source import (
@@ -74,9 +75,28 @@ def trace(
     data, ProgramError for input, range or samples that do not fit; each says where and what to do instead.
     """
     caller = caller_location()
+    try:
+        return _trace(model, example_input, input_range, calibration, name, caller)
+    except UnsupportedError as error:
+        if not isinstance(model, ExportedProgram):
+            raise
+        hint = f"{error.hint}; or trace the module itself: an exported program may be decomposed into smaller ops"
+        raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
+
+
+def _trace(
+    model: Any, example_input: Any, input_range: Any, calibration: Any, name: str | None, caller: Location
+) -> Program:
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if isinstance(model, ExportedProgram):
         exported = model
         start = caller
+    elif isinstance(model, torch.nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        raise ProgramError(
+            "the model is, or has within it, a TorchScript module",
+            where=caller,
+            hint="trace the module itself, before torch.jit.script or torch.jit.trace",
+        )
     elif isinstance(model, torch.nn.Module):
         exported = _export(model, example_tensors(model, example_input), caller)
         start = forward_location(model) or caller
@@ -128,14 +148,15 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep torch.export's log, warnings and dumps of graphs away; what the model prints comes through at the end."""
-    printed = io.StringIO()
+    printed, complaints = io.StringIO(), io.StringIO()
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
             warnings.simplefilter("ignore")
             yield
         sys.stdout.write(printed.getvalue())
+        sys.stderr.write(complaints.getvalue())
     finally:
         logging.disable(level)
 
@@ -242,6 +263,10 @@ class _Tracer:
         self.layers = LayerNames(_all_nodes(exported))
         self.batch_size = 1
         self.arguments: list[Any] = []
+        # Shared weights have several paths; the first that the module lists is the name.
+        self.paths: dict[Any, str] = {}
+        for path, tensor in exported.state_dict.items():
+            self.paths.setdefault(_storage(tensor), path)
         self.calibration: tuple[Any, ...] = ()
 
     # ------------------------------------------------------------------ inputs
@@ -314,10 +339,9 @@ class _Tracer:
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             state = self.exported.state_dict
             tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
-            # Shared weights have several paths; the first that the module lists is the name.
-            first = next((path for path, other in state.items() if _same_storage(other, tensor)), spec.target)
+            name = self.paths.get(_storage(tensor), str(spec.target))
             tensor = tensor.detach()
-            self.names.set(tensor, str(first))
+            self.names.set(tensor, name)
             return tensor
         raise UnsupportedError(
             f"the exported program has an argument of kind {spec.kind.name.lower()}", where=self.caller, why=str(spec)
@@ -421,6 +445,9 @@ class _Tracer:
             return self.run(args[4], args[5:])
         if not _any_value((args, kwargs)):
             return self._fold(node, args, kwargs)
+        refused = unsupported_layer(node, self.location(node, named=False))
+        if refused:
+            raise refused
         result = node.meta.get("val")
         if isinstance(result, torch.Tensor) and result.is_complex():
             raise complex_values(self.location(node), f"the result of {user_name(target)}")
@@ -459,16 +486,9 @@ class _Tracer:
         return result
 
 
-def _same_storage(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors are one array in memory, read the same way."""
-    if left is right:
-        return True
-    return (
-        left.numel() > 0
-        and left.data_ptr() == right.data_ptr()
-        and left.shape == right.shape
-        and left.stride() == right.stride()
-    )
+def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for two tensors that are one array in memory, read the same way."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 def _any_value(arguments: Any) -> bool:

@@ -21,6 +21,12 @@ def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor,
             "trace needs example_input", hint="give one tensor, or a tuple of tensors, with a batch axis"
         )
     items = tuple(example) if isinstance(example, list | tuple) else (example,)
+    for path, parameter in model.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
+            raise ProgramError(
+                f"parameter {path!r} has no values yet",
+                hint="load the weights, and run the model once where it has lazy layers, before trace",
+            )
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     tensors = []
     for position, item in enumerate(items):
@@ -36,8 +42,10 @@ def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor,
             raise ProgramError(
                 f"example_input {position} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)"
             )
-        if item.shape[0] == 0:
-            raise ProgramError(f"example_input {position} holds no sample", hint="one sample is enough")
+        if item.numel() == 0:
+            raise ProgramError(
+                f"example_input {position} of shape {tuple(item.shape)} holds no element", hint="one sample is enough"
+            )
         tensors.append(item.detach())
     return tuple(tensors)
 

@@ -248,7 +248,8 @@ def prelu(call: Call, x: Any, weight: Any) -> Value:
     slope = scalar(weight)
     if slope is None:
         raise call.refuse(
-            "it has one slope per channel", "use nn.PReLU() with a single slope, or F.leaky_relu with a fixed one"
+            "it has one slope per channel",
+            "use nn.PReLU() with a single slope, or write torch.relu(x) - slopes * torch.relu(-x)",
         )
     return Value(call.emit("leaky_relu", x.node, negative_slope=slope), x.batch)
 
@@ -277,7 +278,6 @@ def softplus(call: Call, x: Any, beta: float = 1.0, threshold: float = 20.0) -> 
     "aten.resolve_conj",
     "aten.resolve_neg",
     "aten.requires_grad",
-    "aten.view_as_real_copy",
 )
 def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
     return Value(x.node, x.batch)

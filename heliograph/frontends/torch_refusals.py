@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from heliograph.errors import UnsupportedError
-from heliograph.frontends.torch_source import leaf_module, op_name, short_name
+from heliograph.frontends.torch_source import leaf_module, module_stack, op_name, short_name
 from heliograph.ir import Location
 
 _POOL = "use average pooling (nn.AvgPool1d/2d), or a convolution with a stride, and train the model with it"
@@ -46,8 +47,8 @@ _HINTS: dict[str, tuple[str, str]] = {
     "min": ("", _COMPARE),
     "amax": ("", _COMPARE),
     "amin": ("", _COMPARE),
-    "maximum": ("", _COMPARE),
-    "minimum": ("", _COMPARE),
+    "maximum": ("", "maximum(x, y) is y + torch.relu(x - y)"),
+    "minimum": ("", "minimum(x, y) is x - torch.relu(x - y)"),
     "median": ("", _COMPARE),
     "where": ("", _COMPARE),
     "masked_fill": ("", "multiply by a constant mask of zeros and ones instead"),
@@ -58,10 +59,10 @@ _HINTS: dict[str, tuple[str, str]] = {
     "eq": ("comparison (==)", _COMPARE),
     "ne": ("comparison (!=)", _COMPARE),
     "sign": ("", _COMPARE),
-    "abs": ("", "use x * x, or sqrt-free distances; " + _SMOOTH),
-    "clamp": ("", "scale the values so that they stay in range; " + _SMOOTH),
+    "abs": ("", "abs(x) is torch.relu(x) + torch.relu(-x); x * x is cheaper where it serves"),
+    "clamp": ("", "clamp(x, a, b) is a + torch.relu(x - a) - torch.relu(x - b)"),
     "clamp_min": ("torch.clamp", "clamp(x, min=0) is torch.relu(x)"),
-    "clamp_max": ("torch.clamp", "scale the values so that they stay in range"),
+    "clamp_max": ("torch.clamp", "clamp(x, max=b) is b - torch.relu(b - x)"),
     "round": ("", _CLIENT_SCORES),
     "floor": ("", _CLIENT_SCORES),
     "ceil": ("", _CLIENT_SCORES),
@@ -79,19 +80,31 @@ _HINTS: dict[str, tuple[str, str]] = {
     "var_mean": ("", "write ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
     "prod": ("", "multiply the elements by hand: x[:, 0] * x[:, 1] * ..."),
     "cumsum": ("", "multiply by a constant triangular matrix: x @ torch.triu(torch.ones(n, n))"),
-    "hardswish": ("torch.nn.functional.hardswish", "use nn.SiLU, its smooth form"),
-    "hardsigmoid": ("torch.nn.functional.hardsigmoid", "use nn.Sigmoid, its smooth form"),
+    "hardswish": (
+        "torch.nn.functional.hardswish",
+        "use nn.SiLU, its smooth form; exactly it is x * (relu(x + 3) - relu(x - 3)) / 6",
+    ),
+    "hardsigmoid": (
+        "torch.nn.functional.hardsigmoid",
+        "use nn.Sigmoid, its smooth form; exactly it is (relu(x + 3) - relu(x - 3)) / 6",
+    ),
     "hardtanh": (
         "torch.nn.functional.hardtanh (relu6)",
-        "use nn.ReLU where the upper bound is not reached, or nn.Tanh",
+        "it is torch.relu(x - low) - torch.relu(x - high) + low; or use nn.ReLU or nn.Tanh",
     ),
-    "relu6": ("torch.nn.functional.relu6", "use nn.ReLU, and train the model with it"),
+    "relu6": (
+        "torch.nn.functional.relu6",
+        "it is torch.relu(x) - torch.relu(x - 6); or use nn.ReLU, and train the model with it",
+    ),
     "elu": ("torch.nn.functional.elu", _SMOOTH),
     "selu": ("torch.selu", _SMOOTH),
     "celu": ("torch.celu", _SMOOTH),
     "mish": ("torch.nn.functional.mish", "use nn.SiLU or nn.GELU, which are close to it"),
     "log_sigmoid": ("torch.nn.functional.logsigmoid", "use -F.softplus(-x), the same function"),
     "log_sigmoid_forward": ("torch.nn.functional.logsigmoid", "use -F.softplus(-x), the same function"),
+    "cosine_similarity": ("", "give the model normalized vectors, and use the inner product: (x * y).sum(-1)"),
+    "pairwise_distance": ("", "use the squared distance: ((x - y) ** 2).sum(-1)"),
+    "cdist": ("", "use squared distances: ((x.unsqueeze(2) - y.unsqueeze(1)) ** 2).sum(-1)"),
     "softsign": ("torch.nn.functional.softsign", _SMOOTH),
     "hardshrink": ("", _SMOOTH),
     "softshrink": ("", _SMOOTH),
@@ -148,6 +161,18 @@ _HINTS: dict[str, tuple[str, str]] = {
     "fft_rfft": ("torch.fft.rfft", "complex numbers have no rule; multiply by constant cosine and sine matrices"),
 }
 
+# Layers of torch.nn that export as many small ops, none of which would tell the user what is meant.
+_LAYER_HINTS = {
+    "MultiheadAttention": _ATTENTION,
+    "TransformerEncoderLayer": _ATTENTION,
+    "TransformerDecoderLayer": _ATTENTION,
+    "LocalResponseNorm": _NORM,
+    "CrossMapLRN2d": _NORM,
+    "Softsign": _SMOOTH,
+    "LPPool1d": _POOL,
+    "LPPool2d": _POOL,
+}
+
 # Higher-order ops of torch: branches and loops.
 CONTROL_FLOW = frozenset({"cond", "while_loop", "switch", "map_impl", "map", "scan", "associative_scan"})
 
@@ -174,6 +199,20 @@ def user_name(target: Any) -> str:
     return op_name(target)
 
 
+def unsupported_layer(node: Any, loc: Location) -> UnsupportedError | None:
+    """The error for a call within a layer of torch.nn that as a whole has no rule; None for other calls."""
+    for path, kind in module_stack(node):
+        name = kind.rsplit(".", 1)[-1]
+        if kind.startswith("torch.nn.modules.") and name in _LAYER_HINTS:
+            return UnsupportedError(
+                f"torch.nn.{name} cannot run on encrypted values",
+                where=replace(loc, layer=path),
+                why="there is no rule for the layer",
+                hint=_LAYER_HINTS[name],
+            )
+    return None
+
+
 def unsupported(node: Any, loc: Location) -> UnsupportedError:
     """The error for a call that has no rule."""
     target = node.target
@@ -196,7 +235,8 @@ def unsupported(node: Any, loc: Location) -> UnsupportedError:
         "do it on the client, or register a rule: heliograph.frontends.torch_values.rule"
     )
     layer = leaf_module(node)
-    form = f"torch.nn.{layer}: {user_name(target)}" if layer else user_name(target)
+    called, form = user_name(target), f"torch.nn.{leaf_module(node)}"
+    form = called if not layer or called == form else f"{form}: {called}"
     return UnsupportedError(
         f"{form} cannot run on encrypted values",
         where=loc,

@@ -739,7 +739,11 @@ ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method
 
 
 def _define_activation(
-    name: str, function: Callable[[Array, Attrs], Array], doc: str, attrs: dict[str, str] | None = None
+    name: str,
+    function: Callable[[Array, Attrs], Array],
+    doc: str,
+    attrs: dict[str, str] | None = None,
+    homogeneous: bool = False,
 ) -> None:
     define(
         OpSpec(
@@ -751,6 +755,7 @@ def _define_activation(
             lambda values, a, context: function(values[0], a),
             doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
             activation=function,
+            homogeneous=homogeneous,
         )
     )
 
@@ -766,12 +771,13 @@ def _softplus(x: Array, a: Attrs) -> Array:
     return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
 
 
-_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).")
+_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True)
 _define_activation(
     "leaky_relu",
     lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
     "x where x >= 0, negative_slope * x elsewhere.",
     {"negative_slope": "float?"},
+    homogeneous=True,
 )
 _define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
 _define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")

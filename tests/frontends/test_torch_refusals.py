@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from frontends.support import Fn
+from frontends.support import Fn, agree, inputs
 from torch import nn
 
 from heliograph.errors import HeliographError, ProgramError, RangeError, UnsupportedError
@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "layer_norm": (lambda x: F.layer_norm(x, (4,)), X4, ["layer_norm", "batch norm"]),
     "group_norm": (lambda x: F.group_norm(x, 2), IMAGE, ["group_norm", "batch norm"]),
     "hardswish": (lambda x: F.hardswish(x), X4, ["hardswish", "nn.SiLU"]),
-    "relu6": (lambda x: F.relu6(x), X4, ["relu6", "nn.ReLU"]),
+    "relu6": (lambda x: F.relu6(x), X4, ["relu6", "torch.relu(x) - torch.relu(x - 6)"]),
     "elu": (lambda x: F.elu(x), X4, ["torch.nn.functional.elu", "nn.SiLU"]),
     "mish": (lambda x: F.mish(x), X4, ["mish", "nn.SiLU"]),
     "argmax": (lambda x: x.argmax(-1), X4, ["torch.argmax", "client"]),
@@ -134,6 +134,15 @@ class WithLayer(nn.Module):
         return self.block(x)
 
 
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.attention(x, x, x)[0]
+
+
 FORWARD_LINE = inspect.getsourcelines(WithLayer.forward)[1] + 1
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
@@ -141,6 +150,11 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] =
     "Softmax": (lambda: nn.Softmax(-1), (1, 4), ["torch.nn.Softmax: torch.softmax", "client"]),
     "LayerNorm": (lambda: nn.LayerNorm(4), (1, 4), ["torch.nn.LayerNorm", "batch norm"]),
     "InstanceNorm2d": (lambda: nn.InstanceNorm2d(2), (1, 2, 4, 4), ["torch.nn.InstanceNorm2d", "batch norm"]),
+    "Attention": (lambda: SelfAttention(), (1, 3, 4), ["torch.nn.MultiheadAttention", "block.0.attention", "softmax"]),
+    "Encoder": (lambda: nn.TransformerEncoderLayer(4, 2), (1, 3, 4), ["torch.nn.TransformerEncoderLayer", "softmax"]),
+    "LRN": (lambda: nn.LocalResponseNorm(2), (1, 2, 4, 4), ["torch.nn.LocalResponseNorm", "batch norm"]),
+    "Softsign": (lambda: nn.Softsign(), (1, 4), ["torch.nn.Softsign", "nn.SiLU"]),
+    "LSTMCell": (lambda: nn.LSTMCell(4, 3), (1, 4), ["torch.nn.LSTMCell cannot", "unroll"]),
     "Hardswish": (lambda: nn.Hardswish(), (1, 4), ["torch.nn.Hardswish", "nn.SiLU"]),
     "ReLU6": (lambda: nn.ReLU6(), (1, 4), ["torch.nn.ReLU6", "nn.ReLU"]),
     "LSTM": (lambda: nn.LSTM(4, 3, batch_first=True), (1, 5, 4), ["torch.nn.LSTM", "unroll"]),
@@ -160,7 +174,8 @@ def test_module_is_refused_with_its_layer(name: str) -> None:
     layer, shape, words = MODULES[name]
     error = refusal(WithLayer(layer()).eval(), torch.zeros(shape))
     text = str(error)
-    assert f"test_torch_refusals.py:{FORWARD_LINE} (block.0)" in error.where
+    line = inspect.getsourcelines(SelfAttention.forward)[1] + 1 if name == "Attention" else FORWARD_LINE
+    assert f"test_torch_refusals.py:{line} (block.0" in error.where
     for word in words:
         assert word in text, text
     assert error.hint
@@ -250,7 +265,7 @@ def test_no_batch_axis() -> None:
         (None, "trace needs example_input"),
         ("text", "example_input 0 is str"),
         ((torch.zeros(1, 4), [1.0]), "example_input 1 is list"),
-        (torch.zeros(0, 4), "holds no sample"),
+        (torch.zeros(0, 4), "holds no element"),
         (torch.zeros(1, 5), "the model cannot be run on example_input"),
         ((torch.zeros(1, 4), torch.zeros(1, 4)), "the model cannot be run on example_input"),
     ],
@@ -264,6 +279,25 @@ def test_error_of_the_model_is_shown_with_its_line() -> None:
     error = refusal(Fn(lambda x: x.view(7)), *X4, kind=ProgramError)
     assert "shape '[7]' is invalid" in error.why
     assert f"test_torch_refusals.py:{inspect.currentframe().f_lineno - 2}" in error.where  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_torchscript() -> None:
+    error = refusal(WithLayer(torch.jit.trace(nn.Linear(4, 2), X4[0])), *X4, kind=ProgramError)
+    assert "TorchScript" in str(error)
+
+
+def test_failures_leave_no_noise(capfd: pytest.CaptureFixture[str]) -> None:
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        while x.sum() > 1:
+            x = x / 2
+        return x
+
+    refusal(Fn(loop), *X4)
+    refusal(nn.Linear(5, 2), *X4, kind=ProgramError)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""
 
 
 def test_not_a_module() -> None:
@@ -349,3 +383,68 @@ def test_calibration_outside_of_the_range() -> None:
     error = refusal(nn.Linear(4, 2), *X4, kind=RangeError, input_range=(-1, 1.5), calibration=SAMPLES)
     assert "has 1.72727 in sample 2, element (2,), outside of input_range (-1, 1.5)" in str(error)
     assert "2 of 12 elements" in error.why
+
+
+# ---------------------------------------------------------------------------------------------- parameters, forms
+
+
+def test_parameters_without_values() -> None:
+    error = refusal(nn.Sequential(nn.LazyLinear(3)), *X4, kind=ProgramError)
+    assert "parameter '0.weight' has no values yet" in str(error)
+    with torch.device("meta"):
+        module = nn.Linear(4, 2)
+    assert "parameter 'weight' has no values yet" in str(refusal(module, *X4, kind=ProgramError))
+
+
+def test_parameters_that_are_not_finite() -> None:
+    module = WithLayer(nn.Linear(4, 2))
+    nn.init.constant_(module.block[0].weight, float("nan"))
+    error = refusal(module, *X4, kind=ProgramError)
+    assert "constant block.0.weight holds NaN or infinity" in str(error)
+    assert f":{FORWARD_LINE} (block.0)" in error.where
+
+
+def test_decomposed_program_hints_at_the_module() -> None:
+    exported = torch.export.export(nn.Linear(4, 2), (torch.zeros(1, 3, 4),)).run_decompositions()
+    with pytest.raises(UnsupportedError, match="trace the module itself"):
+        trace(exported)
+
+
+# (what has no rule, what the hint says to write instead)
+REWRITES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "abs": (torch.abs, lambda x: torch.relu(x) + torch.relu(-x)),
+    "clamp": (lambda x: x.clamp(-0.5, 1), lambda x: -0.5 + torch.relu(x + 0.5) - torch.relu(x - 1)),
+    "clamp_max": (lambda x: x.clamp(max=0.5), lambda x: 0.5 - torch.relu(0.5 - x)),
+    "relu6": (lambda x: F.relu6(5 * x), lambda x: torch.relu(5 * x) - torch.relu(5 * x - 6)),
+    "hardtanh": (F.hardtanh, lambda x: torch.relu(x + 1) - torch.relu(x - 1) - 1),
+    "hardswish": (F.hardswish, lambda x: x * (torch.relu(x + 3) - torch.relu(x - 3)) / 6),
+    "hardsigmoid": (F.hardsigmoid, lambda x: (torch.relu(x + 3) - torch.relu(x - 3)) / 6),
+    "maximum": (lambda x: torch.maximum(x, 2 * x), lambda x: 2 * x + torch.relu(x - 2 * x)),
+    "minimum": (lambda x: torch.minimum(x, 2 * x), lambda x: x - torch.relu(x - 2 * x)),
+    "logsigmoid": (F.logsigmoid, lambda x: -F.softplus(-x)),
+    "glu": (lambda x: F.glu(x, 1), lambda x: x.chunk(2, 1)[0] * torch.sigmoid(x.chunk(2, 1)[1])),
+    "var": (lambda x: x.var(-1, correction=0), lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)),
+    "cumsum": (lambda x: x.cumsum(-1), lambda x: x @ torch.triu(torch.ones(6, 6, dtype=x.dtype))),
+    "prelu": (
+        lambda x: F.prelu(x, torch.linspace(0, 1, 6, dtype=x.dtype)),
+        lambda x: torch.relu(x) - torch.linspace(0, 1, 6, dtype=x.dtype) * torch.relu(-x),
+    ),
+    "bilinear": (
+        lambda x: F.bilinear(x, x, torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)),
+        lambda x: ((x @ torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)) * x).sum(-1).t(),
+    ),
+    "matmul": (
+        lambda x: x.view(-1, 2, 3) @ x.view(-1, 3, 2),
+        lambda x: (x.view(-1, 2, 3).unsqueeze(-1) * x.view(-1, 3, 2).unsqueeze(-3)).sum(-2),
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", REWRITES)
+def test_what_a_hint_says_to_write_is_the_same_and_traces(name: str, batch: int) -> None:
+    refused, rewritten = REWRITES[name]
+    x = inputs([(6,)], batch)[0]
+    assert refusal(Fn(refused), x).hint
+    torch.testing.assert_close(rewritten(x), refused(x))
+    agree(Fn(rewritten), (6,), batch=batch)
