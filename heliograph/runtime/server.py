@@ -10,6 +10,7 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.planner import BASE_BYTES, memory_bytes
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute
+from heliograph.ir import Node
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
 from heliograph.runtime.openfhe import registry, serial
@@ -107,17 +108,21 @@ class Server:
         """
         if not self._close.alive:
             raise ProgramError("this server is closed")
-        if not isinstance(encrypted, EncryptedInput):
-            raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
-        encrypted.check(self._fingerprint, self.client)
+        inputs = self.inputs(encrypted)
         program, ring = self.artifact.program, self.artifact.ring
-        names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in program.inputs}
-        encrypted.check_names(names.values())
-        inputs = {node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()}
         with registry.using():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
         return EncryptedOutput(self._fingerprint, self.client, live=live)
+
+    def inputs(self, encrypted: EncryptedInput) -> dict[Node, Any]:
+        """The ciphertexts of a message by input node, checked, as the evaluator takes them."""
+        if not isinstance(encrypted, EncryptedInput):
+            raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
+        encrypted.check(self._fingerprint, self.client)
+        names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in self.artifact.program.inputs}
+        encrypted.check_names(names.values())
+        return {node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()}
 
     def _input(self, encrypted: EncryptedInput, name: str, level: int) -> Any:
         """One input ciphertext, under the server's own name of the key."""
