@@ -97,7 +97,9 @@ def parts(container: Container) -> Iterator[Bytes]:
         allow_nan=False,
     ).encode()
     if len(header) > _MAX_HEADER:
-        raise WireError(f"the header of a {container.kind} would have {len(header)} bytes, at most {_MAX_HEADER} are read")
+        raise WireError(
+            f"the header of a {container.kind} would have {len(header)} bytes, at most {_MAX_HEADER} are read"
+        )
     total = _FIXED + len(header) + offset + _DIGEST
     digest = hashlib.sha256()
     for part in (_MAGIC, struct.pack("<Q", total), struct.pack("<I", len(header)), header, *blobs):
@@ -199,7 +201,27 @@ def read_file(path: str | Path, kind: str, version: int, max_bytes: int) -> Cont
     return unpack(data, kind, version, max_bytes, what=str(path))
 
 
-def write_file(path: str | Path, data: Bytes | Iterable[Bytes], *, private: bool = False, overwrite: bool = True) -> None:
+def file_kind(path: str | Path) -> str:
+    """The kind that a file's header names, unchecked: for choosing the reader, which checks it."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(_FIXED)
+            if start[: len(_MAGIC)] != _MAGIC or len(start) < _FIXED:
+                raise WireError(f"{path} is not a Heliograph file")
+            (length,) = struct.unpack_from("<I", start, len(_MAGIC) + 8)
+            if length > _MAX_HEADER:
+                raise WireError(f"{path}: its header does not fit in it")
+            return str(json.loads(file.read(length), parse_int=_whole, parse_constant=_no_number)["kind"])[:100]
+    except OSError as error:
+        raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise WireError(f"{path}: its header is malformed") from None
+
+
+def write_file(
+    path: str | Path, data: Bytes | Iterable[Bytes], *, private: bool = False, overwrite: bool = True
+) -> None:
     """Write a file so that a reader finds the old one or the whole new one, never a part.
 
     `private` gives it mode 0600 from the start; `overwrite=False` refuses to replace a file.
