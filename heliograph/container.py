@@ -129,7 +129,7 @@ def unpack(data: Bytes, kind: str, version: int, max_bytes: int, what: str = "da
     except (ValueError, KeyError, TypeError, RecursionError):
         raise WireError(f"{what}: its header is malformed") from None
     if found_kind != kind:
-        raise WireError(f"{what} holds {found_kind[:40]!r}, expected is {kind!r}", hint="give the file of that kind")
+        raise _wrong_kind(what, found_kind, kind)
     if found_version != version:
         raise WireError(
             f"{what} is of version {found_version}; this program reads version {version}",
@@ -142,6 +142,10 @@ def unpack(data: Bytes, kind: str, version: int, max_bytes: int, what: str = "da
             raise WireError(f"{what}: blob {name!r} stands twice")
         blobs[name] = blob
     return Container(kind, version, fields, blobs)
+
+
+def _wrong_kind(what: str, found: str, expected: str) -> WireError:
+    return WireError(f"{what} holds: {found[:40]}; expected: {expected}", hint="give the file of the kind expected")
 
 
 def _whole(digits: str) -> int:
@@ -195,6 +199,10 @@ def read_file(path: str | Path, kind: str, version: int, max_bytes: int) -> Cont
         size = path.stat().st_size
         if size > max_bytes:
             raise WireError(f"{path} has {size} bytes; at most {max_bytes} are read here")
+        found = file_kind(path)
+        if found != kind:
+            # Before its contents are read: a server does not even load a secret key that it is given by mistake.
+            raise _wrong_kind(str(path), found, kind)
         data = path.read_bytes()
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None

@@ -99,7 +99,8 @@ def depth_report(program: Program) -> DepthReport:
     spent: Counter[tuple[str, str]] = Counter()
     rows = []
     for node in program.nodes:
-        assert isinstance(node.type, CipherType)
+        if not isinstance(node.type, CipherType):
+            raise ProgramError(f"{names[node]} = {node.op} has no level: it is {node.type}")
         name = names[node]
         if name in critical and node.op == "rescale":
             spent[node.loc.short, node.loc.layer] += 1
