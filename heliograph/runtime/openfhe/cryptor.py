@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from heliograph.errors import RangeError
+from heliograph.errors import RangeError, SecurityError
 from heliograph.ir import Array
+from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.template import secret_key_template
 from heliograph.target import Ring
 
 
@@ -26,15 +27,28 @@ class OpenFHECryptor:
         """OpenFHE's name of the key: evaluation keys and ciphertexts carry it."""
         return str(self._secret.GetKeyTag())
 
-    def rotation_keys(self, amounts: Sequence[int]) -> Any:
-        """The keys of these rotations, as OpenFHE's map from automorphism index to key."""
-        indices = [self.context.FindAutomorphismIndex(amount) for amount in amounts]
-        return self.context.EvalAutomorphismKeyGen(self._secret, indices)
+    def __repr__(self) -> str:
+        return f"<OpenFHECryptor {self.tag[:12]}>"
 
-    def relinearization_key(self) -> list[Any]:
-        """The key that brings products back to two parts."""
-        self.context.EvalMultKeyGen(self._secret)
-        return list(self.context.GetEvalMultKeyVector(self.tag))
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
+
+    def rotation_key(self, amount: int) -> Any:
+        """A fresh key of one rotation, as OpenFHE's map from automorphism index to key; it leaves no trace elsewhere."""
+        with registry.changing():
+            try:
+                return self.context.EvalAutomorphismKeyGen(self._secret, [self.context.FindAutomorphismIndex(amount)])
+            finally:
+                registry.drop({self.tag})
+
+    def relinearization_key(self) -> Any:
+        """A fresh key that brings products back to two parts."""
+        with registry.changing():
+            try:
+                self.context.EvalMultKeyGen(self._secret)
+                return self.context.GetEvalMultKeyVector(self.tag)[0]
+            finally:
+                registry.drop({self.tag})
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
@@ -67,7 +81,8 @@ class OpenFHECryptor:
         return bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
 
     @staticmethod
-    def from_secret_bytes(ring: Ring, data: bytes) -> OpenFHECryptor:
+    def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
+        """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
         openfhe = library()
-        make_context(ring)
+        secret_key_template(ring).check(data, tag, "the secret key")
         return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))

@@ -41,6 +41,11 @@ class PlaintextCache:
                 self.bytes -= dropped
         return value
 
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self.bytes = 0
+
 
 class OpenFHEEvaluator:
     """Evaluates the nodes of one executable program; evaluation keys are found by the tag that ciphertexts carry."""
