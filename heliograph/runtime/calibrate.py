@@ -15,6 +15,7 @@ import numpy as np
 import scipy.optimize
 
 from heliograph.compiler.costs import save_costs
+from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.target import CostTable, Ring
 
@@ -155,11 +156,15 @@ def _measure(ring: Ring) -> list[Sample]:
     """Medians of each primitive at the top, in the middle and near the bottom of one chain."""
     cryptor = OpenFHECryptor(ring)
     cc = cryptor.context
+    key = cryptor.rotation_key(2)
     begun = time.perf_counter()
-    key = cc.EvalAutomorphismKeyGen(cryptor._secret, [cc.FindAutomorphismIndex(amount) for amount in (1, 2, 3, 4)])
+    for _ in range(4):
+        key = cryptor.rotation_key(1)
     samples = [Sample("key", ring, ring.levels, 1e3 * (time.perf_counter() - begun) / 4)]
-    cc.InsertEvalAutomorphismKey(key, cryptor.tag)
-    cc.EvalMultKeyGen(cryptor._secret)
+    product_key = cryptor.relinearization_key()
+    with registry.changing():
+        cc.InsertEvalAutomorphismKey(key, cryptor.tag)
+        cc.InsertEvalMultKey([product_key], cryptor.tag)
     values = np.linspace(-1.0, 1.0, ring.slots)
     operations: dict[tuple[str, int], Callable[[], Any]] = {}
     for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
@@ -177,8 +182,7 @@ def _measure(ring: Ring) -> list[Sample]:
         for (primitive, level), found in times.items():
             samples.append(Sample(primitive, ring, level, 1e3 * statistics.median(found)))
     finally:
-        cc.ClearEvalAutomorphismKeys(cryptor.tag)
-        cc.ClearEvalMultKeys(cryptor.tag)
+        registry.release(cryptor.tag)
     return samples
 
 

@@ -22,8 +22,9 @@ from heliograph.interpret import pack_inputs, run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, TensorType
 from heliograph.ir.layout import Layout
 from heliograph.passes.calibrate import Calibrate
+from heliograph.runtime.messages import EncryptedInput
+from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 from heliograph.runtime.server import Server
 
 
@@ -231,13 +232,14 @@ def _decrypted(
 
     program = artifact.program
     client = Client(artifact.public())
-    server = Server(artifact, client.evaluation_keys())
     cryptor: OpenFHECryptor = client._cryptor
-    evaluator: OpenFHEEvaluator = server.evaluator
     wanted = points.keys() | set(program.outputs)
     seen: dict[Node, Array] = {}
-    inputs = {
-        node: cryptor.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
+    # Not by Client.encrypt, which refuses what is out of range: that may be the very thing to look at.
+    live = {
+        f"{node.attrs['name']}/{node.attrs['chunk']}": cryptor.encrypt(
+            vector[0], node.attrs["level"], node.attrs["log_scale"]
+        )
         for node, vector in pack_inputs(program, samples).items()
     }
 
@@ -251,7 +253,9 @@ def _decrypted(
             failures.setdefault(node, "it cannot be decrypted: its error is larger than its message")
 
     try:
-        execute(program, evaluator, inputs, observe=observe)
+        with Server(artifact, client.evaluation_keys()) as server, registry.using():
+            inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live))
+            execute(program, server.evaluator, inputs, observe=observe)
     except HeliographError as error:
         raise ProgramError("the encrypted run stopped", why=error.what, where=error.where) from None
     return seen
