@@ -265,7 +265,6 @@ class CostTable:
         """Encoding one vector of all slots at a level: a complex transform and one transform per prime."""
         return self._ms(ring, level + 1, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
-
     def key_ms(self, ring: Ring) -> float:
         """Making one evaluation key: an encryption of zero for each digit, over all primes."""
         parts = ring.digits * (ring.towers + ring.special)

@@ -204,9 +204,7 @@ def node_calls(program: Program) -> dict[Node, Counter[Call]]:
         operands = []
         for operand in node.inputs:
             assert isinstance(operand.type, CipherType)
-            operands.append(
-                SimulatedCiphertext(zeros, operand.type.level, operand.type.log_scale, operand.type.parts)
-            )
+            operands.append(SimulatedCiphertext(zeros, operand.type.level, operand.type.log_scale, operand.type.parts))
         simulator.evaluate(node, operands)
         table[node] = Counter(simulator.calls)
     return table

@@ -67,7 +67,12 @@ class Diff:
             lines.append("by layer:")
         for layer in self.layers:
             parts = []
-            for key, unit in (("predicted_ms", " ms"), ("levels", " levels"), ("degree", " degree"), ("nodes", " nodes")):
+            for key, unit in (
+                ("predicted_ms", " ms"),
+                ("levels", " levels"),
+                ("degree", " degree"),
+                ("nodes", " nodes"),
+            ):
                 old, new = layer[f"{key}_before"], layer[f"{key}_after"]
                 if old != new:
                     parts.append(f"{_number(old)} -> {_number(new)}{unit}")

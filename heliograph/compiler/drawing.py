@@ -58,7 +58,9 @@ def _svg(width: float, height: float, body: Sequence[str], label: str, name: str
     identity = f' id="{escape(name)}"' if name else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg"{identity} width="{number(width)}" height="{number(height)}" '
-        f'viewBox="0 0 {number(width)} {number(height)}" role="img" aria-label="{escape(label)}">' + "".join(body) + "</svg>"
+        f'viewBox="0 0 {number(width)} {number(height)}" role="img" aria-label="{escape(label)}">'
+        + "".join(body)
+        + "</svg>"
     )
 
 
@@ -82,7 +84,8 @@ def place(rows: Sequence[DepthRow]) -> dict[str, tuple[int, float]]:
     for level in sorted(by_rank):
         members = by_rank[level]
         wanted = {
-            row.name: sum(column[name] for name in row.inputs) / len(row.inputs) if row.inputs else 0.0 for row in members
+            row.name: sum(column[name] for name in row.inputs) / len(row.inputs) if row.inputs else 0.0
+            for row in members
         }
         members.sort(key=lambda row: wanted[row.name])
         centre = sum(wanted.values()) / len(wanted)

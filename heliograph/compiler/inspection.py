@@ -18,7 +18,8 @@ def stage_program(artifact: Artifact, stage: str) -> Program:
         return artifact.program
     if stage not in artifact.stages:
         raise ProgramError(
-            f"{artifact.name} does not hold the {stage} stage", hint=f"it has {', '.join([*artifact.stages, 'executable'])}"
+            f"{artifact.name} does not hold the {stage} stage",
+            hint=f"it has {', '.join([*artifact.stages, 'executable'])}",
         )
     try:
         return parse_program(artifact.stages[stage])

@@ -35,9 +35,7 @@ def linear_passes(program: Program, watch: Watch) -> Program:
     return _run(FuseLinear(), _run(Simplify(), program, watch), watch)
 
 
-def polynomial_passes(
-    program: Program, options: Options, watch: Watch, observed: Mapping[Node, Observed]
-) -> Program:
+def polynomial_passes(program: Program, options: Options, watch: Watch, observed: Mapping[Node, Observed]) -> Program:
     """From fused tensor programs to polynomials on [-1, 1]."""
     approximate = Approximate(
         degree=options.degree,

@@ -14,9 +14,7 @@ from heliograph.execution.simulator import Simulator
 from heliograph.interpret import pack_inputs, unpack_outputs
 
 
-def simulate(
-    artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False
-) -> Any:
+def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
     """What decryption would give for one sample (one array per input, no batch axis).
 
     The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised

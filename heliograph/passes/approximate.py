@@ -234,9 +234,7 @@ class Approximate:
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
-        made = builder.op(
-            "poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0, range=len(ranges)
-        )
+        made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0, range=len(ranges))
         builder.metadata.setdefault("unit_sizes", {})[str(len(ranges))] = [float(f"{unit:.9g}") for unit in reach]
         image = Interval(*chosen.image())
         ones = np.ones(node.type.size)

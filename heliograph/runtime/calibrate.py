@@ -26,7 +26,7 @@ _RINGS = (
     Ring(14, 50, 40, 7, 4, None),
     Ring(15, 50, 40, 9, 3, None),
 )
-_REPEATS = 9
+_REPEATS = 15
 _COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
 
 
@@ -78,7 +78,9 @@ class Calibration:
         }
 
     def __str__(self) -> str:
-        lines = [f"{len(self.samples)} primitives measured in {self.seconds:.0f} s, load average {self.load_average:.2f}"]
+        lines = [
+            f"{len(self.samples)} primitives measured in {self.seconds:.0f} s, load average {self.load_average:.2f}"
+        ]
         lines += [f"  {name:<10} {getattr(self.costs, name):.4g}" for name in _COEFFICIENTS]
         lines.append(
             f"the table is off by a factor of {statistics.median(self.factors):.2f} in the median, "

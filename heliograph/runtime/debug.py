@@ -76,7 +76,9 @@ class DebugReport:
         if layer.encryption_error is not None and layer.encryption_error > limit:
             return f"encryption is off by {layer.encryption_error:.3g} (values reach {layer.scale:.3g})"
         if layer.approximation_error is not None and layer.approximation_error > limit:
-            return f"the polynomials before it are off by {layer.approximation_error:.3g} (values reach {layer.scale:.3g})"
+            return (
+                f"the polynomials before it are off by {layer.approximation_error:.3g} (values reach {layer.scale:.3g})"
+            )
         return ""
 
     @property
@@ -162,7 +164,9 @@ def debug(
             for found in vectors
         )
         layers.append(
-            _layer(spec["name"], loc.short, "output", originals.get(-1 - number), plain, clear, failures.get(nodes[0], ""))
+            _layer(
+                spec["name"], loc.short, "output", originals.get(-1 - number), plain, clear, failures.get(nodes[0], "")
+            )
         )
     if program is None:
         notes.append("no original values: pass program=, what trace gave")

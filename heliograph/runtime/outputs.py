@@ -43,7 +43,11 @@ def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float,
                 f"output {name!r} is {tensor[index]:.6g} at index {list(index)}, "
                 + ("which no input in its range can give" if proved else "far beyond all that calibration showed"),
                 why=f"it lies within [{low:.6g}, {high:.6g}] "
-                + ("as long as every polynomial's input stays in its interval" if proved else "on the samples, with room")
+                + (
+                    "as long as every polynomial's input stays in its interval"
+                    if proved
+                    else "on the samples, with room"
+                )
                 + ": a value overflowed on the way",
                 hint=hint,
             )
@@ -66,7 +70,7 @@ def flooding_std(predicted: Mapping[str, Any]) -> float:
     Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) give it for s bits of statistical security and r results that one
     key decrypts for strangers. The error is the predicted one with a margin, not a worst case.
     """
-    return float(predicted["scheme_error"]) * 2.0 ** sharing_cost_bits()
+    return float(predicted["scheme_error"]) * float(2.0 ** sharing_cost_bits())
 
 
 def flood(tensor: Array, name: str, predicted: Mapping[str, Any]) -> Array:

@@ -72,8 +72,8 @@ class OpenFHECryptor:
             ) from None
         plaintext.SetLength(self.ring.slots)
         values = np.array(plaintext.GetRealPackedValueArray(), dtype=np.float64)
-        error = 2.0 ** (float(plaintext.GetLogError()) - log_scale)
-        return np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale)), error
+        estimate = float(2.0 ** (float(plaintext.GetLogError()) - log_scale))
+        return np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale)), estimate
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""
