@@ -265,7 +265,7 @@ def main() -> None:
         costs = calibrate().costs
     load = os.getloadavg()[0]
     results = [run_one(name, costs) for name in programs() if options.only in name]
-    figures = [key for key in results[0]["verdict"]["within"]]
+    figures = list(results[0]["verdict"]["within"])
     summary = {key: sum(result["verdict"]["within"][key] for result in results) for key in figures}
     if not options.json:
         print(table(results))
