@@ -12,6 +12,8 @@ from heliograph.errors import SecurityError
 # table of the Homomorphic Encryption Standard as OpenFHE 1.6.1 extends it.
 MAX_LOG_PQ_128 = {10: 27, 11: 54, 12: 109, 13: 218, 14: 438, 15: 881, 16: 1747, 17: 3523}
 SPECIAL_PRIME_BITS = 60
+_SPECIAL_SLACK_BITS = 7
+_SINGLE_SLACK_BITS = 4
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
@@ -135,9 +137,15 @@ class Ring:
 
     @property
     def special(self) -> int:
+        """Special primes of the key switch, at least as many as OpenFHE 1.6.1 takes.
+
+        It wants the product of the special primes longer than the largest digit by a few bits (5 to 7 where measured:
+        113 bits get two primes, 116 three; a digit of one prime wants 4 at most); we count with the larger number, so that
+        log2(PQ) is never underestimated.
+        """
         largest = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
-        # The primes above the powers of two make the product of a digit a little longer than the sum of the bits.
-        return -(-(largest + (1 if self.alpha > 1 else 0)) // SPECIAL_PRIME_BITS)
+        slack = _SPECIAL_SLACK_BITS if self.alpha > 1 else _SINGLE_SLACK_BITS
+        return -(-(largest + slack) // SPECIAL_PRIME_BITS)
 
     @property
     def primes(self) -> tuple[int, ...]:
