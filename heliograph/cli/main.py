@@ -15,6 +15,8 @@ from heliograph.errors import HeliographError
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
+    "check": ("heliograph.cli.language", "check", "Check programs of the language."),
+    "fmt": ("heliograph.cli.language", "fmt", "Format programs of the language."),
     "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
 }
 

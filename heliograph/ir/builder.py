@@ -51,7 +51,7 @@ class Builder:
         if isinstance(value, SparseMatrix):
             stored = value
         else:
-            array = np.ascontiguousarray(value)
+            array = np.asarray(value, order="C")  # ascontiguousarray would give a scalar an axis
             if array.dtype.kind not in "fiub":
                 raise ProgramError(f"constant {name} has dtype {array.dtype}; real numbers are needed")
             if not np.isfinite(array).all():

@@ -239,7 +239,16 @@ def _matmul_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
             f"matmul: shapes {left.shape} and {right.shape} do not match",
             why=f"the last axis of the left ({left.shape[-1]}) must equal the rows of the right ({inner})",
         )
-    return TensorType(np.matmul(np.empty(left.shape), np.empty(right.shape)).shape, _secret(operands))
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise ProgramError(
+            f"matmul: shapes {left.shape} and {right.shape} do not match",
+            why="each axis before the last two must be equal or 1, counted from the last",
+        ) from None
+    rows = left.shape[-2:-1] if len(left.shape) > 1 else ()
+    columns = right.shape[-1:] if len(right.shape) > 1 else ()
+    return TensorType((*batch, *rows, *columns), _secret(operands))
 
 
 def _matmul(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -272,8 +281,25 @@ define(
 # ---------------------------------------------------------------------------------------------- linear layers
 
 
+def _check_vector(op: str, a: Attrs, context: Context, name: str, size: int) -> None:
+    """Refuse a bias or statistic that is not one number per output channel."""
+    if name in a and context.shape(a[name]) != (size,):
+        raise ProgramError(f"{op}: {name} has shape {context.shape(a[name])}, expected ({size},)")
+
+
+def _check_window(op: str, a: Attrs, rank: int, least: dict[str, int]) -> None:
+    """Refuse window attributes without one entry of at least `least[name]` per spatial axis."""
+    for name, low in least.items():
+        if len(a[name]) != rank or min(a[name], default=low) < low:
+            raise ProgramError(f"{op}: {name} = {a[name]}, expected {rank} numbers of at least {low}")
+
+
 def _linear_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
-    shape, (rows, cols) = operands[0].shape, context.shape(a["weight"])
+    shape, weight = operands[0].shape, context.shape(a["weight"])
+    if len(weight) != 2:
+        raise ProgramError(f"linear: weight {weight} must be a matrix (out, in)")
+    rows, cols = weight
+    _check_vector("linear", a, context, "bias", rows)
     if not shape or shape[-1] != cols:
         raise ProgramError(f"linear: input {shape} does not end in {cols}, the columns of weight ({rows}, {cols})")
     return TensorType((*shape[:-1], rows), operands[0].secret)
@@ -331,8 +357,14 @@ def _windows(x: Array, kernel: Sequence[int], a: Attrs, dilation: Sequence[int])
 
 
 def _conv_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    if len(context.shape(a["weight"])) < 3:
+        raise ProgramError(f"conv: weight {context.shape(a['weight'])} must be (out, in / groups, *kernel)")
     out_channels, per_group, *kernel = context.shape(a["weight"])
     shape = operands[0].shape
+    _check_vector("conv", a, context, "bias", out_channels)
+    _check_window("conv", a, len(kernel), {"stride": 1, "padding": 0, "dilation": 1})
+    if a["groups"] < 1:
+        raise ProgramError(f"conv: groups = {a['groups']}, expected at least 1")
     if len(shape) != len(kernel) + 1:
         raise ProgramError(f"conv: input {shape} must be (channels, {len(kernel)} spatial axes), without a batch axis")
     if shape[0] != per_group * a["groups"] or out_channels % a["groups"]:
@@ -434,7 +466,11 @@ def _batch_norm_affine(a: Attrs, context: Context) -> tuple[Array, Array]:
 
 
 def _batch_norm_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    if len(context.shape(a["mean"])) != 1:
+        raise ProgramError(f"batch_norm: mean {context.shape(a['mean'])} must be one number per channel")
     channels = context.shape(a["mean"])[0]
+    for name in ("variance", "weight", "bias"):
+        _check_vector("batch_norm", a, context, name, channels)
     if not operands[0].shape or operands[0].shape[0] != channels:
         raise ProgramError(f"batch_norm: input {operands[0].shape} does not start with {channels} channels")
     return operands[0]
@@ -483,6 +519,7 @@ def _pool_weights(shape: tuple[int, ...], a: Attrs) -> Array:
 
 def _pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     shape, rank = operands[0].shape, len(a["kernel"])
+    _check_window("avg_pool", a, rank, {"kernel": 1, "stride": 1, "padding": 0})
     if len(shape) != rank + 1:
         raise ProgramError(f"avg_pool: input {shape} must be (channels, {rank} spatial axes), without a batch axis")
     return TensorType(
@@ -536,6 +573,7 @@ def _adaptive_matrix(size: int, out: int) -> Array:
 
 def _adaptive_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     shape, out = operands[0].shape, a["output_size"]
+    _check_window("adaptive_avg_pool", a, len(out), {"output_size": 1})
     if len(shape) != len(out) + 1:
         raise ProgramError(f"adaptive_avg_pool: input {shape} must be (channels, {len(out)} spatial axes)")
     return TensorType((shape[0], *out), operands[0].secret)
@@ -612,7 +650,7 @@ _define_reduction("mean", True, "The mean over axes.")
 
 
 def _reshape_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
-    if math.prod(a["shape"]) != operand.size:
+    if math.prod(a["shape"]) != operand.size or min(a["shape"], default=1) < 1:
         raise ProgramError(f"reshape: {operand.shape} has {operand.size} elements, {a['shape']} another number")
     return tuple(a["shape"])
 
@@ -648,7 +686,7 @@ def _broadcast_to_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
 
 
 def _pad_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
-    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min(*a["before"], *a["after"]) < 0:
+    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min((*a["before"], *a["after"]), default=0) < 0:
         raise ProgramError(f"pad: one non-negative width per side and axis of {operand.shape}")
     return tuple(s + b + e for s, b, e in zip(operand.shape, a["before"], a["after"], strict=True))
 
@@ -692,6 +730,8 @@ _structural(
 
 def _concat_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     (axis,) = _axes((a["axis"],), len(operands[0].shape), "concat")
+    if len({len(operand.shape) for operand in operands}) > 1:
+        raise ProgramError(f"concat: shapes {', '.join(str(o.shape) for o in operands)} differ in rank")
     rests = {operand.shape[:axis] + operand.shape[axis + 1 :] for operand in operands}
     if len(rests) > 1:
         raise ProgramError(
