@@ -75,7 +75,7 @@ class TensorArithmetic:
     def operand(self, value: Value, span: Span) -> Node:
         if isinstance(value, Node):
             return value
-        name = self.low.builder.constant(as_array(value, span), value.name or "c" if isinstance(value, Fixed) else "c")
+        name = self.low.store(as_array(value, span), value.name or "c" if isinstance(value, Fixed) else "c")
         return self.low.emit("constant", [], span, value=name)
 
     def binary(self, operator: str, left: Value, right: Value, span: Span) -> Node:
@@ -181,12 +181,12 @@ class SlotArithmetic:
         vector = sign * self._vector(fixed, span)
         if vector.size == 1:
             return self.low.emit("add_scalar", [node], span, value=float(vector[0]))
-        return self.low.emit("add_plain", [node], span, value=self.low.builder.constant(vector, _label(fixed)))
+        return self.low.emit("add_plain", [node], span, value=self.low.store(vector, _label(fixed)))
 
     def _scaled(self, node: Node, fixed: Value, span: Span) -> Node:
         if isinstance(fixed, int) and not isinstance(fixed, bool) and abs(fixed) <= _MAX_INTEGER_FACTOR:
             return self.low.emit("mul_int", [node], span, factor=fixed)
-        name = self.low.builder.constant(self._vector(fixed, span), _label(fixed))
+        name = self.low.store(self._vector(fixed, span), _label(fixed))
         return self.low.emit("mul_plain", [node], span, value=name)
 
     def _power(self, node: Node, exponent: int, span: Span) -> Node:

@@ -10,7 +10,7 @@ import numpy as np
 
 from heliograph.dsl import ast
 from heliograph.dsl.diagnostics import Fault
-from heliograph.dsl.values import MAX_COMPUTED, Fixed, Value, as_array, as_integer, kind_of, shape_text
+from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as_integer, kind_of, make_list, shape_text
 from heliograph.ir import Node, TensorType
 from heliograph.ir.types import SlotsType
 
@@ -44,12 +44,12 @@ def shape_of(value: Value, call: ast.Call) -> tuple[int, ...]:
 
 def _shape(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, "shape(x)")
-    return shape_of(values[0], call)
+    return make_list(shape_of(values[0], call), call.span)
 
 
 def _len(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, "len(x)")
-    if isinstance(values[0], tuple):
+    if isinstance(values[0], List):
         return len(values[0])
     shape = shape_of(values[0], call)
     if not shape:
@@ -60,7 +60,7 @@ def _len(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
 def _filled(number: float) -> Builtin:
     def make(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
         _need(call, 1, f"{call.name.name}([2, 3])")
-        sizes = values[0] if isinstance(values[0], tuple) else (values[0],)
+        sizes = values[0] if isinstance(values[0], List) else (values[0],)
         shape = tuple(as_integer(size, call.span, "a size") for size in sizes)
         if any(size < 1 for size in shape) or math.prod(shape) > MAX_COMPUTED:
             raise Fault(

@@ -10,15 +10,19 @@ import numpy as np
 
 from heliograph.dsl import ast
 from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
-from heliograph.dsl.values import Fixed, Value, as_array, as_integer, as_number, holds_node, kind_of
-from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
-from heliograph.ir.ops import OpSpec
+from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as_integer, as_number, holds_node, kind_of
+from heliograph.errors import ProgramError
+from heliograph.ir import ConstantName, SparseMatrix, TensorType
+from heliograph.ir.node import Array
+from heliograph.ir.ops import Context, OpSpec, check_call
 
 if TYPE_CHECKING:
     from heliograph.dsl.lower import Lowerer
 
 # Attributes with one entry for each spatial axis of (channels, *spatial); one number stands for all of them.
 _PER_AXIS = {"kernel", "stride", "padding", "dilation", "output_size"}
+# Ops that are computed while the text is read where all operands are known.
+FOLDED = frozenset({"reshape", "permute", "slice", "concat", "pad", "broadcast", "sum", "mean"})
 # Constants that the table wants as sparse matrices.
 _SPARSE = {"matrix", "matrices"}
 
@@ -78,25 +82,32 @@ def expand_range(values: dict[str, tuple[Value, Span]]) -> dict[str, tuple[Value
         return values
     out = dict(values)
     value, span = out.pop("range")
-    if not isinstance(value, tuple) or len(value) != 2:
+    if not isinstance(value, List) or len(value) != 2:
         raise Fault(span, f"range is {kind_of(value)}", expected="[low, high]")
     low, high = (as_number(bound, span, "a bound of the range") for bound in value)
     out["low"], out["high"] = (low, span), (high, span)
     return out
 
 
-def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value]) -> Node:
+def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value]) -> Value:
     """The node of an op on the values of a call's arguments; a Fault that says what the op takes."""
     spans = [argument.span for argument in call.arguments]
     given = {keyword.name: (low.evaluate(keyword.value), keyword.value.span) for keyword in call.keywords}
-    operands, attributes = _operands(low, spec, call, list(zip(values, spans, strict=True)), given)
+    first, attributes = _operands(low, spec, call, list(zip(values, spans, strict=True)), given)
     if "low" in spec.attrs and "high" in spec.attrs and "range" not in spec.attrs:
         attributes = expand_range(attributes)
     for name, (_, span) in attributes.items():
         if name not in spec.attrs:
             raise Fault(span, f"{spec.name} has no attribute {shown(name)!r}", hint=did_you_mean(name, spec.attrs))
     _annotate(low, spec, attributes)
-    shape = operands[0].type.shape if operands and isinstance(operands[0].type, TensorType) else ()
+    fold = spec.name in FOLDED and bool(first) and not any(holds_node(value) for value, _ in first)
+    if low.stage not in spec.stages and not fold:
+        raise Fault(call.span, f"{spec.name} works on fixed arrays only, in a program on slots")
+    operands = [] if fold else [low.operand(value, span) for value, span in first]
+    fixed = [as_array(value, span) for value, span in first] if fold else []
+    shape: tuple[int, ...] = fixed[0].shape if fixed else ()
+    if operands and isinstance(operands[0].type, TensorType):
+        shape = operands[0].type.shape
     converted: dict[str, Any] = {}
     for name in spec.attrs:
         if name in attributes:
@@ -109,10 +120,31 @@ def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value])
     if missing:
         kinds = ", ".join(f"{name} = {_KINDS.get(spec.attrs[name], spec.attrs[name])}" for name in missing)
         raise Fault(call.span, f"{spec.name} needs {', '.join(missing)}", expected=kinds)
+    if fold:
+        low.charge(call.span, *(value for value, _ in first))
+        return _folded(low, spec, call, fixed, converted)
     _check_polynomial(converted, call, attributes)
     if spec.name == "rotate" and not converted["amount"]:
         return operands[0]
     return low.emit(spec.name, operands, call.span, **converted)
+
+
+def _folded(low: Lowerer, spec: OpSpec, call: ast.Call, arrays: list[Array], attrs: dict[str, Any]) -> Fixed:
+    """The op computed on arrays that are known."""
+    context = Context({})
+    try:
+        check_call(spec, len(arrays), attrs, {})
+        types = [TensorType(array.shape, secret=False) for array in arrays]
+        result = spec.infer_type(types, attrs, context)
+        assert isinstance(result, TensorType)
+        if result.size > MAX_COMPUTED:
+            raise Fault(call.span, f"the result has {result.size} numbers", expected=f"at most {MAX_COMPUTED}")
+        values = spec.evaluate([array[np.newaxis] for array in arrays], attrs, context)
+    except ProgramError as error:
+        raise Fault(call.span, error.what, expected=error.why, hint=error.hint) from None
+    folded = Fixed(np.ascontiguousarray(values[0]).reshape(result.shape))
+    low.charge(call.span, folded)
+    return folded
 
 
 def _operands(
@@ -121,10 +153,10 @@ def _operands(
     call: ast.Call,
     values: list[tuple[Value, Span]],
     given: dict[str, tuple[Value, Span]],
-) -> tuple[list[Node], dict[str, tuple[Value, Span]]]:
+) -> tuple[list[tuple[Value, Span]], dict[str, tuple[Value, Span]]]:
     """Operands, and attributes with those given without a name, in the order of the table."""
     least, most = spec.arity
-    if most is None and len(values) == 1 and isinstance(values[0][0], tuple) and holds_node(values[0][0]):
+    if most is None and len(values) == 1 and isinstance(values[0][0], List):
         values = [(item, values[0][1]) for item in values[0][0]]
     if len(values) < least:
         raise Fault(
@@ -140,7 +172,7 @@ def _operands(
     if len(rest) > len(free):
         raise Fault(rest[len(free)][1], f"{spec.name} does not take {len(values)} values", expected=_usage(spec))
     attributes.update(zip(free, rest, strict=False))
-    return [low.operand(value, span) for value, span in first], attributes
+    return first, attributes
 
 
 def _usage(spec: OpSpec) -> str:
@@ -170,7 +202,7 @@ def _attribute(low: Lowerer, spec: OpSpec, name: str, value: Value, span: Span, 
     if kind == "constant":
         return low.constant(value, span, name)
     if kind == "constants":
-        if not isinstance(value, tuple):
+        if not isinstance(value, List):
             raise Fault(span, f"{what} is {kind_of(value)}", expected=_KINDS[kind])
         return tuple(low.constant(item, span, name) for item in value)
     if kind == "int":
@@ -188,7 +220,7 @@ def _attribute(low: Lowerer, spec: OpSpec, name: str, value: Value, span: Span, 
     items: Sequence[Any]
     if isinstance(value, Fixed) and value.array.ndim == 1:
         items = value.array.tolist()
-    elif isinstance(value, tuple):
+    elif isinstance(value, List):
         items = value
     else:
         raise Fault(span, f"{what} is {kind_of(value)}", expected=_KINDS[kind])
@@ -234,5 +266,5 @@ def make_constant(low: Lowerer, value: Value, span: Span, name: str) -> Constant
     if name in _SPARSE:
         if array.ndim != 2:
             raise Fault(span, f"{name} has {array.ndim} axes", expected="a matrix: rows and columns")
-        return low.builder.constant(SparseMatrix.of(np.asarray(array, dtype=np.float64)), label)
-    return low.builder.constant(array, label)
+        return low.store(SparseMatrix.of(np.asarray(array, dtype=np.float64)), label)
+    return low.store(array, label)

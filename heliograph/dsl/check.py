@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from heliograph.dsl import ast
 from heliograph.dsl.builtins import BUILTINS, SLOT_WORDS
+from heliograph.dsl.calls import FOLDED
 from heliograph.dsl.diagnostics import Diagnostics, Span, did_you_mean, shown
 from heliograph.ir import Stage
 from heliograph.ir.ops import OPS
@@ -23,7 +24,7 @@ def stage_of(module: ast.Module) -> Stage:
 def callable_names(stage: Stage) -> set[str]:
     """Every name that can be called beside the text's own functions."""
     ops = {name for name, spec in OPS.items() if stage in spec.stages and name != "input"}
-    return ops | set(BUILTINS) | (set(SLOT_WORDS) if stage is Stage.PACKED else set())
+    return ops | FOLDED | set(BUILTINS) | (set(SLOT_WORDS) if stage is Stage.PACKED else set())
 
 
 def children(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from heliograph.dsl import ast
 from heliograph.dsl.arithmetic import SlotArithmetic
 from heliograph.dsl.diagnostics import Fault, Poisoned, Span, shown
-from heliograph.dsl.values import Fixed, Frame, Value, as_array, as_integer, as_number, kind_of, shape_text
+from heliograph.dsl.values import Fixed, Frame, Value, as_array, as_integer, as_number, kind_of, make_list, shape_text
 from heliograph.ir import Node, TensorType
 from heliograph.ir.types import SlotsType
 
@@ -61,7 +61,7 @@ def inline(low: Lowerer, call: ast.Call, function: ast.Function, values: list[Va
         low.nesting -= _CALL_NESTING
         low.active.pop()
         low.frame = outer
-    return results[0] if len(results) == 1 else tuple(results)
+    return results[0] if len(results) == 1 else make_list(results, call.span)
 
 
 def _match(low: Lowerer, parameter: ast.Parameter, value: Value, span: Span, frame: Frame, call: ast.Call) -> None:
@@ -86,6 +86,7 @@ def _match(low: Lowerer, parameter: ast.Parameter, value: Value, span: Span, fra
     elif isinstance(value, Node):
         raise Fault(span, f"{where}: {name} is {kind_of(value)}", expected="a tensor")
     else:
+        low.charge(span, value)
         array = as_array(value, span)
         shape = array.shape
         frame.values[parameter.name.name] = value if isinstance(value, Fixed) else Fixed(array)

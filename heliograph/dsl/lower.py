@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.dsl import ast
 from heliograph.dsl.arithmetic import Arithmetic, SlotArithmetic, TensorArithmetic
 from heliograph.dsl.builtins import BUILTINS, SLOT_WORDS
-from heliograph.dsl.calls import Annotation, call_op, expand_range, make_constant
+from heliograph.dsl.calls import FOLDED, Annotation, call_op, expand_range, make_constant
 from heliograph.dsl.check import PLANNED, stage_of
 from heliograph.dsl.diagnostics import Diagnostics, Fault, Poisoned, Source, Span, TooMany, did_you_mean, shown
 from heliograph.dsl.functions import MAX_NESTING, inline
@@ -20,6 +20,7 @@ from heliograph.dsl.values import (
     Fixed,
     Frame,
     Items,
+    List,
     Poison,
     Value,
     as_array,
@@ -30,6 +31,7 @@ from heliograph.dsl.values import (
     fixed_negative,
     holds_node,
     kind_of,
+    make_list,
     shape_text,
 )
 from heliograph.errors import ProgramError
@@ -38,9 +40,12 @@ from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops import OPS
 
-# What one text may spend: expressions evaluated and nodes made.
+# What one text may spend: expressions evaluated, nodes made, elements of fixed arrays computed.
 MAX_STEPS = 400_000
 MAX_NODES = 50_000
+MAX_COMPUTED_TOTAL = 2**26
+# A list is slower than an array by about this factor.
+_LIST_COST = 10
 MAX_SLOTS = 2**16
 
 
@@ -73,8 +78,12 @@ class Lowerer:
         self.active: list[tuple[str, Span]] = []
         self.layer = ""
         self._used_layers: set[str] = set()
-        self._used_statements: set[str] = set()
+        self._labels: dict[str, int] = {}
+        self._layer_counts: dict[str, int] = {}
+        self._statement_counts: dict[str, int] = {}
+        self._constants: dict[tuple[int, str], tuple[Fixed, ConstantName]] = {}
         self._steps = 0
+        self._elements = 0
         self._nodes = 0
         self.nesting = 0
 
@@ -128,27 +137,50 @@ class Lowerer:
         return self.arithmetic.operand(value, span)
 
     def constant(self, value: Value, span: Span, name: str) -> ConstantName:
+        """The name under which the program keeps the value, as the attribute `name` of some op wants it."""
+        if isinstance(value, Fixed):
+            known = self._constants.get((id(value), name))
+            if known is None:
+                known = self._constants[id(value), name] = (value, make_constant(self, value, span, name))
+            return known[1]
+        self.charge(span, value)
         return make_constant(self, value, span, name)
+
+    def store(self, value: Any, label: str) -> ConstantName:
+        """The name of a constant of the program; labels that come again are numbered."""
+        self._labels[label] = count = self._labels.get(label, 0) + 1
+        return self.builder.constant(value, label if count == 1 else f"{label}.{count}")
+
+    def charge(self, span: Span, *values: Value) -> None:
+        """Count the elements of fixed values that are read or made; TooMany where a text computes too much."""
+        for value in values:
+            if isinstance(value, Fixed):
+                self._elements += value.array.size
+            elif isinstance(value, List):
+                self._elements += value.size * _LIST_COST
+        if self._elements > MAX_COMPUTED_TOTAL:
+            self.report.add(
+                span,
+                f"reading this program computes more than {MAX_COMPUTED_TOTAL} numbers",
+                hint="compute large arrays outside and load() them",
+            )
+            raise TooMany
 
     def _activation_layer(self, op: str) -> str:
         """The layer of an activation: the statement's, made unique."""
-        base = self.layer
-        candidate, count = base, 1
+        candidate = self.layer
         while candidate in self._used_layers:
-            candidate = f"{base}.{op}" if count == 1 else f"{base}.{op}#{count}"
-            count += 1
+            base = f"{self.layer}.{op}"
+            self._layer_counts[base] = count = self._layer_counts.get(base, 0) + 1
+            candidate = base if count == 1 else f"{base}#{count}"
         self._used_layers.add(candidate)
         return candidate
 
     def _statement_layer(self, name: str) -> str:
         """The layer of one execution of an assignment: caller, variable, loop indices; `#2` where it comes again."""
         base = f"{self.frame.prefix}{name}{self.frame.loops}"
-        candidate, count = base, 1
-        while candidate in self._used_statements:
-            count += 1
-            candidate = f"{base}#{count}"
-        self._used_statements.add(candidate)
-        return candidate
+        self._statement_counts[base] = count = self._statement_counts.get(base, 0) + 1
+        return base if count == 1 else f"{base}#{count}"
 
     def call_note(self) -> str:
         """Where the functions that are being copied in were called."""
@@ -232,7 +264,7 @@ class Lowerer:
         if len(targets) == 1:
             self.frame.values[targets[0].name] = _named(value, targets[0].name)
             return
-        if not isinstance(value, tuple) or len(value) != len(targets):
+        if not isinstance(value, List) or len(value) != len(targets):
             raise Fault(statement.span, f"{len(targets)} names for {kind_of(value)}", expected=f"{len(targets)} values")
         for target, item in zip(targets, value, strict=True):
             self.frame.values[target.name] = _named(item, target.name)
@@ -429,9 +461,10 @@ class Lowerer:
                 value = self.evaluate(expression.operand)
                 if isinstance(value, Node):
                     return self.arithmetic.negative(value, expression.span)
+                self.charge(expression.span, value)
                 return fixed_negative(value, expression.span)
             if isinstance(expression, ast.ListOf):
-                return tuple([self.evaluate(item) for item in expression.items])
+                return make_list([self.evaluate(item) for item in expression.items], expression.span)
             return self._index(expression)
         finally:
             self.nesting -= 1
@@ -439,7 +472,12 @@ class Lowerer:
     def _binary(self, expression: ast.Binary, left: Value, right: Value) -> Value:
         if isinstance(left, Node) or isinstance(right, Node):
             return self.arithmetic.binary(expression.operator, left, right, expression.span)
-        return fixed_binary(expression.operator, left, right, expression.span)
+        self.charge(expression.span, left, right)
+        result = fixed_binary(expression.operator, left, right, expression.span)
+        self.charge(expression.span, result)
+        if expression.operator == "@" and isinstance(result, Fixed):
+            self._elements += result.array.size * as_array(left, expression.span).shape[-1] // 16
+        return result
 
     def _lookup(self, name: ast.Name) -> Value:
         value = self.frame.values.get(name.name)
@@ -472,6 +510,8 @@ class Lowerer:
                 items.append(as_integer(self.evaluate(item), item.span, "an index"))
         if isinstance(base, Node):
             return self.arithmetic.index(base, items, expression.span)
+        if isinstance(base, Fixed) or len(items) > 1:
+            self.charge(expression.span, base)
         return fixed_index(base, items, expression.span)
 
     def _call(self, call: ast.Call) -> Value:
@@ -482,10 +522,14 @@ class Lowerer:
         if self.stage is Stage.PACKED and name in SLOT_WORDS:
             return self._slot_word(call, SLOT_WORDS[name], values)
         spec = OPS.get(name)
-        if spec is not None and self.stage in spec.stages and name != "input":
+        if spec is not None and (self.stage in spec.stages or name in FOLDED) and name != "input":
             return call_op(self, spec, call, values)
         if name in BUILTINS:
-            return BUILTINS[name](self, values, call)
+            self.charge(call.span, *values)
+            value = BUILTINS[name](self, values, call)
+            if name not in ("load", "given"):
+                self.charge(call.span, value)
+            return value
         if name in PLANNED:
             raise Fault(call.name.span, PLANNED[name], unsupported=True)
         raise Poisoned
@@ -503,6 +547,7 @@ class Lowerer:
                 else fixed_negative(value, call.span)
             )
         if not any(isinstance(value, Node) for value in values):
+            self.charge(call.span, *values)
             return fixed_binary(operator, values[0], values[1], call.span)
         return self.arithmetic.binary(operator, values[0], values[1], call.span)
 

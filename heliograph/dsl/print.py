@@ -15,7 +15,7 @@ from heliograph.dsl.format import format_text
 from heliograph.dsl.tokens import MAX_WORD, RESERVED, STARTERS
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.ir import ConstantName, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.node import Array, Constant
+from heliograph.ir.node import Array, Constant, constant_digest, live_nodes
 
 # Constants up to this many elements are written out; all those written out stay under the second number.
 _INLINE = 1024
@@ -44,7 +44,8 @@ def write_language(program: Program, folder: str | Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if printer.stored:
-            np.savez(folder / f"{stem}.npz", **printer.stored)
+            arrays: dict[str, Any] = dict(printer.stored)
+            np.savez(folder / f"{stem}.npz", **arrays)
         path = folder / f"{stem}.hg"
         path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
@@ -179,8 +180,7 @@ class _Printer:
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, str):
-            text = json.dumps(value)
-            return text
+            return json.dumps(value)
         if isinstance(value, tuple):
             return "[" + ", ".join(self._attribute(node, item) for item in value) + "]"
         if not isinstance(value, int | float):
@@ -228,9 +228,8 @@ class _Printer:
 
 def circuit(program: Program) -> list[tuple[Any, ...]]:
     """What two programs must share to be the same circuit: ops, operands, types, attributes, contents of constants."""
-    from heliograph.ir.node import constant_digest
-
-    index = {node: i for i, node in enumerate(program.nodes)}
+    order = live_nodes(program.outputs, program.inputs)
+    index = {node: i for i, node in enumerate(order)}
 
     def plain(value: Any) -> Any:
         if isinstance(value, ConstantName):
@@ -238,7 +237,7 @@ def circuit(program: Program) -> list[tuple[Any, ...]]:
         return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
 
     rows: list[tuple[Any, ...]] = []
-    for node in program.nodes:
+    for node in order:
         attrs: Mapping[str, Any] = node.attrs
         operands = tuple(index[operand] for operand in node.inputs)
         rows.append((node.op, operands, str(node.type), tuple((key, plain(attrs[key])) for key in sorted(attrs))))

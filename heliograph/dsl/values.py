@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -28,8 +29,37 @@ class Fixed:
     name: str = ""
 
 
-# A tuple is a list of the text; it may hold run-time values (the results of a function, the operands of concat).
-Value: TypeAlias = "bool | int | float | str | Fixed | Node | tuple[Value, ...]"
+class List(tuple["Value", ...]):
+    """A list of the text; it may hold run-time values (the results of a function, the operands of concat).
+
+    `size` counts all elements inside, `depth` the lists inside each other, `has_node` says whether a run-time value is
+    among them. A list that holds another one twice is small in memory and large to walk, hence the bounds.
+    """
+
+    size: int
+    depth: int
+    has_node: bool
+
+
+Value: TypeAlias = "bool | int | float | str | Fixed | Node | List"
+
+_MAX_AXES = 16
+
+
+def make_list(items: Sequence[Value], span: Span) -> List:
+    """The items as a list; a Fault where it grows too large or too deep."""
+    made = List(items)
+    lists = [item for item in items if isinstance(item, List)]
+    fixed = [item for item in items if isinstance(item, Fixed)]
+    plain = len(items) - len(lists) - len(fixed)
+    made.size = plain + sum(item.size for item in lists) + sum(item.array.size for item in fixed)
+    made.depth = 1 + max((item.depth for item in lists), default=0)
+    made.has_node = any(isinstance(item, Node) for item in items) or any(item.has_node for item in lists)
+    if made.size > MAX_COMPUTED:
+        raise Fault(span, f"this list holds {made.size} numbers", expected=f"at most {MAX_COMPUTED}")
+    if made.depth > _MAX_AXES:
+        raise Fault(span, f"lists nest more than {_MAX_AXES} deep")
+    return made
 
 
 def kind_of(value: Value) -> str:
@@ -42,7 +72,7 @@ def kind_of(value: Value) -> str:
         return "a number"
     if isinstance(value, str):
         return "a string"
-    if isinstance(value, tuple):
+    if isinstance(value, List):
         return f"a list of {len(value)}"
     if isinstance(value, Fixed):
         return f"a fixed tensor {shape_text(value.array.shape)}"
@@ -55,7 +85,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def holds_node(value: Value) -> bool:
-    return isinstance(value, Node) or (isinstance(value, tuple) and any(holds_node(item) for item in value))
+    return isinstance(value, Node) or (isinstance(value, List) and value.has_node)
 
 
 def as_array(value: Value, span: Span) -> Array:
@@ -64,7 +94,7 @@ def as_array(value: Value, span: Span) -> Array:
         return value.array
     if isinstance(value, bool | str | Node):
         raise Fault(span, f"{kind_of(value)} stands where a fixed tensor is needed", expected="numbers, or a param")
-    if isinstance(value, tuple):
+    if isinstance(value, List):
         _shape(value, span)
     return np.asarray(_plain(value, span), dtype=np.float64)
 
@@ -73,7 +103,7 @@ def _shape(value: Value, span: Span) -> tuple[int, ...]:
     """The shape of a list; a Fault where its rows differ."""
     if isinstance(value, Fixed):
         return value.array.shape
-    if not isinstance(value, tuple):
+    if not isinstance(value, List):
         return ()
     shapes = {_shape(item, span) for item in value}
     if len(shapes) > 1:
@@ -87,7 +117,7 @@ def _shape(value: Value, span: Span) -> tuple[int, ...]:
 
 
 def _plain(value: Value, span: Span) -> Any:
-    if isinstance(value, tuple):
+    if isinstance(value, List):
         return [_plain(item, span) for item in value]
     if isinstance(value, Fixed):
         return value.array.tolist()
@@ -243,10 +273,10 @@ def index_bounds(items: Items, size: tuple[int, ...], span: Span) -> list[Item]:
 
 def fixed_index(value: Value, items: Items, span: Span) -> Value:
     """An element or a part of a list or fixed array."""
-    if isinstance(value, tuple) and len(items) == 1:
+    if isinstance(value, List) and len(items) == 1:
         (bounds,) = index_bounds(items, (len(value),), span)
-        return value[bounds] if isinstance(bounds, int) else value[slice(*bounds)]
-    if isinstance(value, tuple | Fixed) and not holds_node(value):
+        return value[bounds] if isinstance(bounds, int) else make_list(value[slice(*bounds)], span)
+    if isinstance(value, List | Fixed) and not holds_node(value):
         array = as_array(value, span)
         key = tuple(b if isinstance(b, int) else slice(*b) for b in index_bounds(items, array.shape, span))
         part = array[key]
