@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 _INDENT = "  "
+# Brackets up to this width stay on the line where a longer one beside them is opened up.
+_SHORT = 30
 
 _OPEN = {"LPAR", "LSQB"}
 _CLOSE = {"RPAR", "RSQB"}
@@ -148,10 +150,7 @@ def _nest(tokens: list[lark.Token]) -> _Element:
 
 
 def _has_comments(element: _Element) -> bool:
-    if element.before or element.after:
-        return True
-    groups = [part for part in element.parts if isinstance(part, _Group)]
-    return any(_has_comments(inner) for group in groups for inner in group.elements)
+    return bool(element.before or element.after) or _inner_comments(element)
 
 
 def _gap(previous: str, kind: str, sign: bool, context: str) -> str:
@@ -179,19 +178,28 @@ def _flat(element: _Element, context: str = "") -> list[str]:
         out.append(_gap(previous, kind, sign, context))
         if isinstance(part, _Group):
             inner = "index" if kind == "LSQB" and previous in _VALUE_ENDS and not sign else "args"
-            out.append(str(part.opener))
-            for position, item in enumerate(part.elements):
-                out.extend(_flat(item, inner))
-                if item.comma:
-                    out.append(", " if position < len(part.elements) - 1 else ",")
+            out.append(_flat_group(part, inner))
             assert part.closer is not None
-            out.append(str(part.closer))
             previous, sign = part.closer.type, False
         else:
             out.append(str(token))
             sign = kind == "MINUS" and previous not in _VALUE_ENDS
             previous = kind
     return out
+
+
+def _flat_group(group: _Group, context: str) -> str:
+    out = [str(group.opener)]
+    for position, item in enumerate(group.elements):
+        out.extend(_flat(item, context))
+        if item.comma:
+            out.append(", " if position < len(group.elements) - 1 else ",")
+    out.append(str(group.closer))
+    return "".join(out)
+
+
+def _group_has_comments(group: _Group) -> bool:
+    return any(_has_comments(element) for element in group.elements)
 
 
 def _exploded(element: _Element, depth: int, context: str = "") -> list[str]:
@@ -205,9 +213,10 @@ def _exploded(element: _Element, depth: int, context: str = "") -> list[str]:
         lines[-1] += _gap(previous, kind, sign, context)
         if isinstance(part, _Group):
             inner = "index" if kind == "LSQB" and previous in _VALUE_ENDS and not sign else "args"
-            lines[-1] += str(part.opener)
-            body = _elements(part, depth + 1, inner)
             assert part.closer is not None
+            flat = None if _group_has_comments(part) else _flat_group(part, inner)
+            body = [] if flat is not None and len(flat) <= _SHORT else _elements(part, depth + 1, inner)
+            lines[-1] += str(part.opener) if body or flat is None else flat[:-1]
             if body:
                 lines += body
                 lines.append(indent + str(part.closer))
@@ -244,8 +253,7 @@ def _elements(group: _Group, depth: int, context: str) -> list[str]:
 
 
 def _inner_comments(element: _Element) -> bool:
-    groups = [part for part in element.parts if isinstance(part, _Group)]
-    return any(_has_comments(inner) for group in groups for inner in group.elements)
+    return any(_group_has_comments(part) for part in element.parts if isinstance(part, _Group))
 
 
 def _is_short(element: _Element) -> bool:

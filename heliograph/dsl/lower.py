@@ -41,7 +41,7 @@ from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops import OPS
 
 # What one text may spend: expressions evaluated, nodes made, elements of fixed arrays computed.
-MAX_STEPS = 400_000
+MAX_STEPS = 200_000
 MAX_NODES = 50_000
 MAX_COMPUTED_TOTAL = 2**26
 # A list is slower than an array by about this factor.

@@ -13,7 +13,7 @@ from heliograph.dsl.diagnostics import Diagnostics, Source, Span, TooMany, shown
 if TYPE_CHECKING:
     import lark
 
-MAX_TOKENS = 200_000
+MAX_TOKENS = 100_000
 MAX_WORD = 200
 MAX_BRACKETS = 60
 
