@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heliograph.dsl import ast
-from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
+from heliograph.dsl.diagnostics import Fault, Poisoned, Span, did_you_mean, shown
 from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as_integer, as_number, holds_node, kind_of
 from heliograph.errors import ProgramError
 from heliograph.ir import ConstantName, SparseMatrix, TensorType
@@ -98,6 +98,9 @@ def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value])
         attributes = expand_range(attributes)
     for name, (_, span) in attributes.items():
         if name not in spec.attrs:
+            if low.report:
+                # The checker has named it.
+                raise Poisoned
             raise Fault(span, f"{spec.name} has no attribute {shown(name)!r}", hint=did_you_mean(name, spec.attrs))
     _annotate(low, spec, attributes)
     fold = spec.name in FOLDED and bool(first) and not any(holds_node(value) for value, _ in first)

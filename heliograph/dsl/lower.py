@@ -232,6 +232,10 @@ class Lowerer:
             table[name] = POISON
 
     def _statement(self, statement: ast.Statement) -> None:
+        inside = self.frame.function is not None or self.frame.loops
+        if inside and not isinstance(statement, ast.Assign | ast.For | ast.Broken):
+            # The checker has said that it does not belong here.
+            raise Poisoned
         if isinstance(statement, ast.Assign):
             self._assign(statement)
         elif isinstance(statement, ast.For):

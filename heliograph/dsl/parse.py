@@ -112,7 +112,10 @@ def _broken(line: Line) -> ast.Broken:
 
 
 def read_module(source: Source, report: Diagnostics) -> ast.Module:
-    """The tree of the text; what cannot be read is reported and stands as `Broken`."""
+    """The tree of the text; what cannot be read is reported and stands as `Broken`.
+
+    Raises TooMany, after a report, where going on makes no sense.
+    """
     top: list[ast.Statement] = []
     bodies: list[list[ast.Statement]] = [top]
     openers: list[Line] = []
@@ -145,6 +148,9 @@ def read_module(source: Source, report: Diagnostics) -> ast.Module:
             bodies.append(body)
     for line in openers:
         report.add(span_of(line.tokens[-1]), "this '{' is never closed", expected="'}' on a line of its own")
+    if openers:
+        # Every statement after it would seem to stand in the wrong place.
+        raise TooMany
     return ast.Module(top)
 
 

@@ -19,7 +19,9 @@ BLOCKS = re.findall(r"^```([a-z-]+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE 
 PROGRAMS = [text for kind, text in BLOCKS if kind == "hg"]
 IR_TEXTS = [text for kind, text in BLOCKS if kind == "ir"]
 ERRORS = [
-    (text, BLOCKS[i + 1][1]) for i, (kind, text) in enumerate(BLOCKS) if kind == "hg-error" and BLOCKS[i + 1][0] == "text"
+    (text, BLOCKS[i + 1][1])
+    for i, (kind, text) in enumerate(BLOCKS)
+    if kind == "hg-error" and BLOCKS[i + 1][0] == "text"
 ]
 PARAMETERS = {"c": np.array([2.0, 3.0]), "layer.0.weight": np.array([3.0, 6.0])}
 
