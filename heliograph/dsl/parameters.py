@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
-from heliograph.ir.node import Array
+from heliograph.ir.node import Array, SparseMatrix
 
 MAX_BYTES = 512 * 1024 * 1024
 _MAX_HEADER = 16 * 1024 * 1024
@@ -51,8 +51,13 @@ class Loader:
                 expected="a value in the text, or one in parse(..., parameters={...})",
                 hint=did_you_mean(key, map(str, self.given)),
             )
+        value = self.given[key]
+        if isinstance(value, SparseMatrix):
+            # As `to_language` means it: the printed param is dense, the op that reads it makes it sparse again.
+            self._spend(value.shape[0] * value.shape[1] * 8, span)
+            value = value.csr().toarray()
         try:
-            array = np.asarray(self.given[key])
+            array = np.asarray(value)
         except (TypeError, ValueError):
             raise Fault(span, f"the parameter {shown(key)!r} is not an array") from None
         return self._checked(array, span)

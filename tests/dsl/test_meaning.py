@@ -323,4 +323,4 @@ def test_parsing_loads_neither_torch_nor_openfhe() -> None:
         "from heliograph.dsl.parse import parse\nparse('program p\\ninput x: secret tensor[2]\\noutput y = x * 2')\n"
         "assert not {'torch', 'openfhe'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=EXAMPLES.parent)
