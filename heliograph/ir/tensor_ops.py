@@ -89,6 +89,8 @@ def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     secret = a.get("secret", True)
     if "slots" in a:
         return SlotsType(a["slots"], secret)
+    if "shape" not in a:
+        raise ProgramError("input needs the attribute 'shape' or 'slots'")
     return TensorType(tuple(a["shape"]), secret)
 
 

@@ -63,6 +63,9 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         inferred = spec.infer_type([operand.type for operand in node.inputs], node.attrs, context)
     except ProgramError as error:
         raise _fail(program, after, "ops take what the table says", node, error.what) from None
+    except (ArithmeticError, TypeError, ValueError, LookupError) as error:
+        # Only a text from outside can hold attributes that no rule of the op foresees.
+        raise _fail(program, after, "ops take what the table says", node, f"{type(error).__name__}: {error}") from None
     if node.op == "input" and isinstance(node.type, CipherType):
         inferred = node.type
     if inferred != node.type:

@@ -42,7 +42,8 @@ CASES = {
     + "fn f(a) {\n  return g(a)\n}\nfn g(a) {\n  b = f(a)\n  return b\n}\nfn h(a) {\n  return h(a)\n}\n"
     + "y = f(h(x))\noutput y\n",
     "places": HEAD
-    + "return x\nfor i in 0..2 {\n  output x\n  const k = 1\n}\nfn f(a) {\n  return a\n  b = a\n}\nfn g(a) {\n}\noutput x\n",
+    + "return x\nfor i in 0..2 {\n  output x\n  const k = 1\n}\nfn f(a) {\n  return a\n  b = a\n}\n"
+    + "fn g(a) {\n}\noutput x\n",
     "annotations": HEAD
     + "y = x * 2 with degree = 3\nz = relu(x) with degre = 3\nu = relu(x) with range = 3\n"
     + "v = relu(x) with method = 7\noutput x\n",
