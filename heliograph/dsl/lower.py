@@ -44,6 +44,8 @@ from heliograph.ir.ops import OPS
 MAX_STEPS = 200_000
 MAX_NODES = 50_000
 MAX_COMPUTED_TOTAL = 2**26
+# Attributes of ops that a compiler's options address by their layer.
+_TUNED = frozenset({"degree", "gap"})
 # A list is slower than an array by about this factor.
 _LIST_COST = 10
 MAX_SLOTS = 2**16
@@ -53,7 +55,11 @@ def lower_module(
     module: ast.Module, source: Source, report: Diagnostics, parameters: Mapping[str, Any]
 ) -> Program | None:
     """The program of a checked text; None where anything is wrong (the report says what)."""
-    return Lowerer(module, source, report, parameters).run()
+    lowerer = Lowerer(module, source, report, parameters)
+    try:
+        return lowerer.run()
+    finally:
+        lowerer.loader.close()
 
 
 class Lowerer:
@@ -114,7 +120,7 @@ class Lowerer:
             raise TooMany
         spec = OPS[op]
         layer = self.layer
-        if spec.activation is not None or "degree" in spec.attrs:
+        if spec.activation is not None or not _TUNED.isdisjoint(spec.attrs):
             layer = self._activation_layer(op)
         try:
             node = self.builder.op(op, operands, self.source.location(span, layer), **attrs)

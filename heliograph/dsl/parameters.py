@@ -41,6 +41,16 @@ class Loader:
         self.folder = folder
         self.given = given
         self.left = MAX_BYTES
+        # A text may load many arrays of one file, or one array many times: each is read once.
+        self._arrays: dict[tuple[Path, str | None], Array] = {}
+        self._archives: dict[Path, zipfile.ZipFile] = {}
+        self._headers: dict[Path, tuple[int, dict[str, Any]]] = {}
+
+    def close(self) -> None:
+        """Close the archives that stand open."""
+        for archive in self._archives.values():
+            archive.close()
+        self._archives.clear()
 
     def from_given(self, key: str, span: Span) -> Array:
         """The array that the caller gave by that name."""
@@ -65,13 +75,18 @@ class Loader:
     def from_file(self, name: str, key: str | None, span: Span) -> Array:
         """The array `key` of a file, or the only array of an .npy file."""
         path = self._path(name, span)
+        if (path, key) not in self._arrays:
+            self._arrays[path, key] = self._read(path, name, key, span)
+        return self._arrays[path, key]
+
+    def _read(self, path: Path, name: str, key: str | None, span: Span) -> Array:
         try:
+            if path.suffix == ".npz":
+                return self._npz(path, name, key, span)
             with path.open("rb") as file:
-                if path.suffix == ".npz":
-                    return self._npz(file, name, key, span)
                 if path.suffix == ".npy":
                     return self._npy(file, span)
-                return self._safetensors(file, path.stat().st_size, name, key, span)
+                return self._safetensors(path, file, name, key, span)
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
             reason = str(error) if not isinstance(error, OSError) else (error.strerror or "it cannot be read")
             raise Fault(span, f"{shown(name)!r} is not a sound parameter file", note=reason) from None
@@ -132,17 +147,20 @@ class Loader:
             )
         return key
 
-    def _npz(self, file: IO[bytes], name: str, key: str | None, span: Span) -> Array:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.namelist()
-            if len(entries) > _MAX_ENTRIES:
-                raise ValueError(f"it has {len(entries)} entries")
+    def _npz(self, path: Path, name: str, key: str | None, span: Span) -> Array:
+        if path not in self._archives:
+            self._archives[path] = zipfile.ZipFile(path)
+        archive = self._archives[path]
+        entries = archive.NameToInfo
+        if len(entries) > _MAX_ENTRIES:
+            raise ValueError(f"it has {len(entries)} entries")
+        if key is None or (key not in entries and f"{key}.npy" not in entries):
             key = self._need([entry.removesuffix(".npy") for entry in entries], name, key, span)
-            info = archive.getinfo(f"{key}.npy" if f"{key}.npy" in entries else key)
-            if info.file_size > self.left:
-                self._spend(info.file_size, span)
-            with archive.open(info) as member:
-                return self._npy(member, span)
+        info = entries[f"{key}.npy" if f"{key}.npy" in entries else key]
+        if info.file_size > self.left:
+            self._spend(info.file_size, span)
+        with archive.open(info) as member:
+            return self._npy(member, span)
 
     def _npy(self, file: Any, span: Span) -> Array:
         npy: Any = np.lib.format
@@ -162,14 +180,24 @@ class Loader:
         array = np.frombuffer(raw, dtype=dtype).reshape(shape, order="F" if fortran else "C")
         return self._checked(array, span)
 
-    def _safetensors(self, file: IO[bytes], file_size: int, name: str, key: str | None, span: Span) -> Array:
+    def _safetensors_header(self, file: IO[bytes], file_size: int) -> tuple[int, dict[str, Any]]:
+        """The length of the header and its entries."""
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_MAX_HEADER, file_size - 8):
             raise ValueError(f"its header claims {length} bytes")
         header = json.loads(file.read(length))
         if not isinstance(header, dict):
             raise ValueError("its header is not an object")
-        key = self._need([entry for entry in header if entry != "__metadata__"], name, key, span)
+        header.pop("__metadata__", None)
+        return length, header
+
+    def _safetensors(self, path: Path, file: IO[bytes], name: str, key: str | None, span: Span) -> Array:
+        file_size = path.stat().st_size
+        if path not in self._headers:
+            self._headers[path] = self._safetensors_header(file, file_size)
+        length, header = self._headers[path]
+        if key is None or key not in header:
+            key = self._need(list(header), name, key, span)
         entry = header[key]
         if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
             raise ValueError("an entry of its header is malformed")

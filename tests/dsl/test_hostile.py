@@ -77,7 +77,7 @@ REFUSED = {
 }
 ACCEPTED = {
     "many lines": HEAD + "y = x + x\n" * 16_000 + "output y\n",
-    "many constants": HEAD + "".join(f"y{i} = x*{i}.5\n" for i in range(16_000)) + "output y1\n",
+    "many constants": HEAD + "".join(f"y{i} = x*{i}.5\n" for i in range(8_000)) + "output y1\n",
     "deep enough": HEAD + "y = " + "(" * 59 + "x" + ")" * 59 + "\noutput y\n",
     "signs": HEAD + "y = " + "-" * 98 + "x\noutput y\n",
     "long comment": HEAD + "#" * 900_000 + "\noutput x\n",

@@ -324,3 +324,12 @@ def test_parsing_loads_neither_torch_nor_openfhe() -> None:
         "assert not {'torch', 'openfhe'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=EXAMPLES.parent)
+
+
+def test_one_file_loaded_many_times_is_read_once(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", w=np.ones(2_000_000), **{f"k{i}": np.ones(1) for i in range(500)})
+    write_safetensors(tmp_path / "c.safetensors", {f"k{i}": ("F32", [1], bytes(4)) for i in range(5000)})
+    loads = 'z = load("a.npz", "w")\n' * 200 + 's = load("c.safetensors", "k7")\n' * 200
+    (tmp_path / "p.hg").write_text(HEAD + loads + "output y = x + s\n")
+    # 200 copies of 16 MB would be more than a program may load.
+    np.testing.assert_allclose(interpret(parse(tmp_path / "p.hg"), X), X)
