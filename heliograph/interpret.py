@@ -88,9 +88,10 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     vectors: dict[tuple[str, int], Array] = {}
     for spec, sample in zip(specs, samples, strict=True):
         layout = Layout.from_json(spec["layout"])
-        for chunk, vector in enumerate(layout.pack(check_input(spec["name"], layout.shape, sample))):
+        tensor = check_input(spec["name"], spec["shape"], sample)
+        for chunk, vector in enumerate(layout.pack(tensor.reshape(layout.shape))):
             vectors[spec["name"], chunk] = vector[np.newaxis]
-    return {node: vectors[str(node.attrs["name"]), int(node.attrs["chunk"])] for node in program.inputs}  # type: ignore[arg-type]
+    return {node: vectors[node.attrs["name"], node.attrs["chunk"]] for node in program.inputs}
 
 
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
@@ -99,7 +100,8 @@ def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
     for spec in program.metadata["outputs"]:
         layout = Layout.from_json(spec["layout"])
         count = layout.ciphertexts
-        outputs.append(layout.unpack([np.real(v) for v in vectors[position : position + count]]))
+        tensor = layout.unpack([np.real(v) for v in vectors[position : position + count]])
+        outputs.append(tensor.reshape(spec["shape"]))
         position += count
     return outputs
 
@@ -110,13 +112,11 @@ def interpret(program: Program, *samples: Any) -> Any:
         vectors = run_nodes(program, pack_inputs(program, samples))
         outputs = unpack_outputs(program, [vector[0] for vector in vectors])
     else:
-        checked = (
-            [
-                check_input(str(node.attrs["name"]), node.type.shape, sample)[np.newaxis]
-                for node, sample in zip(program.inputs, samples, strict=True)
-            ]
-            if len(samples) == len(program.inputs)
-            else list(samples)
-        )
+        if len(samples) != len(program.inputs):
+            raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")
+        checked = []
+        for node, sample in zip(program.inputs, samples, strict=True):
+            assert isinstance(node.type, TensorType)
+            checked.append(check_input(node.attrs["name"], node.type.shape, sample)[np.newaxis])
         outputs = [out[0] for out in interpret_batch(program, *checked)]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

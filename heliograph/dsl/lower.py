@@ -100,7 +100,8 @@ class Lowerer:
         if self.layout is not None:
             self.builder.metadata["inputs"] = self.slot_inputs
             self.builder.metadata["outputs"] = [
-                {"name": name, "layout": self.layout.to_json()} for name in self.outputs
+                {"name": name, "shape": list(self.layout.shape), "layout": self.layout.to_json()}
+                for name in self.outputs
             ]
         try:
             return self.builder.finish(self.outputs)
@@ -384,7 +385,13 @@ class Lowerer:
             self.layout = Layout((size,), slots, slots)
             self.arithmetic = SlotArithmetic(self, size, slots)
         self.slot_inputs.append(
-            {"name": statement.name.name, "low": bounds["low"], "high": bounds["high"], "layout": self.layout.to_json()}
+            {
+                "name": statement.name.name,
+                "shape": [size],
+                "low": bounds["low"],
+                "high": bounds["high"],
+                "layout": self.layout.to_json(),
+            }
         )
         return slots
 

@@ -146,6 +146,8 @@ class Program:
     output_names: tuple[str, ...]
     constants: Mapping[str, Constant] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
+    calibration: tuple[Array, ...] = ()
 
     def array(self, name: Attr) -> Array:
         """The dense constant of that name."""

@@ -15,7 +15,7 @@ from scipy import special
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
 from heliograph.ir.ops import ARITHMETIC, EVERYWHERE, TENSOR, Attrs, Context, OpSpec, define
-from heliograph.ir.types import SlotsType, TensorType, Type
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 # ---------------------------------------------------------------------------------------------- helpers
 
@@ -85,12 +85,20 @@ def _axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
 
 
 def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    # A packed program's input is one ciphertext of the named tensor; `shape` is then the number of slots.
+    # A packed program's input is one ciphertext of the named tensor; a managed one's has its level and scale.
     secret = a.get("secret", True)
+    if "level" in a:
+        return CipherType(a["slots"], a["level"], a["log_scale"])
     if "slots" in a:
         return SlotsType(a["slots"], secret)
     if "shape" not in a:
-        raise ProgramError("input needs the attribute 'shape' or 'slots'")
+        raise ProgramError(f"input {a['name']!r} has no shape")
+    low, high = a.get("low"), a.get("high")
+    for bound in (low, high):
+        if bound is not None and not math.isfinite(bound):
+            raise ProgramError(f"input {a['name']!r}: a range ends at {bound}", hint="leave the range out instead")
+    if low is not None and high is not None and low > high:
+        raise ProgramError(f"input {a['name']!r}: the range [{low:g}, {high:g}] is empty")
     return TensorType(tuple(a["shape"]), secret)
 
 
@@ -218,13 +226,21 @@ define(
         depth=1,
     )
 )
+
+
+def _power_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    if a["exponent"] < 1:
+        raise ProgramError(f"power: exponent {a['exponent']} is not a whole number of at least 1")
+    return operands[0]
+
+
 define(
     OpSpec(
         "power",
         TENSOR,
         (1, 1),
         {"exponent": "int"},
-        lambda operands, a, context: operands[0],
+        _power_type,
         lambda values, a, context: values[0] ** a["exponent"],
         "A whole power, exponent at least 1.",
     )
@@ -283,25 +299,18 @@ define(
 # ---------------------------------------------------------------------------------------------- linear layers
 
 
-def _check_vector(op: str, a: Attrs, context: Context, name: str, size: int) -> None:
-    """Refuse a bias or statistic that is not one number per output channel."""
-    if name in a and context.shape(a[name]) != (size,):
-        raise ProgramError(f"{op}: {name} has shape {context.shape(a[name])}, expected ({size},)")
-
-
-def _check_window(op: str, a: Attrs, rank: int, least: dict[str, int]) -> None:
-    """Refuse window attributes without one entry of at least `least[name]` per spatial axis."""
-    for name, low in least.items():
-        if len(a[name]) != rank or min(a[name], default=low) < low:
-            raise ProgramError(f"{op}: {name} = {a[name]}, expected {rank} numbers of at least {low}")
+def _wanted(op: str, a: Attrs, context: Context, name: str, shape: tuple[int, ...]) -> None:
+    """Raise unless the optional constant of that attribute has the shape."""
+    if name in a and context.shape(a[name]) != shape:
+        raise ProgramError(f"{op}: {name} @{a[name]} has shape {context.shape(a[name])}, not {shape}")
 
 
 def _linear_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     shape, weight = operands[0].shape, context.shape(a["weight"])
     if len(weight) != 2:
-        raise ProgramError(f"linear: weight {weight} must be a matrix (out, in)")
+        raise ProgramError(f"linear: weight @{a['weight']} has shape {weight}, not (out, in)")
     rows, cols = weight
-    _check_vector("linear", a, context, "bias", rows)
+    _wanted("linear", a, context, "bias", (rows,))
     if not shape or shape[-1] != cols:
         raise ProgramError(f"linear: input {shape} does not end in {cols}, the columns of weight ({rows}, {cols})")
     return TensorType((*shape[:-1], rows), operands[0].secret)
@@ -339,6 +348,14 @@ define(
 def _window_shape(
     op: str, spatial: Sequence[int], kernel: Sequence[int], a: Attrs, dilation: Sequence[int]
 ) -> tuple[int, ...]:
+    for name, values, least in (
+        ("kernel", kernel, 1),
+        ("stride", a["stride"], 1),
+        ("padding", a["padding"], 0),
+        ("dilation", dilation, 1),
+    ):
+        if len(values) != len(spatial) or min(values, default=least) < least:
+            raise ProgramError(f"{op}: {name} {tuple(values)} is not one number of at least {least} per spatial axis")
     out = []
     for size, k, stride, pad, dil in zip(spatial, kernel, a["stride"], a["padding"], dilation, strict=True):
         length = (size + 2 * pad - dil * (k - 1) - 1) // stride + 1
@@ -360,13 +377,14 @@ def _windows(x: Array, kernel: Sequence[int], a: Attrs, dilation: Sequence[int])
 
 def _conv_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     if len(context.shape(a["weight"])) < 3:
-        raise ProgramError(f"conv: weight {context.shape(a['weight'])} must be (out, in / groups, *kernel)")
+        raise ProgramError(
+            f"conv: weight @{a['weight']} has shape {context.shape(a['weight'])}, not (out, in, *kernel)"
+        )
     out_channels, per_group, *kernel = context.shape(a["weight"])
     shape = operands[0].shape
-    _check_vector("conv", a, context, "bias", out_channels)
-    _check_window("conv", a, len(kernel), {"stride": 1, "padding": 0, "dilation": 1})
     if a["groups"] < 1:
-        raise ProgramError(f"conv: groups = {a['groups']}, expected at least 1")
+        raise ProgramError(f"conv: {a['groups']} groups")
+    _wanted("conv", a, context, "bias", (out_channels,))
     if len(shape) != len(kernel) + 1:
         raise ProgramError(f"conv: input {shape} must be (channels, {len(kernel)} spatial axes), without a batch axis")
     if shape[0] != per_group * a["groups"] or out_channels % a["groups"]:
@@ -468,13 +486,12 @@ def _batch_norm_affine(a: Attrs, context: Context) -> tuple[Array, Array]:
 
 
 def _batch_norm_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
-    if len(context.shape(a["mean"])) != 1:
-        raise ProgramError(f"batch_norm: mean {context.shape(a['mean'])} must be one number per channel")
-    channels = context.shape(a["mean"])[0]
+    if not operands[0].shape or context.shape(a["mean"]) != operands[0].shape[:1]:
+        raise ProgramError(
+            f"batch_norm: input {operands[0].shape} does not start with {context.shape(a['mean'])} channels"
+        )
     for name in ("variance", "weight", "bias"):
-        _check_vector("batch_norm", a, context, name, channels)
-    if not operands[0].shape or operands[0].shape[0] != channels:
-        raise ProgramError(f"batch_norm: input {operands[0].shape} does not start with {channels} channels")
+        _wanted("batch_norm", a, context, name, operands[0].shape[:1])
     return operands[0]
 
 
@@ -521,9 +538,10 @@ def _pool_weights(shape: tuple[int, ...], a: Attrs) -> Array:
 
 def _pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     shape, rank = operands[0].shape, len(a["kernel"])
-    _check_window("avg_pool", a, rank, {"kernel": 1, "stride": 1, "padding": 0})
     if len(shape) != rank + 1:
         raise ProgramError(f"avg_pool: input {shape} must be (channels, {rank} spatial axes), without a batch axis")
+    if len(a["padding"]) == rank and any(2 * pad > k for pad, k in zip(a["padding"], a["kernel"], strict=True)):
+        raise ProgramError(f"avg_pool: padding {a['padding']} is more than half of the kernel {a['kernel']}")
     return TensorType(
         (shape[0], *_window_shape("avg_pool", shape[1:], a["kernel"], a, (1,) * rank)), operands[0].secret
     )
@@ -575,9 +593,10 @@ def _adaptive_matrix(size: int, out: int) -> Array:
 
 def _adaptive_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     shape, out = operands[0].shape, a["output_size"]
-    _check_window("adaptive_avg_pool", a, len(out), {"output_size": 1})
     if len(shape) != len(out) + 1:
         raise ProgramError(f"adaptive_avg_pool: input {shape} must be (channels, {len(out)} spatial axes)")
+    if min(out, default=1) < 1:
+        raise ProgramError(f"adaptive_avg_pool: an output of size {out} is empty")
     return TensorType((shape[0], *out), operands[0].secret)
 
 
@@ -652,7 +671,7 @@ _define_reduction("mean", True, "The mean over axes.")
 
 
 def _reshape_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
-    if math.prod(a["shape"]) != operand.size or min(a["shape"], default=1) < 1:
+    if min(a["shape"], default=1) < 1 or math.prod(a["shape"]) != operand.size:
         raise ProgramError(f"reshape: {operand.shape} has {operand.size} elements, {a['shape']} another number")
     return tuple(a["shape"])
 
@@ -688,7 +707,7 @@ def _broadcast_to_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
 
 
 def _pad_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
-    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min((*a["before"], *a["after"]), default=0) < 0:
+    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min((0, *a["before"], *a["after"])) < 0:
         raise ProgramError(f"pad: one non-negative width per side and axis of {operand.shape}")
     return tuple(s + b + e for s, b, e in zip(operand.shape, a["before"], a["after"], strict=True))
 
@@ -732,8 +751,6 @@ _structural(
 
 def _concat_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     (axis,) = _axes((a["axis"],), len(operands[0].shape), "concat")
-    if len({len(operand.shape) for operand in operands}) > 1:
-        raise ProgramError(f"concat: shapes {', '.join(str(o.shape) for o in operands)} differ in rank")
     rests = {operand.shape[:axis] + operand.shape[axis + 1 :] for operand in operands}
     if len(rests) > 1:
         raise ProgramError(
@@ -779,7 +796,11 @@ ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method
 
 
 def _define_activation(
-    name: str, function: Callable[[Array, Attrs], Array], doc: str, attrs: dict[str, str] | None = None
+    name: str,
+    function: Callable[[Array, Attrs], Array],
+    doc: str,
+    attrs: dict[str, str] | None = None,
+    homogeneous: bool = False,
 ) -> None:
     define(
         OpSpec(
@@ -791,6 +812,7 @@ def _define_activation(
             lambda values, a, context: function(values[0], a),
             doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
             activation=function,
+            homogeneous=homogeneous,
         )
     )
 
@@ -806,12 +828,13 @@ def _softplus(x: Array, a: Attrs) -> Array:
     return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
 
 
-_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).")
+_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True)
 _define_activation(
     "leaky_relu",
     lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
     "x where x >= 0, negative_slope * x elsewhere.",
     {"negative_slope": "float?"},
+    homogeneous=True,
 )
 _define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
 _define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")
@@ -826,6 +849,7 @@ def _affine_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
     size = math.prod(a["shape"])
     if len(a["matrices"]) != len(operands):
         raise ProgramError(f"affine: {len(operands)} operands, {len(a['matrices'])} matrices")
+    _wanted("affine", a, context, "bias", (size,))
     for operand, name in zip(operands, a["matrices"], strict=True):
         if context.shape(name) != (size, operand.size):
             raise ProgramError(f"affine: matrix @{name} is {context.shape(name)}, not ({size}, {operand.size})")
@@ -857,6 +881,16 @@ define(
 )
 
 
+def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    shape = context.shape(a["coefficients"])
+    if len(shape) != 1 or not shape[0]:
+        raise ProgramError(f"poly: coefficients @{a['coefficients']} have shape {shape}, not (degree + 1,)")
+    if not (math.isfinite(a["low"]) and math.isfinite(a["high"]) and a["low"] < a["high"]):
+        raise ProgramError(f"poly: [{a['low']}, {a['high']}] is not an interval with low < high")
+    result: Type = operands[0]
+    return result
+
+
 def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
     """The Chebyshev series on [low, high], by Clenshaw's recurrence."""
     t = (2.0 * x - (high + low)) / (high - low)
@@ -869,7 +903,7 @@ define(
         ARITHMETIC | {Stage.PACKED},
         (1, 1),
         {"coefficients": "constant", "low": "float", "high": "float"},
-        lambda operands, a, context: operands[0],
+        _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
         "A polynomial on [low, high], by its Chebyshev coefficients there.",
     )

@@ -290,6 +290,8 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
             metadata = _metadata(_value(child.children[0]))
         elif child.data == "constant":
             key, value = _read_constant(child, given)
+            if key in table:
+                raise ProgramError(f"constant @{key} is defined twice")
             table[key] = value
         elif child.data == "output":
             output_names.append(_string(child.children[0]))
@@ -312,7 +314,10 @@ def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
         if isinstance(part, lark.Token):
             operands.append(lookup(part))
         elif part.data == "attrs":
-            attrs = {str(pair.children[0]): _value(pair.children[1]) for pair in part.children}
+            for pair in part.children:
+                if str(pair.children[0]) in attrs:
+                    raise ProgramError(f"line {target.line}: the attribute {pair.children[0]} stands twice")
+                attrs[str(pair.children[0])] = _value(pair.children[1])
         elif part.data == "loc":
             file, line, column, layer = part.children
             loc = Location(_string(file), _integer(line), _integer(column), _string(layer))

@@ -1,0 +1,295 @@
+"""Replace every activation by a polynomial on the range of its input."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from heliograph.approx.fit import Fit, fit, smallest_degree
+from heliograph.errors import ProgramError
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.ops import OPS
+from heliograph.passes.calibrate import Observed
+from heliograph.passes.intervals import Bounds, Interval, hull, transfer
+
+# A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
+# not wider than this factor.
+_SYMMETRY = 1.35
+DEFAULT_DEGREE = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """Activations become `poly` nodes.
+
+    `degree` is for all layers, `degrees` for single ones (by layer name), `target_error` asks for the smallest degree
+    whose largest error is under it. `margin` widens an observed range on each side, as a share of its width. `observed`
+    is what `Calibrate` saw. A range is proved (intervals from the input range), observed, or declared at the op.
+
+    Between two linear maps a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) = r f(x / r), and
+    the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
+    """
+
+    degree: int | None = None
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    target_error: float | None = None
+    margin: float = 0.1
+    method: str | None = None
+    observed: Mapping[Node, Observed] = field(default_factory=dict)
+
+    name: ClassVar[str] = "approximate"
+    needs: ClassVar[Stage] = Stage.TENSOR
+    makes: ClassVar[Stage] = Stage.POLYNOMIAL
+
+    def run(self, program: Program) -> Program:
+        builder = Builder(program.name, Stage.POLYNOMIAL, program)
+        layers = [node.loc.layer for node in program.nodes if OPS[node.op].activation is not None]
+        for layer in self.degrees:
+            if layer not in layers:
+                near = difflib.get_close_matches(layer, layers, n=3) or layers[:5]
+                raise ProgramError(
+                    f"degrees names the layer {layer!r}, and no activation is called that",
+                    where="Options.degrees",
+                    hint=f"activations here: {', '.join(near) or 'none'}",
+                )
+        new: dict[Node, Node] = {}
+        bounds: dict[Node, Bounds | None] = {}
+        ranges: list[dict[str, Any]] = []
+        users = program.users()
+        # The unit sizes that a value was divided by, flattened; its readers multiply by them.
+        divided: dict[Node, Array] = {}
+        for node in program.nodes:
+            operands = [new[operand] for operand in node.inputs]
+            if node.op == "affine" and any(operand in divided for operand in operands):
+                made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
+                bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
+            elif self._by_unit(program, node, users):
+                made = self._unit_activation(builder, node, operands[0], bounds, ranges, divided)
+            elif OPS[node.op].activation is None:
+                made = builder.copy(node, operands) if node.op != "input" else node
+                if node.op == "input":
+                    builder.inputs.append(node)
+                known = [bounds[operand] for operand in made.inputs]
+                bounds[made] = transfer(made, known, builder.context, {})
+            else:
+                made = self._activation(builder, node, operands[0], bounds, ranges)
+            new[node] = made
+        builder.metadata["ranges"] = ranges
+        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
+        return builder.finish(outputs)
+
+    def _activation(
+        self,
+        builder: Builder,
+        node: Node,
+        operand: Node,
+        bounds: dict[Node, Bounds | None],
+        ranges: list[dict[str, Any]],
+    ) -> Node:
+        spec = OPS[node.op]
+        assert spec.activation is not None
+        activation, attrs = spec.activation, node.attrs
+        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
+        seen = self.observed.get(node.inputs[0])
+        interval, source = self._interval(node, proved, seen)
+        if node.op == "relu" and source == "proved" and interval.low >= 0:
+            return operand  # the identity on its whole range
+        low, high = _symmetric(interval)
+        method = attrs.get("method") or self.method or ("gaussian" if seen else "minimax")
+        mean, std = (seen.mean, seen.std) if seen else (None, None)
+        try:
+            chosen = self._fit(node, lambda x: np.asarray(activation(x, attrs)), low, high, method, mean, std)
+        except ProgramError as error:
+            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
+        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
+        made = builder.op("poly", (operand,), node.loc, coefficients=coefficients, low=chosen.low, high=chosen.high)
+        image = Interval(*chosen.image())
+        assert isinstance(node.type, TensorType)
+        bounds[made] = (np.full(node.type.size, image.low), np.full(node.type.size, image.high))
+        ranges.append(
+            {
+                "layer": node.loc.layer,
+                "location": node.loc.short,
+                "function": node.op,
+                "low": chosen.low,
+                "high": chosen.high,
+                "source": source,
+                "samples": seen.samples if source == "observed" and seen else 0,
+                "margin": self.margin if source == "observed" else 0.0,
+                "observed": [seen.low, seen.high] if seen else None,
+                "proved": [proved.low, proved.high] if proved else None,
+                "degree": chosen.degree,
+                "method": chosen.method,
+                "max_error": chosen.max_error,
+                "rms_error": chosen.rms_error,
+            }
+        )
+        return made
+
+    def _by_unit(self, program: Program, node: Node, users: Mapping[Node, list[Node]]) -> bool:
+        """Whether both neighbours of an activation are linear maps that can take the sizes of its units in."""
+        return (
+            OPS[node.op].homogeneous
+            and node.inputs[0] in self.observed
+            and self.observed[node.inputs[0]].reach is not None
+            and not {"low", "high"} & node.attrs.keys()
+            and node.inputs[0].op == "affine"
+            and len(users[node.inputs[0]]) == 1
+            and node.inputs[0] not in program.outputs
+            and node not in program.outputs
+            and all(user.op == "affine" for user in users[node])
+        )
+
+    def _unit_activation(
+        self,
+        builder: Builder,
+        node: Node,
+        operand: Node,
+        bounds: dict[Node, Bounds | None],
+        ranges: list[dict[str, Any]],
+        divided: dict[Node, Array],
+    ) -> Node:
+        activation, attrs = OPS[node.op].activation, node.attrs
+        assert activation is not None
+        assert isinstance(node.type, TensorType)
+        seen = self.observed[node.inputs[0]]
+        assert seen.reach is not None
+        reach: Array = np.broadcast_to(seen.reach * (1.0 + self.margin), node.type.shape).ravel()
+        proved = bounds.get(operand)
+        source = "observed"
+        if proved is not None:
+            most = np.maximum(np.abs(proved[0]), np.abs(proved[1]))
+            source = "proved" if (most <= reach).all() else "observed"
+            reach = np.minimum(reach, most)
+        # A unit that is always zero may have any size but zero.
+        reach = np.maximum(reach, 1e-6 * max(float(reach.max()), 1e-6))
+        inner = _scaled(builder, operand, list(operand.inputs), [None] * len(operand.inputs), 1.0 / reach)
+        size = float(np.sqrt(np.mean(reach**2)))
+        method = attrs.get("method") or self.method or "gaussian"
+        largest = float(reach.max())
+        try:
+            chosen = self._fit(
+                node,
+                lambda x: np.asarray(activation(x, attrs)),
+                -1.0,
+                1.0,
+                method,
+                seen.mean / size,
+                max(seen.std / size, 1e-3),
+                largest,
+            )
+        except ProgramError as error:
+            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
+        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
+        made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0)
+        image = Interval(*chosen.image())
+        ones = np.ones(node.type.size)
+        bounds[made] = (image.low * ones, image.high * ones)
+        divided[made] = reach
+        ranges.append(
+            {
+                "layer": node.loc.layer,
+                "location": node.loc.short,
+                "function": node.op,
+                "low": -largest,
+                "high": largest,
+                "units": int(np.asarray(seen.reach).size),
+                "smallest_unit": float(reach.min()),
+                "source": source,
+                "samples": seen.samples,
+                "margin": self.margin,
+                "observed": [seen.low, seen.high],
+                "proved": None if proved is None else [float(proved[0].min()), float(proved[1].max())],
+                "degree": chosen.degree,
+                "method": chosen.method,
+                "max_error": chosen.max_error * largest,
+                "rms_error": chosen.rms_error * size,
+            }
+        )
+        return made
+
+    def _interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
+        if "low" in node.attrs and "high" in node.attrs:
+            declared = Interval(node.attrs["low"], node.attrs["high"])
+            if seen and (seen.low < declared.low or seen.high > declared.high):
+                raise ProgramError(
+                    f"the range [{declared.low:g}, {declared.high:g}] given for {node.op} is contradicted by calibration",
+                    where=node.loc,
+                    why=f"the samples reach [{seen.low:g}, {seen.high:g}]",
+                    hint="widen the range, or remove it and let calibration choose",
+                )
+            return declared, "declared"
+        if seen is not None:
+            width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
+            low, high = seen.low - self.margin * width, seen.high + self.margin * width
+            if proved is None:
+                return Interval(low, high), "observed"
+            if proved.low >= low and proved.high <= high:
+                return _wide(proved), "proved"
+            return _wide(Interval(max(low, proved.low), min(high, proved.high))), "observed"
+        if proved is not None:
+            return _wide(proved), "proved"
+        raise ProgramError(
+            f"nothing bounds the input of {node.op}",
+            where=node.loc,
+            why="a polynomial is only good on an interval, and neither calibration samples nor an input range were given",
+            hint="pass calibration=samples or input_range=(low, high) to trace, or a range for this layer",
+        )
+
+    def _fit(
+        self,
+        node: Node,
+        function: Any,
+        low: float,
+        high: float,
+        method: str,
+        mean: Any,
+        std: Any,
+        unit: float = 1.0,
+    ) -> Fit:
+        """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`."""
+        degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
+        if degree is not None:
+            return fit(function, low, high, degree, method, mean, std)
+        if self.target_error is not None:
+            return smallest_degree(function, low, high, self.target_error / unit, method, mean, std)
+        return fit(function, low, high, DEFAULT_DEGREE, method, mean, std)
+
+
+def _scaled(
+    builder: Builder, node: Node, operands: list[Node], columns: list[Array | None], rows: Array | None
+) -> Node:
+    """An `affine` with the columns of its matrices and the rows of the whole multiplied."""
+    matrices = []
+    for name, column in zip(node.attrs["matrices"], columns, strict=True):
+        matrix = builder.context.matrix(name)
+        data = matrix.data
+        if column is not None:
+            data = data * column[matrix.indices]
+        if rows is not None:
+            data = data * np.repeat(rows, np.diff(matrix.indptr))
+        matrices.append(builder.constant(SparseMatrix(matrix.shape, data, matrix.indices, matrix.indptr), name))
+    attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
+    if "bias" in attrs and rows is not None:
+        attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) * rows, attrs["bias"])
+    return builder.op("affine", operands, node.loc, **attrs)
+
+
+def _wide(interval: Interval) -> Interval:
+    """The interval, made at least a little wide so that it can be scaled to [-1, 1]."""
+    least = 1e-6 * max(interval.magnitude, 1e-6)
+    if interval.high - interval.low >= least:
+        return interval
+    middle = (interval.high + interval.low) / 2
+    return Interval(middle - least, middle + least)
+
+
+def _symmetric(interval: Interval) -> tuple[float, float]:
+    reach = interval.magnitude
+    if 2 * reach <= _SYMMETRY * (interval.high - interval.low):
+        return -reach, reach
+    return interval.low, interval.high

@@ -1,0 +1,140 @@
+"""Observe the range of every value on the calibration samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir.ops import OPS
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the samples showed of one value: extremes, mean and standard deviation over all elements.
+
+    `reach` bounds the size of each unit (an element of a vector, a channel of a map; broadcastable to the shape): the
+    largest seen, and the mean plus seven standard deviations where that is more. It is None where units say nothing.
+    """
+
+    low: float
+    high: float
+    mean: float
+    std: float
+    samples: int
+    reach: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrate:
+    """Run the program on its calibration samples; an empty table where it has none.
+
+    Ranges are not widened here; `Approximate.margin` does that where it uses them.
+    """
+
+    name: ClassVar[str] = "calibrate"
+
+    def run(self, program: Program) -> Mapping[Node, Observed]:
+        if not program.calibration:
+            return {}
+        count = _check(program)
+        low: dict[Node, float] = {}
+        high: dict[Node, float] = {}
+        total: dict[Node, float] = {}
+        squares: dict[Node, float] = {}
+        size: dict[Node, int] = {}
+        units: dict[Node, _Units] = {
+            node.inputs[0]: _Units(node.inputs[0]) for node in program.nodes if OPS[node.op].activation is not None
+        }
+
+        def observe(node: Node, value: Array) -> None:
+            if not np.isfinite(value).all():
+                raise ProgramError(
+                    f"{node.op} gives NaN or infinity on a calibration sample", where=node.loc, hint="check the samples"
+                )
+            low[node] = min(low.get(node, math.inf), float(value.min(initial=math.inf)))
+            high[node] = max(high.get(node, -math.inf), float(value.max(initial=-math.inf)))
+            total[node] = total.get(node, 0.0) + float(value.sum())
+            squares[node] = squares.get(node, 0.0) + float(np.square(value).sum())
+            size[node] = size.get(node, 0) + value.size
+            if node in units:
+                units[node].add(value)
+
+        for start in range(0, count, _CHUNK):
+            chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
+            run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
+        table = {}
+        for node in low:
+            mean = total[node] / size[node]
+            variance = max(0.0, squares[node] / size[node] - mean * mean)
+            reach = units[node].reach() if node in units else None
+            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach)
+        return table
+
+
+class _Units:
+    """Size, mean and spread of each unit of one value."""
+
+    def __init__(self, node: Node) -> None:
+        assert isinstance(node.type, TensorType)
+        rank = len(node.type.shape)
+        # Over samples, and over the places of a channel.
+        self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
+        self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))
+        self.count = 0
+        self.largest: Array = np.zeros(())
+        self.total: Array = np.zeros(())
+        self.squares: Array = np.zeros(())
+
+    def add(self, value: Array) -> None:
+        self.count += math.prod(value.shape[axis] for axis in self.axes)
+        self.largest = np.maximum(self.largest, np.abs(value).max(axis=self.axes))
+        self.total = self.total + value.sum(axis=self.axes)
+        self.squares = self.squares + np.square(value).sum(axis=self.axes)
+
+    def reach(self) -> Array:
+        mean = self.total / self.count
+        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
+        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))
+
+
+def _check(program: Program) -> int:
+    """The number of samples; a ProgramError where they are not samples of the program's inputs."""
+    if len(program.calibration) != len(program.inputs):
+        raise ProgramError(
+            f"calibration holds samples of {len(program.calibration)} inputs, the program has {len(program.inputs)}",
+            hint="give one array per input, in argument order",
+        )
+    counts = set()
+    for node, samples in zip(program.inputs, program.calibration, strict=True):
+        assert isinstance(node.type, TensorType)
+        name = node.attrs["name"]
+        if samples.ndim == 0 or samples.shape[1:] != node.type.shape:
+            raise ProgramError(
+                f"calibration samples of input {name!r} have shape {samples.shape[1:]}, expected {node.type.shape}",
+                where=node.loc,
+                hint="the first axis counts the samples",
+            )
+        counts.add(int(samples.shape[0]))
+        low, high = node.attrs.get("low", -math.inf), node.attrs.get("high", math.inf)
+        outside = np.argwhere((samples < low) | (samples > high))
+        if outside.size:
+            raise ProgramError(
+                f"calibration sample {outside[0][0]} of input {name!r} holds {samples[tuple(outside[0])]:g}, "
+                f"outside its range [{low:g}, {high:g}]",
+                where=node.loc,
+                hint="widen input_range, or leave the sample out",
+            )
+    if len(counts) > 1:
+        raise ProgramError(f"calibration holds {' and '.join(map(str, sorted(counts)))} samples of different inputs")
+    if counts == {0}:
+        raise ProgramError("calibration holds no samples", hint="give at least one, or none at all")
+    return counts.pop()

@@ -1,0 +1,83 @@
+"""Keys, encryption and decryption with OpenFHE: the client's half. The secret key lives here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import RangeError, SecurityError
+from heliograph.ir import Array
+from heliograph.runtime.openfhe import registry
+from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.template import secret_key_template
+from heliograph.target import Ring
+
+
+class OpenFHECryptor:
+    """One secret key on one ring."""
+
+    def __init__(self, ring: Ring, secret_key: Any = None) -> None:
+        self.ring = ring
+        self.context = make_context(ring)
+        self._secret = self.context.KeyGen().secretKey if secret_key is None else secret_key
+
+    @property
+    def tag(self) -> str:
+        """OpenFHE's name of the key: evaluation keys and ciphertexts carry it."""
+        return str(self._secret.GetKeyTag())
+
+    def __repr__(self) -> str:
+        return f"<OpenFHECryptor {self.tag[:12]}>"
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
+
+    def rotation_key(self, amount: int) -> Any:
+        """A fresh key of one rotation, as OpenFHE's map from automorphism index to key; it leaves no trace elsewhere."""
+        with registry.changing():
+            try:
+                return self.context.EvalAutomorphismKeyGen(self._secret, [self.context.FindAutomorphismIndex(amount)])
+            finally:
+                registry.drop({self.tag})
+
+    def relinearization_key(self) -> Any:
+        """A fresh key that brings products back to two parts."""
+        with registry.changing():
+            try:
+                self.context.EvalMultKeyGen(self._secret)
+                return self.context.GetEvalMultKeyVector(self.tag)[0]
+            finally:
+                registry.drop({self.tag})
+
+    def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
+        """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
+        values = np.ascontiguousarray(np.asarray(vector, dtype=np.float64) * 2.0 ** (log_scale - self.ring.scale_bits))
+        plaintext = self.context.MakeCKKSPackedPlaintext(values, 1, self.ring.levels - level, None, self.ring.slots)
+        return self.context.Encrypt(self._secret, plaintext)
+
+    def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
+        """The slots; a RangeError where OpenFHE sees that the message is destroyed."""
+        try:
+            plaintext = self.context.Decrypt(self._secret, ciphertext)
+        except RuntimeError as error:
+            raise RangeError(
+                "the result cannot be decrypted: its error is larger than its message",
+                why="a value left the range that it was planned for (" + str(error).splitlines()[-1][-120:] + ")",
+                hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
+            ) from None
+        plaintext.SetLength(self.ring.slots)
+        values = np.array(plaintext.GetRealPackedValueArray(), dtype=np.float64)
+        return np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale))
+
+    def secret_bytes(self) -> bytes:
+        """The secret key for the client's own file."""
+        openfhe = library()
+        return bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
+
+    @staticmethod
+    def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
+        """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
+        openfhe = library()
+        secret_key_template(ring).check(data, tag, "the secret key")
+        return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))
