@@ -99,13 +99,13 @@ def gaussian(
 ) -> npt.NDArray[np.float64]:
     """Chebyshev coefficients of weighted least squares: the weight is the normal density of (mean, std), with a floor.
 
-    The floor (1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
+    The floor (0.1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
     least squares under the density alone lets it blow up (OLA, section 4, widens the density by a factor instead).
     """
     t = _points(max(2000, 60 * degree))
     x = (high + low) / 2 + (high - low) / 2 * t
     spread = max(std, (high - low) * 1e-3)
-    density = np.exp(-0.5 * ((x - mean) / spread) ** 2) + 0.01
+    density = np.exp(-0.5 * ((x - mean) / spread) ** 2) + 0.001
     # The points crowd at the ends of the interval; dx makes the sum an integral over x.
     weight = np.sqrt(density * np.gradient(x))
     basis = np.polynomial.chebyshev.chebvander(t, degree)

@@ -67,8 +67,9 @@ class Report:
             rows.append(
                 (
                     f"range {entry['layer'] or entry['function']}",
-                    f"[{entry['low']:.4g}, {entry['high']:.4g}] {entry['source']}, degree {entry['degree']} "
-                    f"({entry['method']}), error at most {entry['max_error']:.2g}",
+                    f"[{entry['low']:.4g}, {entry['high']:.4g}] {entry['source']}"
+                    + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
+                    + f", degree {entry['degree']} ({entry['method']}), error at most {entry['max_error']:.2g}",
                 )
             )
         return rows

@@ -202,7 +202,7 @@ class Simulator:
             error = self._random.uniform(-0.5, 0.5) * 2.0**-plain if self.noisy else 0.0
             total = total + x.slots * (weight + error)
         for _ in operands[1:]:
-            self._count("add", operands[0].level, 2)
+            self._count("accumulate", operands[0].level, 2)
         if a["constant"]:
             self._count("add_plain", operands[0].level, 2)
         return self._made(total, operands[0].level, scales[0], 2, 0.0, node.op)
@@ -238,13 +238,13 @@ class Simulator:
                 part = part + rotated[b].slots * plain
                 self._count("mul_plain", x.level, 2)
                 if position:
-                    self._count("add", x.level, 2)
+                    self._count("accumulate", x.level, 2)
             for step in self._paths.get(g, (g,) if g else ()):
                 self._needs(step in self._keys, node, f"a rotation key for {step}")
                 self._count("rotate", x.level, 2)
                 switches += 1
             if number:
-                self._count("add", x.level, 2)
+                self._count("accumulate", x.level, 2)
             total = total + np.roll(part, -g)
         if not groups:
             self._count("mul_plain", x.level, 2)

@@ -63,7 +63,7 @@ class OpSpec:
     `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
     a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
     (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` marks functions of
-    one variable that a pass replaces by a polynomial.
+    one variable that a pass replaces by a polynomial; `homogeneous` says that f(c x) = c f(x) for c > 0.
     """
 
     name: str
@@ -76,6 +76,7 @@ class OpSpec:
     depth: int = 0
     linear: LinearMap | None = None
     activation: Callable[[Array, Attrs], Array] | None = None
+    homogeneous: bool = False
 
 
 OPS: dict[str, OpSpec] = {}

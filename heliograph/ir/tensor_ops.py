@@ -44,6 +44,7 @@ def _structural(
     infer: Callable[[TensorType, Attrs], tuple[int, ...]],
     move: Callable[[Array, Attrs], Array],
     doc: str,
+    stages: frozenset[Stage] = TENSOR,
 ) -> None:
     """Define an op that only moves, repeats or drops elements; `move` works on values and on indices alike."""
 
@@ -58,7 +59,7 @@ def _structural(
     define(
         OpSpec(
             name,
-            TENSOR,
+            stages,
             (1, 1),
             attrs,
             infer_type,
@@ -709,6 +710,7 @@ _structural(
     _reshape_shape,
     lambda x, a: x.reshape((x.shape[0], *a["shape"])),
     "The same elements in row-major order under another shape.",
+    ARITHMETIC,
 )
 _structural(
     "permute",
@@ -787,7 +789,11 @@ ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method
 
 
 def _define_activation(
-    name: str, function: Callable[[Array, Attrs], Array], doc: str, attrs: dict[str, str] | None = None
+    name: str,
+    function: Callable[[Array, Attrs], Array],
+    doc: str,
+    attrs: dict[str, str] | None = None,
+    homogeneous: bool = False,
 ) -> None:
     define(
         OpSpec(
@@ -799,6 +805,7 @@ def _define_activation(
             lambda values, a, context: function(values[0], a),
             doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
             activation=function,
+            homogeneous=homogeneous,
         )
     )
 
@@ -814,12 +821,13 @@ def _softplus(x: Array, a: Attrs) -> Array:
     return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
 
 
-_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).")
+_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True)
 _define_activation(
     "leaky_relu",
     lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
     "x where x >= 0, negative_slope * x elsewhere.",
     {"negative_slope": "float?"},
+    homogeneous=True,
 )
 _define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
 _define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")

@@ -11,7 +11,7 @@ import numpy as np
 
 from heliograph.approx.fit import Fit, fit, smallest_degree
 from heliograph.errors import ProgramError
-from heliograph.ir import Builder, Node, Program, Stage, TensorType
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
@@ -29,6 +29,9 @@ class Approximate:
     `degree` is for all layers, `degrees` for single ones (by layer name), `target_error` asks for the smallest degree
     whose largest error is under it. `margin` widens an observed range on each side, as a share of its width. `observed`
     is what `Calibrate` saw. A range is proved (intervals from the input range), observed, or declared at the op.
+
+    Between two linear maps a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) = r f(x / r), and
+    the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
     """
 
     degree: int | None = None
@@ -56,9 +59,17 @@ class Approximate:
         new: dict[Node, Node] = {}
         bounds: dict[Node, Bounds | None] = {}
         ranges: list[dict[str, Any]] = []
+        users = program.users()
+        # The unit sizes that a value was divided by, flattened; its readers multiply by them.
+        divided: dict[Node, Array] = {}
         for node in program.nodes:
             operands = [new[operand] for operand in node.inputs]
-            if OPS[node.op].activation is None:
+            if node.op == "affine" and any(operand in divided for operand in operands):
+                made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
+                bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
+            elif self._by_unit(program, node, users):
+                made = self._unit_activation(builder, node, operands[0], bounds, ranges, divided)
+            elif OPS[node.op].activation is None:
                 made = builder.copy(node, operands) if node.op != "input" else node
                 if node.op == "input":
                     builder.inputs.append(node)
@@ -119,6 +130,88 @@ class Approximate:
         )
         return made
 
+    def _by_unit(self, program: Program, node: Node, users: Mapping[Node, list[Node]]) -> bool:
+        """Whether both neighbours of an activation are linear maps that can take the sizes of its units in."""
+        return (
+            OPS[node.op].homogeneous
+            and node.inputs[0] in self.observed
+            and self.observed[node.inputs[0]].reach is not None
+            and not {"low", "high"} & node.attrs.keys()
+            and node.inputs[0].op == "affine"
+            and len(users[node.inputs[0]]) == 1
+            and node.inputs[0] not in program.outputs
+            and node not in program.outputs
+            and all(user.op == "affine" for user in users[node])
+        )
+
+    def _unit_activation(
+        self,
+        builder: Builder,
+        node: Node,
+        operand: Node,
+        bounds: dict[Node, Bounds | None],
+        ranges: list[dict[str, Any]],
+        divided: dict[Node, Array],
+    ) -> Node:
+        activation, attrs = OPS[node.op].activation, node.attrs
+        assert activation is not None
+        assert isinstance(node.type, TensorType)
+        seen = self.observed[node.inputs[0]]
+        assert seen.reach is not None
+        reach: Array = np.broadcast_to(seen.reach * (1.0 + self.margin), node.type.shape).ravel()
+        proved = bounds.get(operand)
+        source = "observed"
+        if proved is not None:
+            most = np.maximum(np.abs(proved[0]), np.abs(proved[1]))
+            source = "proved" if (most <= reach).all() else "observed"
+            reach = np.minimum(reach, most)
+        # A unit that is always zero may have any size but zero.
+        reach = np.maximum(reach, 1e-6 * max(float(reach.max()), 1e-6))
+        inner = _scaled(builder, operand, list(operand.inputs), [None] * len(operand.inputs), 1.0 / reach)
+        size = float(np.sqrt(np.mean(reach**2)))
+        method = attrs.get("method") or self.method or "gaussian"
+        largest = float(reach.max())
+        try:
+            chosen = self._fit(
+                node,
+                lambda x: np.asarray(activation(x, attrs)),
+                -1.0,
+                1.0,
+                method,
+                seen.mean / size,
+                max(seen.std / size, 1e-3),
+                largest,
+            )
+        except ProgramError as error:
+            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
+        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
+        made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0)
+        image = Interval(*chosen.image())
+        ones = np.ones(node.type.size)
+        bounds[made] = (image.low * ones, image.high * ones)
+        divided[made] = reach
+        ranges.append(
+            {
+                "layer": node.loc.layer,
+                "location": node.loc.short,
+                "function": node.op,
+                "low": -largest,
+                "high": largest,
+                "units": int(np.asarray(seen.reach).size),
+                "smallest_unit": float(reach.min()),
+                "source": source,
+                "samples": seen.samples,
+                "margin": self.margin,
+                "observed": [seen.low, seen.high],
+                "proved": None if proved is None else [float(proved[0].min()), float(proved[1].max())],
+                "degree": chosen.degree,
+                "method": chosen.method,
+                "max_error": chosen.max_error * largest,
+                "rms_error": chosen.rms_error * size,
+            }
+        )
+        return made
+
     def _interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "low" in node.attrs and "high" in node.attrs:
             declared = Interval(node.attrs["low"], node.attrs["high"])
@@ -147,13 +240,43 @@ class Approximate:
             hint="pass calibration=samples or input_range=(low, high) to trace, or a range for this layer",
         )
 
-    def _fit(self, node: Node, function: Any, low: float, high: float, method: str, mean: Any, std: Any) -> Fit:
+    def _fit(
+        self,
+        node: Node,
+        function: Any,
+        low: float,
+        high: float,
+        method: str,
+        mean: Any,
+        std: Any,
+        unit: float = 1.0,
+    ) -> Fit:
+        """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`."""
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
         if degree is not None:
             return fit(function, low, high, degree, method, mean, std)
         if self.target_error is not None:
-            return smallest_degree(function, low, high, self.target_error, method, mean, std)
+            return smallest_degree(function, low, high, self.target_error / unit, method, mean, std)
         return fit(function, low, high, DEFAULT_DEGREE, method, mean, std)
+
+
+def _scaled(
+    builder: Builder, node: Node, operands: list[Node], columns: list[Array | None], rows: Array | None
+) -> Node:
+    """An `affine` with the columns of its matrices and the rows of the whole multiplied."""
+    matrices = []
+    for name, column in zip(node.attrs["matrices"], columns, strict=True):
+        matrix = builder.context.matrix(name)
+        data = matrix.data
+        if column is not None:
+            data = data * column[matrix.indices]
+        if rows is not None:
+            data = data * np.repeat(rows, np.diff(matrix.indptr))
+        matrices.append(builder.constant(SparseMatrix(matrix.shape, data, matrix.indices, matrix.indptr), name))
+    attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
+    if "bias" in attrs and rows is not None:
+        attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) * rows, attrs["bias"])
+    return builder.op("affine", operands, node.loc, **attrs)
 
 
 def _wide(interval: Interval) -> Interval:

@@ -12,19 +12,25 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir.ops import OPS
 
 _CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the samples showed of one value: extremes, mean and standard deviation over all elements."""
+    """What the samples showed of one value: extremes, mean and standard deviation over all elements.
+
+    `reach` bounds the size of each unit (an element of a vector, a channel of a map; broadcastable to the shape): the
+    largest seen, and the mean plus seven standard deviations where that is more. It is None where units say nothing.
+    """
 
     low: float
     high: float
     mean: float
     std: float
     samples: int
+    reach: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,9 @@ class Calibrate:
         total: dict[Node, float] = {}
         squares: dict[Node, float] = {}
         size: dict[Node, int] = {}
+        units: dict[Node, _Units] = {
+            node.inputs[0]: _Units(node.inputs[0]) for node in program.nodes if OPS[node.op].activation is not None
+        }
 
         def observe(node: Node, value: Array) -> None:
             if not np.isfinite(value).all():
@@ -56,6 +65,8 @@ class Calibrate:
             total[node] = total.get(node, 0.0) + float(value.sum())
             squares[node] = squares.get(node, 0.0) + float(np.square(value).sum())
             size[node] = size.get(node, 0) + value.size
+            if node in units:
+                units[node].add(value)
 
         for start in range(0, count, _CHUNK):
             chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
@@ -64,7 +75,8 @@ class Calibrate:
         for node in low:
             mean = total[node] / size[node]
             variance = max(0.0, squares[node] / size[node] - mean * mean)
-            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count)
+            reach = units[node].reach() if node in units else None
+            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach)
         return table
 
 
@@ -100,3 +112,29 @@ def _check(program: Program) -> int:
     if counts == {0}:
         raise ProgramError("calibration holds no samples", hint="give at least one, or none at all")
     return counts.pop()
+
+
+class _Units:
+    """Size, mean and spread of each unit of one value."""
+
+    def __init__(self, node: Node) -> None:
+        assert isinstance(node.type, TensorType)
+        rank = len(node.type.shape)
+        # Over samples, and over the places of a channel.
+        self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
+        self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))
+        self.count = 0
+        self.largest: Array = np.zeros(())
+        self.total: Array = np.zeros(())
+        self.squares: Array = np.zeros(())
+
+    def add(self, value: Array) -> None:
+        self.count += math.prod(value.shape[axis] for axis in self.axes)
+        self.largest = np.maximum(self.largest, np.abs(value).max(axis=self.axes))
+        self.total = self.total + value.sum(axis=self.axes)
+        self.squares = self.squares + np.square(value).sum(axis=self.axes)
+
+    def reach(self) -> Array:
+        mean = self.total / self.count
+        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
+        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))

@@ -163,7 +163,7 @@ class OpenFHEEvaluator:
             if total is None:
                 total = term
             else:
-                self._count("add", level, 2)
+                self._count("accumulate", level, 2)
                 self.context.EvalAddInPlace(total, term)
         assert total is not None
         if a["constant"]:
@@ -231,14 +231,14 @@ class OpenFHEEvaluator:
                 if part is None:
                     part = term
                 else:
-                    self._count("add", level, 2)
+                    self._count("accumulate", level, 2)
                     cc.EvalAddInPlace(part, term)
             for step in self._paths.get(g, (g,) if g else ()):
                 part = self._rotate(part, step, level)
             if total is None:
                 total = part
             else:
-                self._count("add", level, 2)
+                self._count("accumulate", level, 2)
                 cc.EvalAddInPlace(total, part)
         if total is None:
             # A map that is zero everywhere: a ciphertext of zeros of the right level and scale.

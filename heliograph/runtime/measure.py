@@ -1,0 +1,90 @@
+"""Run many samples through client and server and measure: errors, seconds, the floor, memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heliograph.compiler.artifact import Artifact
+from heliograph.ir import Array
+from heliograph.runtime.client import Client
+from heliograph.runtime.openfhe.floor import Floor
+from heliograph.runtime.server import Server
+
+# The floor is a median over at least this many calls of each primitive.
+FLOOR_SAMPLES = 15
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What some encrypted runs took. Times are medians over the samples after the first, which encodes plaintexts."""
+
+    outputs: list[Array] = field(default_factory=list)
+    measured_ms: float = 0.0
+    first_ms: float = 0.0
+    floor_ms: float = 0.0
+    keygen_s: float = 0.0
+    encrypt_ms: float = 0.0
+    decrypt_ms: float = 0.0
+    peak_rss_bytes: int = 0
+    load_average: float = 0.0
+
+    @property
+    def over_floor(self) -> float:
+        return self.measured_ms / self.floor_ms
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(
+    artifact: Artifact, samples: Sequence[Array], progress: Callable[[int, int], None] | None = None
+) -> Measurement:
+    """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
+
+    The peak of memory includes everything that this process has done before.
+    """
+    result = Measurement(load_average=os.getloadavg()[0])
+    begun = time.perf_counter()
+    client = Client(artifact.public())
+    keys = client.evaluation_keys()
+    result.keygen_s = time.perf_counter() - begun
+    server = Server(artifact, keys)
+    times: dict[str, list[float]] = {"encrypt": [], "run": [], "decrypt": []}
+    floor: Floor | None = None
+
+    def timed(name: str, function: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        value = function()
+        times[name].append(time.perf_counter() - start)
+        return value
+
+    for number, sample in enumerate(samples):
+        encrypted = timed("encrypt", functools.partial(client.encrypt, sample))
+        output = timed("run", functools.partial(server.run, encrypted))
+        result.outputs.append(np.asarray(timed("decrypt", functools.partial(client.decrypt, output))))
+        if floor is None:
+            floor = Floor(server.evaluator, next(iter(encrypted.live.values())), server.trace.calls)
+        floor.sample()
+        if progress is not None:
+            progress(number + 1, len(samples))
+    assert floor is not None, "at least one sample is needed"
+    while floor.samples < FLOOR_SAMPLES:
+        floor.sample()
+    result.first_ms = 1e3 * times["run"][0]
+    result.measured_ms = 1e3 * statistics.median(times["run"][1:] or times["run"])
+    result.encrypt_ms = 1e3 * statistics.median(times["encrypt"])
+    result.decrypt_ms = 1e3 * statistics.median(times["decrypt"])
+    result.floor_ms = floor.milliseconds()
+    result.peak_rss_bytes = peak_rss_bytes()
+    return result

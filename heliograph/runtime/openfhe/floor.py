@@ -1,0 +1,81 @@
+"""What a run would take if it were only its homomorphic calls: each primitive timed alone, beside the runs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import InternalError
+from heliograph.execution.backend import Call
+from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+
+
+class Floor:
+    """Medians of the primitives that a program calls, sampled in between its runs in the same process.
+
+    `sample()` times each distinct call once; `milliseconds()` is the sum over the calls of one run of the median of each.
+    Hoisted rotations are timed hoisted, their decomposition apart; encoding is left out.
+    """
+
+    def __init__(self, evaluator: OpenFHEEvaluator, ciphertext: Any, calls: Mapping[Call, int]) -> None:
+        self.calls = dict(calls)
+        self._evaluator, self._base = evaluator, ciphertext
+        self._times: dict[Call, list[float]] = {call: [] for call in self.calls}
+        self._operations = {call: self._operation(*call) for call in self.calls}
+
+    @property
+    def samples(self) -> int:
+        """How many times each primitive has been timed."""
+        return min((len(times) for times in self._times.values()), default=0)
+
+    def sample(self) -> None:
+        for call, operation in self._operations.items():
+            begun = time.perf_counter()
+            operation()
+            self._times[call].append(time.perf_counter() - begun)
+
+    def milliseconds(self) -> float:
+        return 1e3 * sum(count * statistics.median(self._times[call]) for call, count in self.calls.items())
+
+    def medians_ms(self) -> dict[Call, float]:
+        """The median of each primitive."""
+        return {call: 1e3 * statistics.median(times) for call, times in self._times.items()}
+
+    def _operation(self, primitive: str, level: int, parts: int) -> Callable[[], Any]:
+        evaluator, cc = self._evaluator, self._evaluator.context
+        ring = evaluator.ring
+        spare = evaluator.describe(self._base)[0] - level
+        x = cc.LevelReduce(self._base, None, spare) if spare else self._base
+        if parts == 3:
+            x = cc.EvalMultNoRelin(x, x)
+        keys = evaluator.program.metadata["rotation_keys"]
+        if primitive == "rotate":
+            return lambda: cc.EvalRotate(x, keys[0])
+        if primitive == "decompose":
+            return lambda: cc.EvalFastRotationPrecompute(x)
+        if primitive == "rotate_hoisted":
+            digits = cc.EvalFastRotationPrecompute(x)
+            return lambda: cc.EvalFastRotation(x, keys[0], 2 * ring.ring_dim, digits)
+        if primitive == "relinearize":
+            return lambda: cc.Relinearize(x)
+        if primitive == "rescale":
+            return lambda: cc.Rescale(x)
+        if primitive == "mul":
+            return lambda: cc.EvalMultNoRelin(x, x)
+        if primitive == "mul_scalar":
+            return lambda: cc.EvalMult(x, 0.5)
+        if primitive == "add":
+            return lambda: cc.EvalAdd(x, x)
+        if primitive == "accumulate":
+            total = x.Clone()
+            return lambda: cc.EvalAddInPlace(total, x)
+        if primitive in ("mul_plain", "add_plain"):
+            values = np.linspace(-1.0, 1.0, ring.slots)
+            degree = x.GetNoiseScaleDeg() if primitive == "add_plain" else 1
+            plain = cc.MakeCKKSPackedPlaintext(values, degree, ring.levels - level, None, ring.slots)
+            return (lambda: cc.EvalMult(x, plain)) if primitive == "mul_plain" else (lambda: cc.EvalAdd(x, plain))
+        raise InternalError(f"no way to time {primitive}")
