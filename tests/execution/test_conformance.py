@@ -105,9 +105,7 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "mul_int_one": (lambda b, x, y: b.op("mul_int", (x,), factor=1), ()),
     "negate": (lambda b, x, y: b.op("negate", (x,)), ()),
     "lincomb": (
-        lambda b, x, y: b.op(
-            "lincomb", (x, y), weights=(0.7, -1.3), constant=0.25, plain_log_scales=(44.0, 44.0)
-        ),
+        lambda b, x, y: b.op("lincomb", (x, y), weights=(0.7, -1.3), constant=0.25, plain_log_scales=(44.0, 44.0)),
         (),
     ),
     "lincomb_of_zero": (
@@ -133,7 +131,9 @@ def test_value_level_and_parts(backend: Callable[..., Session], name: str, level
     session = backend(program)
     seen: dict[Node, tuple[int, int]] = {}
     values = samples()
-    outputs, _ = run(program, values, session, lambda node, value: seen.update({node: session.evaluator.describe(value)}))
+    outputs, _ = run(
+        program, values, session, lambda node, value: seen.update({node: session.evaluator.describe(value)})
+    )
     for node in program.nodes:
         assert isinstance(node.type, CipherType)
         assert seen[node] == (node.type.level, node.type.parts)
@@ -176,9 +176,10 @@ def test_input_of_another_level_is_refused(backend: Callable[..., Session]) -> N
         execute(program, session.evaluator, {node: session.encrypt(samples()[0], 2, 45.0) for node in program.inputs})
 
 
-def test_overflow_is_refused(backend: Callable[..., Session]) -> None:
+@pytest.mark.parametrize("log_factor", [20, 24, 30])
+def test_overflow_is_refused(backend: Callable[..., Session], log_factor: int) -> None:
     """A value beyond its modulus raises: at the node in the simulator, at decryption in OpenFHE."""
-    program = program_of(lambda b, x, y: b.op("mul_int", (x,), factor=1 << 24), level=0)
+    program = program_of(lambda b, x, y: b.op("mul_int", (x,), factor=1 << log_factor), level=0)
     values = [np.random.default_rng(0).normal(size=SLOTS) for _ in range(2)]
     with pytest.raises(RangeError):
         run(program, values, backend(program))
@@ -188,6 +189,22 @@ def test_only_executable_programs_execute(backend: Callable[..., Session]) -> No
     program = program_of(lambda b, x, y: b.op("add_ct", (x, y)))
     with pytest.raises(ProgramError, match="compile it first"):
         execute(replace(program, stage=Stage.MANAGED), backend(program).evaluator, {})
+
+
+def test_a_broken_evaluation_leaves_nothing_behind(backend: Callable[..., Session]) -> None:
+    """Rotations of one value share a decomposition; the next run does not take that of a run that was broken off."""
+    program = program_of(OPS_UNDER_TEST["rotations_of_one_value"][0], keys=(5, 7))
+    session = backend(program)
+
+    def stop(node: Node, value: Any) -> None:
+        if node.op == "rotate":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(program, samples(), session, stop)
+    values = [-v for v in samples()]
+    outputs, _ = run(program, values, session)
+    np.testing.assert_allclose(outputs[0], np.roll(values[0], -5) + np.roll(values[0], -7), atol=1e-7)
 
 
 def test_values_are_freed_at_last_use(backend: Callable[..., Session]) -> None:
@@ -210,14 +227,18 @@ def network(kind: str) -> Program:
         x = builder.input("x", shape=(40,), low=-1.0, high=1.0)
         h = builder.op("linear", (x,), weight=builder.constant(random.normal(size=(24, 40)) / 6, "w1"))
         h = builder.op("gelu", (h,), degree=7)
-        return builder.finish([builder.op("linear", (h,), weight=builder.constant(random.normal(size=(5, 24)) / 5, "w2"))])
+        return builder.finish(
+            [builder.op("linear", (h,), weight=builder.constant(random.normal(size=(5, 24)) / 5, "w2"))]
+        )
     if kind == "cnn":
         x = builder.input("x", shape=(2, 8, 8), low=0.0, high=1.0)
         w = builder.constant(random.normal(size=(4, 2, 3, 3)) / 4, "w")
         h = builder.op("conv", (x,), weight=w, stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=1)
         h = builder.op("silu", (h,), degree=5)
         h = builder.op("reshape", (h,), shape=(64,))
-        return builder.finish([builder.op("linear", (h,), weight=builder.constant(random.normal(size=(6, 64)) / 8, "f"))])
+        return builder.finish(
+            [builder.op("linear", (h,), weight=builder.constant(random.normal(size=(6, 64)) / 8, "f"))]
+        )
     if kind == "products":
         x = builder.input("x", shape=(64,), low=-1.0, high=1.0)
         y = builder.input("y", shape=(64,), low=-1.0, high=1.0)
