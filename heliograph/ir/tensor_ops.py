@@ -44,6 +44,7 @@ def _structural(
     infer: Callable[[TensorType, Attrs], tuple[int, ...]],
     move: Callable[[Array, Attrs], Array],
     doc: str,
+    stages: frozenset[Stage] = TENSOR,
 ) -> None:
     """Define an op that only moves, repeats or drops elements; `move` works on values and on indices alike."""
 
@@ -58,7 +59,7 @@ def _structural(
     define(
         OpSpec(
             name,
-            TENSOR,
+            stages,
             (1, 1),
             attrs,
             infer_type,
@@ -718,6 +719,7 @@ _structural(
     _reshape_shape,
     lambda x, a: x.reshape((x.shape[0], *a["shape"])),
     "The same elements in row-major order under another shape.",
+    ARITHMETIC,
 )
 _structural(
     "permute",
