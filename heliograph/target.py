@@ -52,38 +52,53 @@ def _is_prime(n: int) -> bool:
     return True
 
 
-def _step_prime(start: int, step: int) -> int:
+class _NoPrimeError(ArithmeticError):
+    """There are not enough primes of the size wanted."""
+
+
+def _step_prime(start: int, step: int, bits: int) -> int:
+    """The first prime of `bits` bits, one more or one less, in steps from `start`."""
     n = start + step
     while not _is_prime(n):
         n += step
+        if not bits - 1 <= n.bit_length() <= bits + 1 or n < 0:
+            raise _NoPrimeError
     return n
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: int) -> tuple[int, ...]:
     """The primes q_0 .. q_levels, as OpenFHE chooses them with FIXEDMANUAL scaling.
 
     All are 1 modulo 2N. q_levels is the first above 2**scale_bits, then alternately the next below and the next above;
-    q_0 is the last below 2**first_mod_bits. The backend refuses to run if OpenFHE's chain is another one.
+    q_0 is the last below 2**first_mod_bits. The backend refuses to run if OpenFHE's chain is another one. Empty where so
+    many primes of that size do not exist.
     """
+    try:
+        return _chain_primes(log_ring, first_mod_bits, scale_bits, levels)
+    except _NoPrimeError:
+        return ()
+
+
+def _chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: int) -> tuple[int, ...]:
     m = 2 << log_ring
     start = (1 << scale_bits) // m * m + 1
-    top = _step_prime(start if start < (1 << scale_bits) else start - m, m)
+    top = _step_prime(start if start < (1 << scale_bits) else start - m, m, scale_bits)
     primes = [0] * (levels + 1)
     primes[levels] = top
     below = above = top
     for count, index in enumerate(range(levels - 1, 0, -1)):
         if count % 2 == 0:
-            below = _step_prime(below, -m)
+            below = _step_prime(below, -m, scale_bits)
             primes[index] = below
         else:
-            above = _step_prime(above, m)
+            above = _step_prime(above, m, scale_bits)
             primes[index] = above
     if first_mod_bits == scale_bits:
-        primes[0] = _step_prime(min(below, top), -m)
+        primes[0] = _step_prime(min(below, top), -m, scale_bits)
     else:
         last = ((1 << first_mod_bits) - 1) // m * m + 1
-        primes[0] = last if last < (1 << first_mod_bits) and _is_prime(last) else _step_prime(last, -m)
+        primes[0] = last if last < (1 << first_mod_bits) and _is_prime(last) else _step_prime(last, -m, first_mod_bits)
     return tuple(primes)
 
 
@@ -134,7 +149,9 @@ class Ring:
 
     @property
     def log_pq(self) -> float:
-        """log2 of the largest modulus that a key is published under."""
+        """log2 of the largest modulus that a key is published under; infinite where the chain does not exist."""
+        if not self.primes:
+            return math.inf
         return sum(self.log_primes) + self.special * SPECIAL_PRIME_BITS
 
     @property
@@ -144,13 +161,21 @@ class Ring:
             1 <= self.digits <= self.towers
             and self.alpha * (self.digits - 1) < self.towers
             and self.first_mod_bits <= MAX_PRIME_BITS
-            and self.log_ring + 2 < self.scale_bits <= self.first_mod_bits
+            and self.scale_bits <= self.first_mod_bits
+            # Primes that are 1 modulo 2N lie about 2N ln(q) apart; all must lie close to 2**scale_bits.
+            and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
+            and bool(self.primes)
         )
 
     @property
     def secure(self) -> bool:
         """Whether log2(PQ) is within the table for the security asked for (always, where none was)."""
-        return self.security_bits is None or self.log_pq <= max_log_pq(self.log_ring, self.security_bits)
+        if self.security_bits is None:
+            return True
+        limit = max_log_pq(self.log_ring, self.security_bits)
+        # The primes lie on both sides of the power of two; what is far too much is not worth finding them.
+        roughly = self.first_mod_bits + self.levels * self.scale_bits + self.special * SPECIAL_PRIME_BITS
+        return roughly <= limit + 0.05 * self.levels + 2 and self.log_pq <= limit
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""

@@ -65,14 +65,22 @@ def interpolate(function: Function, low: float, high: float, degree: int) -> npt
 
 
 def minimax(function: Function, low: float, high: float, degree: int) -> npt.NDArray[np.float64]:
-    """Chebyshev coefficients that minimise the largest error over a fine grid, by linear programming."""
+    """Chebyshev coefficients that minimise the largest error over a fine grid, by linear programming.
+
+    The program is solved for what the interpolant leaves, scaled to one: its solver's tolerance (1e-7) is then a share of
+    the error, not of the function.
+    """
     import scipy.optimize
 
     count = max(1000, 40 * degree)
     t = _points(count)
     target = function((high + low) / 2 + (high - low) / 2 * t)
     basis = np.polynomial.chebyshev.chebvander(t, degree)
-    size = max(1e-300, float(np.abs(target).max()))
+    start = interpolate(function, low, high, degree)
+    target = target - basis @ start
+    size = float(np.abs(target).max())
+    if not size > 0 or not math.isfinite(size):
+        return start
     ones = np.ones((count, 1))
     result = scipy.optimize.linprog(
         np.append(np.zeros(degree + 1), 1.0),
@@ -81,9 +89,9 @@ def minimax(function: Function, low: float, high: float, degree: int) -> npt.NDA
         bounds=[(None, None)] * (degree + 1) + [(0, None)],
         method="highs",
     )
-    if result.status != 0:
-        return interpolate(function, low, high, degree)
-    return np.asarray(result.x[:-1] * size)
+    if result.status != 0 or np.abs(basis @ (result.x[:-1] * size) - target).max() > size:
+        return start
+    return np.asarray(start + result.x[:-1] * size)
 
 
 def gaussian(
@@ -172,6 +180,14 @@ def _symmetrize(
     return out
 
 
+def _unreachable(low: float, high: float, target_error: float, max_degree: int, best: Fit) -> ProgramError:
+    return ProgramError(
+        f"no polynomial of degree up to {max_degree} reaches error {target_error:g} on [{low:g}, {high:g}]",
+        why=f"degree {best.degree} has error {best.max_error:.3g}",
+        hint="allow a larger target_error, or narrow the range by calibration",
+    )
+
+
 def smallest_degree(
     function: Function,
     low: float,
@@ -182,16 +198,22 @@ def smallest_degree(
     std: float | None,
     max_degree: int = 255,
 ) -> Fit:
-    """The polynomial of the smallest degree whose `max_error` is at most `target_error`."""
+    """The polynomial of the smallest degree whose `max_error` is at most `target_error`.
+
+    The largest error of a minimax polynomial falls with the degree, so that bisection finds it; the other methods'
+    need not, and every degree is tried.
+    """
+    if method != "minimax":
+        for degree in range(1, max_degree + 1):
+            best = fit(function, low, high, degree, method, mean, std)
+            if best.max_error <= target_error:
+                return best
+        raise _unreachable(low, high, target_error, max_degree, best)
     previous, degree = 0, 1
     best = fit(function, low, high, degree, method, mean, std)
     while best.max_error > target_error:
         if degree >= max_degree:
-            raise ProgramError(
-                f"no polynomial of degree up to {max_degree} reaches error {target_error:g} on [{low:g}, {high:g}]",
-                why=f"degree {degree} has error {best.max_error:.3g}",
-                hint="allow a larger target_error, or narrow the range by calibration",
-            )
+            raise _unreachable(low, high, target_error, max_degree, best)
         previous, degree = degree, min(2 * degree + 1, max_degree)
         best = fit(function, low, high, degree, method, mean, std)
     while degree - previous > 1:

@@ -24,6 +24,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "decrypt": ("heliograph.cli.keys", "decrypt_command", "Decrypt the server's answer with the secret key."),
     "run": ("heliograph.cli.run", "run_command", "Encrypt, evaluate and decrypt one sample in one process."),
     "doctor": ("heliograph.cli.doctor", "doctor_command", "Say what of this machine is in order."),
+    "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),
     "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
 }
 
@@ -81,3 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             err=True,
         )
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -47,6 +47,34 @@ class Options:
         def refuse(name: str, why: str) -> None:
             raise ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)
 
+        kinds: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+            ("degree", int),
+            ("target_error", (int, float)),
+            ("method", str),
+            ("margin", (int, float)),
+            ("precision_bits", (int, float)),
+            ("key_bytes", int),
+            ("memory_bytes", int),
+            ("log_ring", int),
+            ("scale_bits", int),
+            ("digits", int),
+        )
+        for name, kind in kinds:
+            value = getattr(self, name)
+            required = name in ("margin", "precision_bits")
+            if (value is None and required) or (
+                value is not None and (isinstance(value, bool) or not isinstance(value, kind))
+            ):
+                refuse(name, "a whole number" if kind is int else "a text" if kind is str else "a number")
+        if not isinstance(self.degrees, Mapping) or any(
+            not isinstance(layer, str) or isinstance(degree, bool) or not isinstance(degree, int)
+            for layer, degree in self.degrees.items()
+        ):
+            refuse("degrees", "a mapping from layer names to whole numbers")
+        if self.degree is not None and self.target_error is not None:
+            refuse(
+                "target_error", "degree is given too, and one of them decides; degrees can name single layers beside it"
+            )
         if self.security_bits not in (128, None):
             refuse("security_bits", "128 bits are planned for, or None for none")
         if self.degree is not None and not 1 <= self.degree <= 511:

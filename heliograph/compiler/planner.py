@@ -121,7 +121,7 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
         scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
         for scale in scales:
             ring = Ring(log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits)
-            if scale + headroom <= 60 and ring.legal and ring.secure:
+            if scale + headroom <= 60 and ring.secure and ring.legal:
                 found.append(ring)
                 break
     middle = max(1, levels // 2)
@@ -156,6 +156,12 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
     many = interpret_batch(program, *sample_inputs(program, 64))
     magnitude = max(float(np.abs(out).max(initial=0.0)) for out in many)
     headroom = max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
+    if headroom > 60 - MIN_SCALE_BITS:
+        raise PlanningError(
+            f"outputs reach {magnitude:.3g}, too large for any first modulus of 60 bits",
+            where=f"program {program.name!r}",
+            hint="divide the outputs by a constant in the model, or check the ranges of its inputs",
+        )
     tolerance = 2.0**-options.precision_bits * max(1.0, magnitude)
     rings = sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
     reasons = []

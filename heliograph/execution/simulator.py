@@ -105,7 +105,7 @@ class Simulator:
     def _evaluate(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         x, a, op = operands[0], node.attrs, node.op
         array = self.program.array
-        if op in ("linear_transform", "rotate", "conjugate", "mul_plain", "mul_ct", "lincomb"):
+        if op in ("linear_transform", "rotate", "mul_plain", "mul_ct", "lincomb"):
             for operand in operands:
                 self._needs(operand.parts == 2, node, "a ciphertext of two parts")
         if op in ("add_ct", "sub_ct"):
@@ -127,9 +127,6 @@ class Simulator:
         if op == "rotate":
             self._count("rotate", x.level, 2)
             return self._rotate(x, a["amount"], node)
-        if op == "conjugate":
-            self._count("rotate", x.level, 2)
-            return self._switched(np.conj(x.slots), x, op)
         if op == "mul_plain":
             self._count("mul_plain", x.level, 2)
             plain = self._plain(np.resize(array(a["value"]), x.slots.shape), a["plain_log_scale"])
@@ -142,7 +139,10 @@ class Simulator:
             self._count("add_plain", x.level, x.parts)
             return self._made(x.slots + a["value"], x.level, x.log_scale, x.parts, 0.0, op)
         if op == "mul_int":
-            self._count("add", x.level, x.parts)
+            self._needs(a["factor"] != 0, node, "a factor that is not zero")
+            # By doubling: one sum for each bit below the highest, and one for each further bit that is set.
+            factor = abs(a["factor"])
+            self.calls["add", x.level, x.parts] += factor.bit_length() + factor.bit_count() - 2
             return self._made(x.slots * a["factor"], x.level, x.log_scale, x.parts, 0.0, op)
         if op == "negate":
             self._count("add", x.level, x.parts)

@@ -23,7 +23,7 @@ from heliograph.ir.node import (
     live_nodes,
     used_constants,
 )
-from heliograph.ir.ops import Context, check_call, spec_of
+from heliograph.ir.ops import Context, check_call, check_type, spec_of
 
 
 class Builder:
@@ -42,13 +42,14 @@ class Builder:
         self.inputs: list[Node] = []
         self.log_primes: tuple[float, ...] = tuple(self.metadata.get("log_primes", ()))
         self._by_digest: dict[str, str] = {}
+        self._copies: dict[str, int] = {}
 
     @property
     def context(self) -> Context:
         return Context(self.constants, self.log_primes)
 
     def constant(self, value: Any, name: str = "c") -> ConstantName:
-        """Register an array or sparse matrix and return its name; equal contents share one entry."""
+        """Register an array or sparse matrix and return its name; equal contents given here share one entry."""
         stored: Constant
         if isinstance(value, SparseMatrix):
             stored = value
@@ -62,12 +63,14 @@ class Builder:
         digest = constant_digest(stored)
         if digest in self._by_digest:
             return ConstantName(self._by_digest[digest])
-        unique, count = name, 1
-        while unique in self.constants:
-            if constant_digest(self.constants[unique]) == digest:
-                break
-            count += 1
-            unique = f"{name}.{count}"
+        unique, count = name, self._copies.get(name, 1)
+        if unique in self.constants and constant_digest(self.constants[unique]) != digest:
+            # Names taken by earlier calls are not tried again.
+            while (unique := f"{name}.{count + 1}") in self.constants:
+                count += 1
+                if constant_digest(self.constants[unique]) == digest:
+                    break
+            self._copies[name] = count
         self.constants[unique] = stored
         self._by_digest[digest] = unique
         return ConstantName(unique)
@@ -75,6 +78,8 @@ class Builder:
     def input(self, name: str, loc: Location = UNKNOWN, /, **attrs: Attr) -> Node:
         """A value given at run time; `shape` (or `slots`), `low`, `high`, `secret` are attributes of the op `input`."""
         node = self.op("input", (), loc, **{"name": name, **attrs})
+        if any(n.attrs["name"] == name and n.attrs.get("chunk") == node.attrs.get("chunk") for n in self.inputs):
+            raise ProgramError(f"two inputs are called {name!r}", where=loc, hint="give each one a name of its own")
         self.inputs.append(node)
         return node
 
@@ -87,6 +92,7 @@ class Builder:
                 raise ProgramError(f"op {op} does not exist at the {self.stage.value} stage")
             check_call(spec, len(inputs), frozen, self.constants)
             inferred = spec.infer_type([node.type for node in inputs], frozen, self.context)
+            check_type(op, inferred)
         except ProgramError as error:
             if error.where:
                 raise

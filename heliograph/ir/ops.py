@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Attr, Constant, ConstantName, OpaqueConstant, SparseMatrix, Stage
-from heliograph.ir.types import Type
+from heliograph.ir.types import TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class OpSpec:
 
     `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
     a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
-    (of `poly`: see `Program.depth`); `linear` gives the sparse matrix of a linear op; `activation` marks functions of
+    (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` marks functions of
     one variable that a pass replaces by a polynomial; `homogeneous` says that f(c x) = c f(x) for c > 0.
     """
 
@@ -139,6 +139,15 @@ def check_call(spec: OpSpec, operands: int, attrs: Mapping[str, Attr], constants
     for name, kind in spec.attrs.items():
         if not kind.endswith("?") and attrs.get(name) is None:
             raise ProgramError(f"{spec.name} needs the attribute {name!r}")
+
+
+def check_type(op: str, inferred: Type) -> None:
+    """Raise a ProgramError where a type has no room for a value."""
+    if isinstance(inferred, TensorType):
+        if min(inferred.shape, default=1) < 1:
+            raise ProgramError(f"{op}: a tensor of shape {inferred.shape} has no elements")
+    elif inferred.slots < 1 or inferred.slots & (inferred.slots - 1):
+        raise ProgramError(f"{op}: {inferred.slots} slots are not a power of two")
 
 
 # The two halves of the table; they import `define` from here, so they come last.

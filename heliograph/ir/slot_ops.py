@@ -19,7 +19,7 @@ from heliograph.ir.node import Array
 from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
 from heliograph.ir.types import CipherType, SlotsType, Type
 
-# Two true scales count as equal within 2**-SCALE_TOLERANCE_BITS; the planner meets this with room to spare.
+# Two true scales count as equal where their logarithms differ by at most this; the planner meets this with room to spare.
 SCALE_TOLERANCE = 2.0**-32
 
 _Infer = Callable[[Sequence[Any], Attrs, Context], Type]
@@ -93,6 +93,23 @@ def _plain_product_type(op: str) -> _Infer:
     return infer
 
 
+def _unchanged(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    result: Type = operands[0]
+    return result
+
+
+def _repeats(op: str, infer: _Infer) -> _Infer:
+    """As `infer`, where the constant `value` is a vector that fills the slots a whole number of times."""
+
+    def checked(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        shape, slots = context.shape(a["value"]), operands[0].slots
+        if len(shape) != 1 or not shape[0] or slots % shape[0]:
+            raise ProgramError(f"{op}: a vector of shape {shape} does not repeat over {slots} slots")
+        return infer(operands, a, context)
+
+    return checked
+
+
 def _tile(values: Array, slots: int) -> Array:
     """A vector of one period repeated over the slots."""
     return np.resize(values, slots)
@@ -111,8 +128,10 @@ def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type
             f"linear_transform: matrix @{a['matrix']} is {context.shape(a['matrix'])}, "
             f"the periods say ({a['out_period']}, {a['in_period']})"
         )
+    if not 0 <= a["in_shift"] < operands[0].slots:
+        raise ProgramError(f"linear_transform: in_shift {a['in_shift']} is not below {operands[0].slots} slots")
     for name in ("in_period", "out_period"):
-        if operands[0].slots % a[name]:
+        if a[name] < 1 or operands[0].slots % a[name]:
             raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {operands[0].slots} slots")
     return _plain_product_type("linear_transform")(operands, a, context)
 
@@ -177,18 +196,12 @@ define(
         SLOTS,
         (1, 1),
         {"value": "constant", "plain_log_scale": "float?"},
-        _plain_product_type("mul_plain"),
+        _repeats("mul_plain", _plain_product_type("mul_plain")),
         lambda values, a, context: values[0] * _tile(context.array(a["value"]), _slots_of(values)),
         "Product with a plaintext vector, repeated over the slots.",
         depth=1,
     )
 )
-
-
-def _add_plain_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    result: Type = operands[0]
-    return result
-
 
 define(
     OpSpec(
@@ -196,7 +209,7 @@ define(
         SLOTS,
         (1, 1),
         {"value": "constant"},
-        _add_plain_type,
+        _repeats("add_plain", _unchanged),
         lambda values, a, context: values[0] + _tile(context.array(a["value"]), _slots_of(values)),
         "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale.",
     )
@@ -207,7 +220,7 @@ define(
         SLOTS,
         (1, 1),
         {"value": "float"},
-        _add_plain_type,
+        _unchanged,
         lambda values, a, context: values[0] + a["value"],
         "Sum with one number.",
     )
@@ -218,7 +231,7 @@ define(
         SLOTS,
         (1, 1),
         {"factor": "int"},
-        _add_plain_type,
+        _unchanged,
         lambda values, a, context: values[0] * a["factor"],
         "Product with a small whole number; spends no level and leaves the scale.",
     )
@@ -270,7 +283,7 @@ define(
         SLOTS,
         (1, 1),
         {},
-        _add_plain_type,
+        _unchanged,
         lambda values, a, context: -values[0],
         "The negative of each slot.",
     )

@@ -91,6 +91,14 @@ def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         return CipherType(a["slots"], a["level"], a["log_scale"])
     if "slots" in a:
         return SlotsType(a["slots"], secret)
+    if "shape" not in a:
+        raise ProgramError(f"input {a['name']!r} has no shape")
+    low, high = a.get("low"), a.get("high")
+    for bound in (low, high):
+        if bound is not None and not math.isfinite(bound):
+            raise ProgramError(f"input {a['name']!r}: a range ends at {bound}", hint="leave the range out instead")
+    if low is not None and high is not None and low > high:
+        raise ProgramError(f"input {a['name']!r}: the range [{low:g}, {high:g}] is empty")
     return TensorType(tuple(a["shape"]), secret)
 
 
@@ -218,13 +226,21 @@ define(
         depth=1,
     )
 )
+
+
+def _power_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    if a["exponent"] < 1:
+        raise ProgramError(f"power: exponent {a['exponent']} is not a whole number of at least 1")
+    return operands[0]
+
+
 define(
     OpSpec(
         "power",
         TENSOR,
         (1, 1),
         {"exponent": "int"},
-        lambda operands, a, context: operands[0],
+        _power_type,
         lambda values, a, context: values[0] ** a["exponent"],
         "A whole power, exponent at least 1.",
     )
@@ -274,8 +290,18 @@ define(
 # ---------------------------------------------------------------------------------------------- linear layers
 
 
+def _wanted(op: str, a: Attrs, context: Context, name: str, shape: tuple[int, ...]) -> None:
+    """Raise unless the optional constant of that attribute has the shape."""
+    if name in a and context.shape(a[name]) != shape:
+        raise ProgramError(f"{op}: {name} @{a[name]} has shape {context.shape(a[name])}, not {shape}")
+
+
 def _linear_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
-    shape, (rows, cols) = operands[0].shape, context.shape(a["weight"])
+    shape, weight = operands[0].shape, context.shape(a["weight"])
+    if len(weight) != 2:
+        raise ProgramError(f"linear: weight @{a['weight']} has shape {weight}, not (out, in)")
+    rows, cols = weight
+    _wanted("linear", a, context, "bias", (rows,))
     if not shape or shape[-1] != cols:
         raise ProgramError(f"linear: input {shape} does not end in {cols}, the columns of weight ({rows}, {cols})")
     return TensorType((*shape[:-1], rows), operands[0].secret)
@@ -313,6 +339,14 @@ define(
 def _window_shape(
     op: str, spatial: Sequence[int], kernel: Sequence[int], a: Attrs, dilation: Sequence[int]
 ) -> tuple[int, ...]:
+    for name, values, least in (
+        ("kernel", kernel, 1),
+        ("stride", a["stride"], 1),
+        ("padding", a["padding"], 0),
+        ("dilation", dilation, 1),
+    ):
+        if len(values) != len(spatial) or min(values, default=least) < least:
+            raise ProgramError(f"{op}: {name} {tuple(values)} is not one number of at least {least} per spatial axis")
     out = []
     for size, k, stride, pad, dil in zip(spatial, kernel, a["stride"], a["padding"], dilation, strict=True):
         length = (size + 2 * pad - dil * (k - 1) - 1) // stride + 1
@@ -333,8 +367,15 @@ def _windows(x: Array, kernel: Sequence[int], a: Attrs, dilation: Sequence[int])
 
 
 def _conv_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    if len(context.shape(a["weight"])) < 3:
+        raise ProgramError(
+            f"conv: weight @{a['weight']} has shape {context.shape(a['weight'])}, not (out, in, *kernel)"
+        )
     out_channels, per_group, *kernel = context.shape(a["weight"])
     shape = operands[0].shape
+    if a["groups"] < 1:
+        raise ProgramError(f"conv: {a['groups']} groups")
+    _wanted("conv", a, context, "bias", (out_channels,))
     if len(shape) != len(kernel) + 1:
         raise ProgramError(f"conv: input {shape} must be (channels, {len(kernel)} spatial axes), without a batch axis")
     if shape[0] != per_group * a["groups"] or out_channels % a["groups"]:
@@ -436,9 +477,12 @@ def _batch_norm_affine(a: Attrs, context: Context) -> tuple[Array, Array]:
 
 
 def _batch_norm_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
-    channels = context.shape(a["mean"])[0]
-    if not operands[0].shape or operands[0].shape[0] != channels:
-        raise ProgramError(f"batch_norm: input {operands[0].shape} does not start with {channels} channels")
+    if not operands[0].shape or context.shape(a["mean"]) != operands[0].shape[:1]:
+        raise ProgramError(
+            f"batch_norm: input {operands[0].shape} does not start with {context.shape(a['mean'])} channels"
+        )
+    for name in ("variance", "weight", "bias"):
+        _wanted("batch_norm", a, context, name, operands[0].shape[:1])
     return operands[0]
 
 
@@ -487,6 +531,8 @@ def _pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Ty
     shape, rank = operands[0].shape, len(a["kernel"])
     if len(shape) != rank + 1:
         raise ProgramError(f"avg_pool: input {shape} must be (channels, {rank} spatial axes), without a batch axis")
+    if len(a["padding"]) == rank and any(2 * pad > k for pad, k in zip(a["padding"], a["kernel"], strict=True)):
+        raise ProgramError(f"avg_pool: padding {a['padding']} is more than half of the kernel {a['kernel']}")
     return TensorType(
         (shape[0], *_window_shape("avg_pool", shape[1:], a["kernel"], a, (1,) * rank)), operands[0].secret
     )
@@ -540,6 +586,8 @@ def _adaptive_type(operands: Sequence[TensorType], a: Attrs, context: Context) -
     shape, out = operands[0].shape, a["output_size"]
     if len(shape) != len(out) + 1:
         raise ProgramError(f"adaptive_avg_pool: input {shape} must be (channels, {len(out)} spatial axes)")
+    if min(out, default=1) < 1:
+        raise ProgramError(f"adaptive_avg_pool: an output of size {out} is empty")
     return TensorType((shape[0], *out), operands[0].secret)
 
 
@@ -614,7 +662,7 @@ _define_reduction("mean", True, "The mean over axes.")
 
 
 def _reshape_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
-    if math.prod(a["shape"]) != operand.size:
+    if min(a["shape"], default=1) < 1 or math.prod(a["shape"]) != operand.size:
         raise ProgramError(f"reshape: {operand.shape} has {operand.size} elements, {a['shape']} another number")
     return tuple(a["shape"])
 
@@ -650,7 +698,7 @@ def _broadcast_to_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
 
 
 def _pad_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
-    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min(*a["before"], *a["after"]) < 0:
+    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min((0, *a["before"], *a["after"])) < 0:
         raise ProgramError(f"pad: one non-negative width per side and axis of {operand.shape}")
     return tuple(s + b + e for s, b, e in zip(operand.shape, a["before"], a["after"], strict=True))
 
@@ -792,6 +840,7 @@ def _affine_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
     size = math.prod(a["shape"])
     if len(a["matrices"]) != len(operands):
         raise ProgramError(f"affine: {len(operands)} operands, {len(a['matrices'])} matrices")
+    _wanted("affine", a, context, "bias", (size,))
     for operand, name in zip(operands, a["matrices"], strict=True):
         if context.shape(name) != (size, operand.size):
             raise ProgramError(f"affine: matrix @{name} is {context.shape(name)}, not ({size}, {operand.size})")
@@ -823,6 +872,16 @@ define(
 )
 
 
+def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    shape = context.shape(a["coefficients"])
+    if len(shape) != 1 or not shape[0]:
+        raise ProgramError(f"poly: coefficients @{a['coefficients']} have shape {shape}, not (degree + 1,)")
+    if not (math.isfinite(a["low"]) and math.isfinite(a["high"]) and a["low"] < a["high"]):
+        raise ProgramError(f"poly: [{a['low']}, {a['high']}] is not an interval with low < high")
+    result: Type = operands[0]
+    return result
+
+
 def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
     """The Chebyshev series on [low, high], by Clenshaw's recurrence."""
     t = (2.0 * x - (high + low)) / (high - low)
@@ -835,7 +894,7 @@ define(
         ARITHMETIC | {Stage.PACKED},
         (1, 1),
         {"coefficients": "constant", "low": "float", "high": "float"},
-        lambda operands, a, context: operands[0],
+        _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
         "A polynomial on [low, high], by its Chebyshev coefficients there.",
     )

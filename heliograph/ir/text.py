@@ -274,6 +274,8 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
             metadata = _value(child.children[0])
         elif child.data == "constant":
             key, value = _read_constant(child, given)
+            if key in table:
+                raise ProgramError(f"constant @{key} is defined twice")
             table[key] = value
         elif child.data == "output":
             output_names.append(_string(child.children[0]))
@@ -296,7 +298,10 @@ def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
         if isinstance(part, lark.Token):
             operands.append(lookup(part))
         elif part.data == "attrs":
-            attrs = {str(pair.children[0]): _value(pair.children[1]) for pair in part.children}
+            for pair in part.children:
+                if str(pair.children[0]) in attrs:
+                    raise ProgramError(f"line {target.line}: the attribute {pair.children[0]} stands twice")
+                attrs[str(pair.children[0])] = _value(pair.children[1])
         elif part.data == "loc":
             file, line, column, layer = part.children
             loc = Location(_string(file), int(line), int(column), _string(layer))

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir.node import Node, Program, SparseMatrix, Stage
-from heliograph.ir.ops import Context, check_call, spec_of
+from heliograph.ir.ops import Context, check_call, check_type, spec_of
 from heliograph.ir.text import print_node
 from heliograph.ir.types import CipherType, SlotsType, TensorType
 
 
 def _fail(program: Program, after: str, rule: str, node: Node, detail: str) -> VerifyError:
     names = program.names()
+    for operand in node.inputs:
+        names.setdefault(operand, "%?")
     index = program.nodes.index(node) if node in names else 0
     around = program.nodes[max(0, index - 5) : index + 5]
-    lines = [("> " if n is node else "  ") + print_node(n, names)[:160] for n in around if n in names]
+    lines = [
+        ("> " if n is node else "  ") + print_node(n, names)[:160] for n in around if names.keys() >= set(n.inputs)
+    ]
     return VerifyError(
         f"after {after}: rule {rule!r} fails at {names.get(node, '?')} = {node.op}",
         where=node.loc,
@@ -43,8 +47,18 @@ def verify(program: Program, after: str = "construction") -> Program:
             raise _fail(program, after, "outputs are nodes", output, "an output is not among the nodes")
     if len(program.output_names) != len(program.outputs):
         raise VerifyError(f"after {after}: {len(program.outputs)} outputs, {len(program.output_names)} names")
+    if not program.outputs:
+        raise VerifyError(f"after {after}: the program has no output")
+    if len(set(program.output_names)) != len(program.output_names):
+        raise VerifyError(f"after {after}: two outputs have one name: {', '.join(program.output_names)}")
     if tuple(n for n in program.nodes if n.op == "input") != program.inputs:
         raise VerifyError(f"after {after}: the list of inputs is not that of the input nodes")
+    labels: set[tuple[object, object]] = set()
+    for node in program.inputs:
+        label = (node.attrs["name"], node.attrs.get("chunk"))
+        if label in labels:
+            raise _fail(program, after, "inputs have names of their own", node, f"another one is called {label[0]!r}")
+        labels.add(label)
     for name, constant in program.constants.items():
         values = constant.data if isinstance(constant, SparseMatrix) else constant
         if isinstance(values, np.ndarray) and not np.isfinite(values).all():
@@ -61,6 +75,7 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
             raise ProgramError(f"op {node.op} does not exist at the {program.stage.value} stage")
         check_call(spec, len(node.inputs), node.attrs, program.constants)
         inferred = spec.infer_type([operand.type for operand in node.inputs], node.attrs, context)
+        check_type(node.op, inferred)
     except ProgramError as error:
         raise _fail(program, after, "ops take what the table says", node, error.what) from None
     if inferred != node.type:
@@ -69,13 +84,19 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         Stage.TENSOR: (TensorType,),
         Stage.POLYNOMIAL: (TensorType,),
         Stage.PACKED: (SlotsType,),
-        Stage.MANAGED: (CipherType, SlotsType),
-        Stage.EXECUTABLE: (CipherType, SlotsType),
+        Stage.MANAGED: (CipherType,),
+        Stage.EXECUTABLE: (CipherType,),
     }[program.stage]
     if not isinstance(node.type, wanted):
         raise _fail(program, after, "types belong to the stage", node, f"{node.type} at stage {program.stage.value}")
-    if isinstance(node.type, CipherType) and node.type.level < 0:
-        raise _fail(program, after, "levels are not negative", node, f"level {node.type.level}")
+    if isinstance(node.type, CipherType) and not 0 <= node.type.level < len(context.log_primes):
+        raise _fail(
+            program,
+            after,
+            "levels are those of the chain",
+            node,
+            f"level {node.type.level} in a chain of {len(context.log_primes)} primes",
+        )
 
 
 def rotation_steps(node: Node) -> Iterable[int]:
@@ -98,6 +119,24 @@ def _verify_executable(program: Program, after: str) -> None:
             path = paths.get(amount, [amount]) if node.op == "linear_transform" else [amount]
             if amount and (sum(path) % slots != amount or not keys.issuperset(path)):
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
+        if node.op == "relinearize" and program.metadata.get("relinearization_key") is not True:
+            raise _fail(program, after, "products have a relinearization key", node, "the metadata have none")
     last_uses = program.metadata.get("last_uses")
-    if last_uses is None or len(last_uses) != len(program.nodes):
+    if last_uses is None or [list(freed) for freed in last_uses] != last_use_table(program.nodes, program.outputs):
         raise VerifyError(f"after {after}: the table of last uses does not fit the program")
+
+
+def last_use_table(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[list[int]]:
+    """For each node the indices of the values that are not needed after it; outputs are never freed."""
+    index = {node: i for i, node in enumerate(nodes)}
+    last: dict[Node, int] = {}
+    for i, node in enumerate(nodes):
+        last[node] = i
+        for operand in node.inputs:
+            last[operand] = i
+    keep = set(outputs)
+    table: list[list[int]] = [[] for _ in nodes]
+    for node, i in last.items():
+        if node not in keep:
+            table[i].append(index[node])
+    return [sorted(entry) for entry in table]

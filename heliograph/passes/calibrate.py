@@ -45,7 +45,7 @@ class Calibrate:
     def run(self, program: Program) -> Mapping[Node, Observed]:
         if not program.calibration:
             return {}
-        count = int(program.calibration[0].shape[0])
+        count = _check(program)
         low: dict[Node, float] = {}
         high: dict[Node, float] = {}
         total: dict[Node, float] = {}
@@ -103,4 +103,38 @@ class _Units:
     def reach(self) -> Array:
         mean = self.total / self.count
         std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
-        return np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep)
+        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))
+
+
+def _check(program: Program) -> int:
+    """The number of samples; a ProgramError where they are not samples of the program's inputs."""
+    if len(program.calibration) != len(program.inputs):
+        raise ProgramError(
+            f"calibration holds samples of {len(program.calibration)} inputs, the program has {len(program.inputs)}",
+            hint="give one array per input, in argument order",
+        )
+    counts = set()
+    for node, samples in zip(program.inputs, program.calibration, strict=True):
+        assert isinstance(node.type, TensorType)
+        name = node.attrs["name"]
+        if samples.ndim == 0 or samples.shape[1:] != node.type.shape:
+            raise ProgramError(
+                f"calibration samples of input {name!r} have shape {samples.shape[1:]}, expected {node.type.shape}",
+                where=node.loc,
+                hint="the first axis counts the samples",
+            )
+        counts.add(int(samples.shape[0]))
+        low, high = node.attrs.get("low", -math.inf), node.attrs.get("high", math.inf)
+        outside = np.argwhere((samples < low) | (samples > high))
+        if outside.size:
+            raise ProgramError(
+                f"calibration sample {outside[0][0]} of input {name!r} holds {samples[tuple(outside[0])]:g}, "
+                f"outside its range [{low:g}, {high:g}]",
+                where=node.loc,
+                hint="widen input_range, or leave the sample out",
+            )
+    if len(counts) > 1:
+        raise ProgramError(f"calibration holds {' and '.join(map(str, sorted(counts)))} samples of different inputs")
+    if counts == {0}:
+        raise ProgramError("calibration holds no samples", hint="give at least one, or none at all")
+    return counts.pop()

@@ -26,7 +26,7 @@ class FoldScaling:
     makes: ClassVar[Stage] = Stage.POLYNOMIAL
 
     def run(self, program: Program) -> Program:
-        factors = _factors(program)
+        factors, users = _factors(program), program.users()
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
         new: dict[Node, Node] = {}
         for node in program.nodes:
@@ -51,14 +51,16 @@ class FoldScaling:
                     attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) / factor, attrs["bias"])
                 new[node] = builder.op("affine", operands, node.loc, **attrs)
             elif node.op == "poly":
-                new[node] = self._poly(builder, node, operands[0], factors[node.inputs[0]], factor)
+                shared = len(users[node.inputs[0]]) > 1 or node.inputs[0] in program.outputs
+                new[node] = self._poly(builder, node, operands[0], factors[node.inputs[0]], factor, shared)
             else:
                 new[node] = builder.copy(node, operands)
         outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
         return builder.finish(outputs)
 
     @staticmethod
-    def _poly(builder: Builder, node: Node, operand: Node, factor_in: float, factor_out: float) -> Node:
+    def _poly(builder: Builder, node: Node, operand: Node, factor_in: float, factor_out: float, shared: bool) -> Node:
+        """The polynomial on [-1, 1]; an operand that others read too is not computed a second time with another bias."""
         low, high = node.attrs["low"], node.attrs["high"]
         half, middle = (high - low) / 2, (high + low) / 2
         assert isinstance(operand.type, TensorType)
@@ -69,7 +71,7 @@ class FoldScaling:
             matrix = builder.constant(scale, "to_interval")
             operand = builder.op("affine", (operand,), node.loc, matrices=(matrix,), bias=offset, shape=shape)
         elif middle:
-            if operand.op == "affine":
+            if operand.op == "affine" and not shared:
                 old = builder.context.array(operand.attrs["bias"]) if "bias" in operand.attrs else np.zeros(size)
                 bias = builder.constant(old - middle / half, operand.attrs.get("bias", "centre"))
                 operand = builder.op("affine", operand.inputs, operand.loc, **{**operand.attrs, "bias": bias})

@@ -15,6 +15,8 @@ from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
 _MAX_ENTRIES = 60_000_000
+# Dense numbers held at once while a product with a constant is written as a matrix.
+_MATMUL_ENTRIES = 4_000_000
 # Ops whose place in the user's model names the fused map, before those that only move elements.
 _NAMING = ("linear", "conv", "matmul", "batch_norm")
 
@@ -144,8 +146,10 @@ class _Fuser:
                 operand = self._anchor(operand)
             if operand.named and not named:
                 loc, named = operand.loc, True
+            # A long sum has many terms and adds them unchanged: a product with the identity each time would be slow.
+            same = _identity_sign(matrix) == 1
             for base, inner in operand.terms.items():
-                product = scipy.sparse.csr_array(matrix @ inner)
+                product = inner if same else scipy.sparse.csr_array(matrix @ inner)
                 terms[base] = terms[base] + product if base in terms else product
             if operand.offset is not None:
                 shift = matrix @ operand.offset
@@ -171,11 +175,17 @@ class _Fuser:
         constant, value = (left, right) if not left.terms else (right, left)
         assert constant.offset is not None
         array = constant.offset.reshape(constant.shape)
-        # Column j of the matrix is the product with the j-th unit tensor; all at once along the axis of samples.
-        units = np.eye(value.size).reshape((value.size, *value.shape))
-        pair = [array[np.newaxis], units] if constant is left else [units, array[np.newaxis]]
-        columns = OPS["matmul"].evaluate(pair, {}, self.builder.context)
-        matrix = scipy.sparse.csr_array(columns.reshape(value.size, -1).T)
+        # Column j of the matrix is the product with the j-th unit tensor; some at once along the axis of samples.
+        assert isinstance(node.type, TensorType)
+        step = max(1, _MATMUL_ENTRIES // max(value.size, node.type.size))
+        columns = []
+        for start in range(0, value.size, step):
+            count = min(step, value.size - start)
+            units = np.eye(count, value.size, start).reshape((count, *value.shape))
+            pair = [array[np.newaxis], units] if constant is left else [units, array[np.newaxis]]
+            products = OPS["matmul"].evaluate(pair, {}, self.builder.context)
+            columns.append(scipy.sparse.csr_array(products.reshape(count, -1)))
+        matrix = scipy.sparse.csr_array(scipy.sparse.vstack(columns).T)
         return self._combine(node, [value], [matrix], None)
 
     def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import networkx
 import numpy as np
 
-from heliograph.approx.evaluate import depth_of_degree
+from heliograph.approx.evaluate import depth_of_degree, trim
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.diagonals import make_diagonal_map, shift_for
@@ -32,7 +32,7 @@ def levels_below(program: Program) -> dict[Node, int]:
         if node.op in ("affine", "mul"):
             spent = 1
         elif node.op == "poly":
-            spent = depth_of_degree(len(program.array(node.attrs["coefficients"])) - 1)
+            spent = depth_of_degree(len(trim(program.array(node.attrs["coefficients"]))) - 1)
         else:
             spent = 0
         for operand in node.inputs:
@@ -67,6 +67,7 @@ class _Packer:
         self.slots = ring.slots
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.below = levels_below(program)
+        self.users = program.users()
         self.group: dict[Node, int] = {}
         self.members: list[list[Node]] = []
         self._group_nodes()
@@ -160,8 +161,10 @@ class _Packer:
 
     def _shift(self, operand: Node, layout: Layout, out: Layout) -> int:
         """The shift between copies of an input, where only one map reads it; the client packs that for nothing."""
-        users = [node for node in self.program.nodes for used in node.inputs if used is operand]
+        users = self.users[operand]
         if operand.op != "input" or len(self.members[self.group[operand]]) > 1 or len(users) > 1:
+            return 0
+        if operand in self.program.outputs:
             return 0
         return shift_for(self.slots, layout.period, out.period)
 

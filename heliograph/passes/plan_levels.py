@@ -28,6 +28,8 @@ _ROTATIONS = frozenset({"rotate", "conjugate"})
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
 _MAX_CORRECTIONS = 2000
+# A value whose scale is off by more than this has lost precision, or does not fit its modulus.
+_MAX_DRIFT_BITS = 8.0
 
 
 class TooFewLevelsError(PlanningError):
@@ -269,6 +271,14 @@ class _Emitter:
                 value = self._relinearized(value)
             if self.levels.pending[node]:
                 value = self.builder.op("rescale", (value,), node.loc)
+            drift = self._type(value).log_scale - self.scales.nominal
+            if abs(drift) > _MAX_DRIFT_BITS:
+                raise PlanningError(
+                    f"the scale of {node.op} drifts by {drift:+.1f} bits",
+                    where=node.loc,
+                    why="in a chain of products without a constant factor the distance from the nominal scale doubles",
+                    hint="multiply by a constant between the products, or use fewer of them in a row",
+                )
             self.ready[node] = value
         return self.ready[node]
 

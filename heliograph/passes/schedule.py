@@ -7,22 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from heliograph.ir import CipherType, Node, Program, Stage
-
-
-def last_uses(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[list[int]]:
-    """For each node the indices of the values that are not needed after it; outputs are never freed."""
-    index = {node: i for i, node in enumerate(nodes)}
-    last: dict[Node, int] = {}
-    for i, node in enumerate(nodes):
-        last[node] = i
-        for operand in node.inputs:
-            last[operand] = i
-    keep = set(outputs)
-    table: list[list[int]] = [[] for _ in nodes]
-    for node, i in last.items():
-        if node not in keep:
-            table[i].append(index[node])
-    return [sorted(entry) for entry in table]
+from heliograph.ir.verify import last_use_table
 
 
 def _size(node: Node) -> int:
@@ -31,7 +16,7 @@ def _size(node: Node) -> int:
 
 def peak_towers(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
     """The largest number of polynomials times primes that is alive at once."""
-    frees = last_uses(nodes, outputs)
+    frees = last_use_table(nodes, outputs)
     alive = peak = 0
     for node, freed in zip(nodes, frees, strict=True):
         alive += _size(node)
@@ -80,7 +65,7 @@ class Schedule:
                     order.append(node)
         if peak_towers(program.nodes, program.outputs) <= peak_towers(order, program.outputs):
             order = list(program.nodes)
-        metadata: dict[str, Any] = {**program.metadata, "last_uses": last_uses(order, program.outputs)}
+        metadata: dict[str, Any] = {**program.metadata, "last_uses": last_use_table(order, program.outputs)}
         return replace(program, stage=Stage.EXECUTABLE, nodes=tuple(order), metadata=metadata)
 
 
