@@ -12,8 +12,6 @@ from heliograph.errors import SecurityError
 # table of the Homomorphic Encryption Standard as OpenFHE 1.6.1 extends it.
 MAX_LOG_PQ_128 = {10: 27, 11: 54, 12: 109, 13: 218, 14: 438, 15: 881, 16: 1747, 17: 3523}
 SPECIAL_PRIME_BITS = 60
-_SPECIAL_SLACK_BITS = 7
-_SINGLE_SLACK_BITS = 4
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
@@ -137,15 +135,19 @@ class Ring:
 
     @property
     def special(self) -> int:
-        """Special primes of the key switch, at least as many as OpenFHE 1.6.1 takes.
+        """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
+        sum_of_bits = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
+        # The primes lie on both sides of the powers of two: their product has this many bits or one more.
+        if (sum_of_bits + 4) % SPECIAL_PRIME_BITS:
+            return self.special_for_security
+        primes, alpha = self.primes, self.alpha
+        longest = max(math.prod(primes[i : i + alpha]).bit_length() for i in range(0, self.towers, alpha))
+        return -(-(longest + 4) // SPECIAL_PRIME_BITS)
 
-        It wants the product of the special primes longer than the largest digit by a few bits (5 to 7 where measured:
-        113 bits get two primes, 116 three; a digit of one prime wants 4 at most); we count with the larger number, so that
-        log2(PQ) is never underestimated.
-        """
-        largest = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
-        slack = _SPECIAL_SLACK_BITS if self.alpha > 1 else _SINGLE_SLACK_BITS
-        return -(-(largest + slack) // SPECIAL_PRIME_BITS)
+    @property
+    def special_for_security(self) -> int:
+        """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
+        return -(-(self.first_mod_bits + (self.alpha - 1) * self.scale_bits + 5) // SPECIAL_PRIME_BITS)
 
     @property
     def primes(self) -> tuple[int, ...]:
@@ -182,8 +184,9 @@ class Ring:
             return True
         limit = max_log_pq(self.log_ring, self.security_bits)
         # The primes lie on both sides of the power of two; what is far too much is not worth finding them.
-        roughly = self.first_mod_bits + self.levels * self.scale_bits + self.special * SPECIAL_PRIME_BITS
-        return roughly <= limit + 0.05 * self.levels + 2 and self.log_pq <= limit
+        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
+        roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
+        return roughly <= limit + 0.05 * self.levels + 2 and sum(self.log_primes) + special_bits <= limit
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""
