@@ -58,7 +58,11 @@ class OpenFHECryptor:
         return self.context.Encrypt(self._secret, plaintext)
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
-        """The slots; a RangeError where the message is destroyed.
+        """The slots; a RangeError where the message is destroyed."""
+        return self.decrypt_with_error(ciphertext, log_scale)[0]
+
+    def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
+        """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed.
 
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
@@ -82,7 +86,7 @@ class OpenFHECryptor:
                 why="a value left the range that it was planned for",
                 hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
             )
-        return values
+        return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""
