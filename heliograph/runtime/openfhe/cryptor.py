@@ -73,7 +73,7 @@ class OpenFHECryptor:
             raise RangeError(
                 "the result cannot be decrypted: its error is larger than its message",
                 why="a value left the range that it was planned for (" + str(error).splitlines()[-1][-120:] + ")",
-                hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
+                hint="run heliograph.simulate on this input: it names the layer that overflows",
             ) from None
         plaintext.SetLength(self.ring.slots)
         values = np.array(plaintext.GetRealPackedValueArray(), dtype=np.float64)
@@ -84,7 +84,7 @@ class OpenFHECryptor:
             raise RangeError(
                 f"the result is no number that was computed: {largest:.3g} does not fit the modulus",
                 why="a value left the range that it was planned for",
-                hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
+                hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
         return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
