@@ -23,9 +23,7 @@ def extrema(error: np.ndarray) -> np.ndarray:
 
 
 # |x| on [-1, 1]: best errors of degree 2 (1/8, by hand: x^2 + 1/8) and of degrees 4, 6 and 8 (Varga and Carpenter, 1985).
-@pytest.mark.parametrize(
-    ("degree", "known"), [(2, 0.125), (4, 0.0676209), (6, 0.0459689), (8, 0.0346899)]
-)
+@pytest.mark.parametrize(("degree", "known"), [(2, 0.125), (4, 0.0676209), (6, 0.0459689), (8, 0.0346899)])
 def test_best_errors_of_the_absolute_value(degree: int, known: float) -> None:
     measured = fit(np.abs, -1.0, 1.0, degree).max_error
     assert measured == pytest.approx(known, rel=1.5e-2)
