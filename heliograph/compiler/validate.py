@@ -84,7 +84,16 @@ def check_ring(value: object) -> Ring:
 
 def check_layout(value: object, slots: int, what: str) -> Layout:
     """A layout from JSON that fits the slots and costs little to compute with."""
-    if not isinstance(value, Mapping) or set(value) != {"shape", "slots", "period", "shift", "gap", "width", "block"}:
+    if not isinstance(value, Mapping) or set(value) != {
+        "shape",
+        "slots",
+        "period",
+        "shift",
+        "gap",
+        "width",
+        "block",
+        "run",
+    }:
         raise refuse(f"the layout of {what} is malformed")
     shape = check_shape(value["shape"], what)
     whole(value["slots"], f"the slots of {what}", slots, slots)
@@ -96,6 +105,7 @@ def check_layout(value: object, slots: int, what: str) -> Layout:
         gap=whole(value["gap"], f"the gap of {what}", 1, slots),
         width=whole(value["width"], f"the row width of {what}", 0, MAX_ELEMENTS),
         block=whole(value["block"], f"the block of {what}", 0, MAX_ELEMENTS),
+        run=whole(value["run"], f"the run of {what}", 0, slots),
     )
     if slots % layout.period:
         raise refuse(f"the period of {what} does not divide the slots")

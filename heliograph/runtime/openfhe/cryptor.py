@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,11 @@ class OpenFHECryptor:
         return self.context.Encrypt(self._secret, plaintext)
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
-        """The slots; a RangeError where OpenFHE sees that the message is destroyed."""
+        """The slots; a RangeError where the message is destroyed.
+
+        OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
+        values of about sqrt(N) times what the modulus has room for, and we look for these.
+        """
         try:
             plaintext = self.context.Decrypt(self._secret, ciphertext)
         except RuntimeError as error:
@@ -68,7 +73,16 @@ class OpenFHECryptor:
             ) from None
         plaintext.SetLength(self.ring.slots)
         values = np.array(plaintext.GetRealPackedValueArray(), dtype=np.float64)
-        return np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale))
+        values = np.asarray(values * 2.0 ** (ciphertext.GetNoiseScaleDeg() * self.ring.scale_bits - log_scale))
+        log_modulus = sum(self.ring.log_primes[: self.ring.towers - ciphertext.GetLevel()])
+        largest = float(np.abs(values).max(initial=0.0))
+        if largest > 0 and math.log2(largest) + log_scale > log_modulus - 1:
+            raise RangeError(
+                f"the result is no number that was computed: {largest:.3g} does not fit the modulus",
+                why="a value left the range that it was planned for",
+                hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
+            )
+        return values
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""

@@ -59,9 +59,9 @@ class OpenFHEEvaluator:
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
         self._order = 2 * self.ring.ring_dim
         self._index = {node: i for i, node in enumerate(program.nodes)}
-        # Rotations of one value share its decomposition: how many are still to come, and the digits while they last.
+        # Rotations of one value share its decomposition: how many are still to come, and of which ciphertext.
         self._rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
-        self._digits: dict[int, tuple[Any, int]] = {}
+        self._digits: dict[int, tuple[Any, Any, int]] = {}
 
     def describe(self, value: Any) -> tuple[int, int]:
         return self.ring.levels - value.GetLevel(), value.NumberCiphertextElements()
@@ -195,11 +195,12 @@ class OpenFHEEvaluator:
         if self._rotations[source] < 2:
             return self._rotate(x, amount, level)
         key = self._index[source]
-        digits, left = self._digits.pop(key, (None, self._rotations[source]))
-        if digits is None:
-            digits = self._decompose(x, level)
+        of, digits, left = self._digits.pop(key, (None, None, self._rotations[source]))
+        # An evaluation that was broken off leaves digits of its own ciphertext behind.
+        if of is not x:
+            digits, left = self._decompose(x, level), self._rotations[source]
         if left > 1:
-            self._digits[key] = (digits, left - 1)
+            self._digits[key] = (x, digits, left - 1)
         return self._rotate(x, amount, level, digits)
 
     def _transform(self, node: Node, x: Any) -> Any:
