@@ -186,7 +186,9 @@ class Ring:
         # The primes lie on both sides of the power of two; what is far too much is not worth finding them.
         special_bits = self.special_for_security * SPECIAL_PRIME_BITS
         roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
-        return roughly <= limit + 0.05 * self.levels + 2 and sum(self.log_primes) + special_bits <= limit
+        if roughly > limit + 0.05 * self.levels + 2:
+            return False
+        return self.log_pq + special_bits - self.special * SPECIAL_PRIME_BITS <= limit
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""
