@@ -7,7 +7,7 @@ import time
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.bill import bill, with_output_ranges
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import dumper, linear_passes, polynomial_passes
+from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomial_passes
 from heliograph.compiler.planner import make_plan, sample_inputs
 from heliograph.compiler.report import Report
 from heliograph.errors import ProgramError
@@ -19,11 +19,12 @@ from heliograph.passes.calibrate import Calibrate
 _ERROR_SAMPLES = 64
 
 
-def compile(program: Program, options: Options | None = None) -> Artifact:
+def compile(program: Program, options: Options | None = None, *, watch: Watch | None = None) -> Artifact:
     """The artifact of a tensor program: polynomials, packing, levels, keys and order decided, and the bill.
 
     Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program and options
-    give the same artifact, byte for byte.
+    give the same artifact, byte for byte. `watch(name, program)` sees the program after each pass (compiler/explain.py has
+    one that explains).
     """
     options = options or Options()
     if program.stage is not Stage.TENSOR:
@@ -35,17 +36,19 @@ def compile(program: Program, options: Options | None = None) -> Artifact:
     dump = dumper(options.dump_ir)
     stages = {"tensor": str(program)}
 
-    def watch(name: str, made: Program) -> None:
+    def seen(name: str, made: Program) -> None:
         dump(name, made)
+        if watch is not None:
+            watch(name, made)
         stages[made.stage.value] = str(made)
 
-    fused = linear_passes(program, watch)
+    fused = linear_passes(program, seen)
     observed = Calibrate().run(fused)
-    polynomial = polynomial_passes(fused, options, watch, observed)
+    polynomial = polynomial_passes(fused, options, seen, observed)
     stages["tensor"] = str(program)
     samples = sample_inputs(program, _ERROR_SAMPLES)
     polynomial = with_output_ranges(polynomial, interpret_batch(polynomial, *samples))
-    plan = make_plan(polynomial, options, watch)
+    plan = make_plan(polynomial, options, seen)
     stages.pop("executable", None)
     report = Report(bill(program, fused, polynomial, plan, options, observed, samples))
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)

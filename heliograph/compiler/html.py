@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -24,7 +24,8 @@ body { margin: 0 auto; max-width: 1000px; padding: 28px 24px 80px; background: #
   font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 36px 0 10px; }
 p { margin: 6px 0; } .muted { color: #5c6b7a; }
-.badge { display: inline-block; padding: 2px 10px; border-radius: 10px; background: #e3f1e8; color: #1c5c3c; font-weight: 600; }
+.badge { display: inline-block; padding: 2px 10px; border-radius: 10px; background: #e3f1e8;
+  color: #1c5c3c; font-weight: 600; }
 .badge.bad { background: #b5452c; color: #fff; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 18px 0; }
 .tile { border: 1px solid #d8dee6; border-radius: 8px; padding: 10px 14px; }
@@ -36,7 +37,8 @@ th { color: #5c6b7a; font-weight: 600; } td.number, th.number { text-align: righ
 .box svg { display: block; } .plot { overflow-x: auto; } svg text { font-family: inherit; }
 .warn { border-left: 4px solid #d9822b; padding: 6px 14px; background: #fdf5ec; }
 .bar { display: flex; gap: 10px; align-items: center; margin: 8px 0; flex-wrap: wrap; }
-select, input, button { font: inherit; padding: 4px 10px; border: 1px solid #b9c4cf; border-radius: 6px; background: #fff; color: inherit; }
+select, input, button { font: inherit; padding: 4px 10px; border: 1px solid #b9c4cf; border-radius: 6px;
+  background: #fff; color: inherit; }
 input[type=search] { flex: 1; min-width: 200px; }
 pre { margin: 0; padding: 10px 14px; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; tab-size: 4; }
 nav a { margin-right: 16px; color: #2c6fbb; text-decoration: none; }
@@ -87,7 +89,7 @@ def _safe_json(value: Any) -> str:
     return text
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]], numbers: frozenset[int] = frozenset()) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: frozenset[int] = frozenset()) -> str:
     def cells(tag: str, row: tuple[str, ...]) -> str:
         return "".join(
             f"<{tag}{' class=number' if i in numbers else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
@@ -165,8 +167,8 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
     ])  # fmt: skip
     spent = [(str(levels_), place, layer) for place, layer, levels_ in depth.spent]
     savings = "".join(
-        f"<li>{escape(s['change'])}: depth {int(s['depth'])}, error of the polynomials {float(s['approximation_error']):.2g} "
-        f"instead of {float(v['approximation_error']):.2g}</li>"
+        f"<li>{escape(s['change'])}: depth {int(s['depth'])}, error of the polynomials "
+        f"{float(s['approximation_error']):.2g} instead of {float(v['approximation_error']):.2g}</li>"
         for s in v["savings"]
     )
     graph = (

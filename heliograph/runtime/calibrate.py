@@ -26,7 +26,7 @@ _RINGS = (
     Ring(14, 50, 40, 7, 4, None),
     Ring(15, 50, 40, 9, 3, None),
 )
-_REPEATS = 9
+_REPEATS = 15
 _COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
 
 

@@ -70,7 +70,7 @@ def flooding_std(predicted: Mapping[str, Any]) -> float:
     Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) give it for s bits of statistical security and r results that one
     key decrypts for strangers. The error is the predicted one with a margin, not a worst case.
     """
-    return float(predicted["scheme_error"]) * 2.0 ** sharing_cost_bits()
+    return float(predicted["scheme_error"]) * float(2.0 ** sharing_cost_bits())
 
 
 def flood(tensor: Array, name: str, predicted: Mapping[str, Any]) -> Array:
