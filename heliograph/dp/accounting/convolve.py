@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import fft
+from scipy.signal import lfilter
 
 from heliograph.dp.accounting.discretize import Lattice
 from heliograph.dp.pairs import UNIT, Array
@@ -26,8 +27,8 @@ MAX_LENGTH = 1 << 24
 # Relative error of one butterfly level in units of round-off: twiddle, product and sum give less than 5 for radix 2
 # and less than 4 per factor of two for the others; twice that.
 _BUTTERFLY_UNITS = 10.0
-_LOG_TAIL = -34.0
-"""log of the tilted mass that windows leave out on either side."""
+_MARGIN = 18.0
+"""log of the share of delta that a window may lose."""
 
 Terms = Sequence[tuple[Lattice, int]]
 
@@ -68,18 +69,24 @@ def tilted_moments(terms: Terms, theta: float) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """The transform of one tilted lattice law, kept as logarithm and angle so that counts multiply them."""
+    """The transform of one tilted lattice law, as logarithm and angle so that counts multiply them.
+
+    The law's largest node lies at index 0 and stands apart: only what the others add to 1 is transformed, and errs. The
+    power of a law that is nearly a point keeps its accuracy over millions of steps that way.
+    """
 
     log_size: Array
     angle: Array
-    size: Array
+    away: Array
+    """|transform - 1|, by which the two before are accurate."""
     error: float
-    """Absolute error of `size` and of the complex value behind it."""
+    """Absolute error of the complex value behind them."""
     log_weight: float
     """log of the number that the tilted masses were divided by."""
     relative: float
-    """Relative error of each tilted mass."""
-    offset: float
+    """Relative error of each tilted mass, and of their sum."""
+    origin: float
+    """The loss of index 0."""
     infinite: float
     total: float
     shift: float
@@ -87,26 +94,26 @@ class Spectrum:
 
 def spectrum(lattice: Lattice, theta: float, length: int) -> Spectrum:
     """The spectrum of a lattice law tilted by theta, on a circle of `length` nodes."""
-    losses = lattice.losses()
-    exponent = theta * losses
+    exponent = theta * lattice.losses()
     log_weight = cumulant(lattice, theta)
     weights = lattice.mass * np.exp(np.minimum(exponent - log_weight, 700.0))
-    size = -(-(lattice.mass.size + lattice.start % length) // length) * length
-    circle = np.zeros(size)
-    begin = lattice.start % length
-    circle[begin : begin + weights.size] = weights
-    folded = circle.reshape(-1, length).sum(axis=0)
-    values = fft.rfft(folded)
-    absolute = np.abs(values)
+    main = int(np.argmax(weights))
+    others = weights.copy()
+    others[main] = 0.0
+    folded = np.bincount((lattice.index - lattice.index[main]) % length, weights=others, minlength=length)
+    aside = float(others.sum())
+    total = float(weights[main]) + aside
+    away = (fft.rfft(folded) - aside) / total
     largest = float(np.abs(exponent).max(where=weights > 1e-25, initial=0.0))
+    log_size = 0.5 * np.log1p(np.maximum(2 * away.real + away.real**2 + away.imag**2, -1 + UNIT))
     return Spectrum(
-        np.log(np.maximum(absolute, 1e-300)),
-        np.angle(values),
-        absolute,
-        _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2) * 1.01,
-        log_weight,
-        UNIT * (16 + 3 * largest + 2 * abs(log_weight) + size / length),
-        lattice.offset,
+        log_size,
+        np.arctan2(away.imag, 1 + away.real),
+        np.abs(away),
+        _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2) * 1.01 * aside / total,
+        log_weight + math.log(total),
+        UNIT * (48 + 3 * largest + 2 * abs(log_weight) + lattice.mass.size / length),
+        lattice.offset + lattice.step * int(lattice.index[main]),
         lattice.infinite,
         float(lattice.mass.sum()),
         lattice.shift,
@@ -132,7 +139,8 @@ class Composed:
     infinite_below: float
     low: float
     high: float
-    """Below `low` and above `high` the tilted law has at most e^_LOG_TAIL of mass each."""
+    """Below `low` and above `high` the tilted law has at most e^-need of mass each."""
+    need: float
     shift: float
 
     @property
@@ -140,10 +148,28 @@ class Composed:
         """The length of the circle, as a loss."""
         return self.step * self.values.size
 
+    def likelihood(self, losses: Array, epsilon: float) -> Array:
+        """How much of delta at epsilon a unit of tilted mass at each loss of one step carries; to a factor.
+
+        For steering only: the law of one step less is taken to be that of all steps.
+        """
+        start = max(self.low, epsilon - self.width)
+        first = math.floor((start - self.origin) / self.step)
+        values = np.take(self.values, first + np.arange(self.values.size), mode="wrap")
+        values = np.maximum(values, 0.0)[::-1]
+        # Sum over s > e of P(s) e^(-theta (s - e)) (1 - e^(e - s)), a difference of two one-sided filters.
+        filtered = [lfilter([1.0], [1.0, -math.exp(-rate * self.step)], values) for rate in (self.theta, self.theta + 1)]
+        carried = np.maximum(filtered[0] - filtered[1], 0.0)[::-1]
+        place = (epsilon - losses - self.origin) / self.step - first
+        reached = np.interp(place, np.arange(carried.size), carried, left=0.0, right=0.0)
+        # Left of the window all of the law lies above epsilon: it carries what its lower end does, decaying.
+        fade = np.where(place < 0, np.exp(np.maximum(self.theta * self.step * np.minimum(place, 0.0), -700.0)), 0.0)
+        return np.asarray(reached + fade * float(carried[0]) + (self.entry_error + 1e-300) * 1e-3)
+
     def delta_at(self, epsilon: float) -> tuple[float, float, float]:
         """Lower and upper bounds on the lattice law's delta at epsilon (shift not applied), and -d delta / d epsilon."""
         theta, width = self.theta, self.width
-        reach = min(reach_of(theta), max(self.high - epsilon, 0.0) + self.step, width)
+        reach = min(self.need / max(theta, 1e-9), max(self.high - epsilon, 0.0) + self.step, width)
         first = math.floor((epsilon - self.origin) / self.step) + 1
         count = max(min(int(reach / self.step), self.values.size - 1), 1)
         index = np.arange(first, first + count)
@@ -163,7 +189,7 @@ class Composed:
         exponent = UNIT * (64 + 4 * abs(self.log_scale) + 4 * theta * abs(epsilon))
         relative = math.expm1(min(self.relative + (theta + 1) * place + exponent, 50.0))
         noise = self.entry_error * spread + place * slope
-        tail = math.exp(_LOG_TAIL)
+        tail = math.exp(-self.need)
         beyond_reach = tail if epsilon + reach >= self.high else 1.0
         beyond = math.exp(-theta * reach) * beyond_reach
         # Wrap-around: what lies a whole circle above the terms, or below them.
@@ -174,16 +200,11 @@ class Composed:
         return min(max(below, 0.0), 1.0), min(above, 1.0), factor * slope
 
 
-def reach_of(theta: float) -> float:
-    """How far above epsilon the terms of delta are summed: beyond, they are below 1e-17 of the first."""
-    return 40.0 / max(theta, 1e-9)
-
-
-def window(terms: Terms, theta: float, moments: tuple[float, float, float]) -> tuple[float, float]:
-    """Losses below and above which the composition tilted by theta has at most e^_LOG_TAIL of mass each."""
+def window(terms: Terms, theta: float, moments: tuple[float, float, float], need: float) -> tuple[float, float]:
+    """Losses below and above which the composition tilted by theta has at most e^-need of mass each."""
     base, mean, variance = moments
     spread = math.sqrt(max(variance, 1e-300))
-    need = -_LOG_TAIL + 1.0 + 1e-9 * abs(base)
+    need = need + 1e-3 + 1e-9 * abs(base)
     ends = []
     for sign in (-1.0, 1.0):
         # Chernoff: P(sign S > x) <= exp(K(theta + sign t) - K(theta) - sign t x), over t a few values around sqrt(2 need).
@@ -206,21 +227,23 @@ def window(terms: Terms, theta: float, moments: tuple[float, float, float]) -> t
     return ends[0], ends[1]
 
 
-def compose(terms: Terms, theta: float, epsilon: float, slack: float = 0.1) -> Composed:
-    """The composition of lattice laws of one step, tilted by theta, ready for epsilons around the one given.
+def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, slack: float = 0.1) -> Composed:
+    """The composition of lattice laws of one step, tilted by theta, for epsilons near the one given and delta near e^log_delta.
 
     Raises TooLongError where the window needs more than `MAX_LENGTH` nodes.
     """
     step = terms[0][0].step
-    low, high = window(terms, theta, tilted_moments(terms, theta))
-    length = length_for(step, theta, epsilon, low, high, slack)
+    moments = tilted_moments(terms, theta)
+    need = min(max(moments[0] - theta * epsilon - log_delta, 0.0), 22.0) + _MARGIN
+    low, high = window(terms, theta, moments, need)
+    length = length_for(step, theta, epsilon, low, high, need, slack)
     spectra = [(spectrum(lattice, theta, length), count) for lattice, count in terms]
-    return combine(spectra, step, theta, low, high, length)
+    return combine(spectra, step, theta, low, high, need, length)
 
 
-def length_for(step: float, theta: float, epsilon: float, low: float, high: float, slack: float) -> int:
+def length_for(step: float, theta: float, epsilon: float, low: float, high: float, need: float, slack: float) -> int:
     """The number of nodes on a circle on which wrap-around misses the terms of delta at epsilon."""
-    reach = min(reach_of(theta), max(high - epsilon, 0.0))
+    reach = min(need / max(theta, 1e-9), max(high - epsilon, 0.0))
     width = max(high - epsilon, epsilon + reach - low, reach) * (1 + slack) + 8 * step
     if not width / step < MAX_LENGTH:
         raise TooLongError
@@ -228,25 +251,27 @@ def length_for(step: float, theta: float, epsilon: float, low: float, high: floa
 
 
 def combine(
-    spectra: Sequence[tuple[Spectrum, int]], step: float, theta: float, low: float, high: float, length: int
+    spectra: Sequence[tuple[Spectrum, int]], step: float, theta: float, low: float, high: float, need: float, length: int
 ) -> Composed:
     """The composition from the spectra of its mechanisms and their counts."""
-    bound = np.zeros(spectra[0][0].size.size)
+    bound = np.zeros(spectra[0][0].away.size)
     for each, count in spectra:
-        bound += count * np.log(each.size + each.error)
+        bound += count * np.log(np.exp(each.log_size) + each.error + 4 * UNIT)
     # Where the product is below e^-55 it is nothing beside round-off.
     kept = np.flatnonzero(bound > -55.0)
     log_size, angle, drift, noise = (np.zeros(kept.size) for _ in range(4))
     log_scale = relative = origin = shift = 0.0
     log_total = log_finite = 0.0
     for each, count in spectra:
+        size = np.exp(each.log_size[kept])
         log_size += count * each.log_size[kept]
         angle += np.remainder(count * each.angle[kept], 2 * np.pi)
-        drift += count * np.log1p(each.error / np.maximum(each.size[kept], 1e-300))
-        noise += count * (np.abs(each.log_size[kept]) + np.abs(each.angle[kept]) + 1)
+        drift += count * np.log1p(each.error / np.maximum(size, 1e-300))
+        # The logarithm and the angle of 1 + z err by a few units of |z| / |1 + z|, their multiples by as much again.
+        noise += count * (np.abs(each.log_size[kept]) + np.abs(each.angle[kept]) + each.away[kept] / np.maximum(size, 1e-300))
         log_scale += count * each.log_weight
         relative += count * each.relative
-        origin += count * each.offset
+        origin += count * each.origin
         shift += count * each.shift
         total = each.total + each.infinite
         log_total += count * math.log(total)
@@ -254,7 +279,7 @@ def combine(
     size = np.exp(np.minimum(log_size, 50.0))
     product = np.zeros(bound.size, dtype=np.complex128)
     product[kept] = size * np.exp(1j * angle)
-    error = size * np.expm1(np.minimum(drift + 6 * UNIT * noise, 200.0)) + np.where(size > 0, 0.0, 1.0)
+    error = size * np.expm1(np.minimum(drift + 8 * UNIT * noise + 32 * UNIT, 200.0))
     values = fft.irfft(product, length)
     transform = _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2)
     entry = 2 * (float(error.sum()) + transform * float(size.sum())) / length + math.exp(-54.0)
@@ -262,4 +287,4 @@ def combine(
     # A law that was rounded up may hold a little more than one, one that was rounded down a little less.
     above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-300 if lost > 0 else 0.0)
     below = max(lost * math.exp(min(log_total, 0.0)) * (1 - 1e-9) - 1e-250, 0.0)
-    return Composed(step, values, theta, log_scale, origin, entry, relative, above, below, low, high, shift)
+    return Composed(step, values, theta, log_scale, origin, entry, relative, above, below, low, high, need, shift)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
 from heliograph.dp.pairs import UNIT, Array, Cells, Pair, Part
@@ -28,12 +29,13 @@ MAX_CELLS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """A discretized loss: `mass[i]` at `offset + step * (start + i)`, `infinite` at infinity, all moved by `shift`.
+    """A discretized loss: `mass[i]` at `offset + step * index[i]`, `infinite` at infinity, all moved by `shift`.
 
-    As a bound on a pair from above it may hold a little more than its mass, from below a little less.
+    As a bound on a pair from above it may hold a little more than its mass, from below a little less. The index rises
+    but may skip: nodes are left out where a wider gap costs nothing.
     """
 
-    start: int
+    index: npt.NDArray[np.int64]
     mass: Array
     step: float
     offset: float
@@ -42,42 +44,78 @@ class Lattice:
 
     def losses(self) -> Array:
         """The loss at each node, without the shift."""
-        return self.offset + self.step * (self.start + np.arange(self.mass.size))
+        return self.offset + self.step * self.index
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """Where nodes stand: multiples of `step`, as wide apart as `spacing` says at the losses `at` (nowhere below step)."""
+
+    step: float
+    at: Array | None = None
+    spacing: Array | None = None
+
+    def index(self, low: float, high: float, offset: float) -> npt.NDArray[np.int64]:
+        """The indices of the nodes from just below `low` to just above `high`."""
+        first = int(np.floor((low - offset) / self.step)) - 1
+        last = int(np.ceil((high - offset) / self.step)) + 1
+        if self.at is None or self.spacing is None:
+            if last - first >= MAX_CELLS:
+                raise TooFineError
+            return np.arange(first, last + 1)
+        inside = (self.at > low) & (self.at < high)
+        at = np.concatenate(([low - 2 * self.step], self.at[inside], [high + 2 * self.step]))
+        spacing = np.interp(at, self.at, self.spacing)
+        # Nodes per length is 1 / spacing; its integral numbers them.
+        number = np.concatenate(([0.0], np.cumsum(np.diff(at) / np.minimum(spacing[:-1], spacing[1:]))))
+        if number[-1] >= MAX_CELLS:
+            raise TooFineError
+        places = np.interp(np.arange(0.0, number[-1]), number, at)
+        chosen = np.round((places - offset) / self.step).astype(np.int64)
+        chosen = np.unique(np.clip(chosen, first, last))
+        return np.unique(np.concatenate(([first], chosen, [last])))
 
 
 class TooFineError(Exception):
     """The mesh would need more nodes than `MAX_CELLS`."""
 
 
-def pessimistic(pair: Pair, step: float, offset: float, log_tail: float) -> Lattice:
+def _nodes(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> npt.NDArray[np.int64]:
+    low, high = _span(pair, log_tail)
+    index = mesh.index(low, high, offset)
+    if pair.atoms.loss.size:
+        below = np.floor((pair.atoms.loss - offset) / mesh.step).astype(np.int64)
+        # Each atom has its own two nodes, and one to spare for a rounding.
+        index = np.unique(np.concatenate((index, below - 1, below, below + 1, below + 2)))
+    if index.size > MAX_CELLS:
+        raise TooFineError
+    return index
+
+
+def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Lattice:
     """A lattice law whose delta is at least the pair's, at every epsilon and in every composition.
 
     About e^log_tail of A's mass at the top is given infinite loss.
     """
-    low, high = _span(pair, log_tail)
-    first = int(np.floor((low - offset) / step)) - 1
-    last = int(np.ceil((high - offset) / step)) + 1
-    count = last - first + 1
-    if count > MAX_CELLS:
-        raise TooFineError
-    nodes = offset + step * (first + np.arange(count))
-    mass = np.zeros(count)
+    step = mesh.step
+    index = _nodes(pair, mesh, offset, log_tail)
+    nodes = offset + step * index
+    mass = np.zeros(index.size)
     infinite = pair.infinite
     shift = 0.0
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 + pair.atoms.relative_error)
-        below = np.clip(np.floor((loss - offset) / step).astype(np.int64) - first, 0, count - 2)
-        gap = loss - nodes[below]
-        up = -np.expm1(-np.clip(gap, 0.0, step)) / -np.expm1(-step)
         # A gap of a rounding is no gap: an atom that belongs on a node stays on it.
         noise = 64 * UNIT * (1 + np.abs(loss))
-        up = np.where(gap <= noise, 0.0, np.where(gap >= step - noise, 1.0, np.minimum(up * (1 + 16 * UNIT), 1.0)))
-        mass += np.bincount(below + 1, weights=a * up, minlength=count)
-        mass += np.bincount(below, weights=a * (1 - up), minlength=count)
+        below = np.searchsorted(index, np.floor((loss - offset + noise) / step).astype(np.int64))
+        gap = loss - nodes[below]
+        up = np.expm1(-np.clip(gap, 0.0, step)) / np.expm1(-step)
+        up = np.where(gap <= noise, 0.0, np.minimum(up * (1 + 16 * UNIT), 1.0))
+        mass += np.bincount(below + 1, weights=a * up, minlength=index.size)
+        mass += np.bincount(below, weights=a * (1 - up), minlength=index.size)
         shift = 2 * float(noise.max())
     if pair.part is not None:
-        x = pair.part.edge(nodes)
-        cells = pair.part.cells(np.concatenate(([-np.inf], x, [np.inf])))
+        cells = pair.part.cells(np.concatenate(([-np.inf], pair.part.edge(nodes), [np.inf])))
         error = pair.part.edge_error(float(np.abs(nodes).max()))
         total = cells.a + cells.a_error
         # Below the first node: rounded up to it. Above the last: infinite.
@@ -88,38 +126,33 @@ def pessimistic(pair: Pair, step: float, offset: float, log_tail: float) -> Latt
             scale = np.exp(nodes[:-1])
             excess = a - scale * b
             slack = cells.a_error[1:-1] + scale * cells.b_error[1:-1] + (4 * error + 8 * UNIT) * (a + scale * b)
-            up_mass = (excess + slack) / -np.expm1(-step) * (1 + 16 * UNIT)
+            up_mass = (excess + slack) / -np.expm1(-np.diff(nodes)) * (1 + 16 * UNIT)
         # Where B has underflowed the cell goes to its upper end: only first order, but above.
         up_mass = np.where(np.isfinite(up_mass), np.clip(up_mass, 0.0, total[1:-1]), total[1:-1])
         mass[1:] += up_mass
         mass[:-1] += total[1:-1] - up_mass
         shift += error
-    return Lattice(first, mass, step, offset, min(infinite, 1.0), shift)
+    return Lattice(index, mass, step, offset, min(infinite, 1.0), shift)
 
 
-def optimistic(pair: Pair, step: float, offset: float, log_tail: float) -> Lattice:
+def optimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float, spare: float = 0.0) -> Lattice:
     """A lattice law whose delta is at most the pair's, at every epsilon and in every composition.
 
-    Its total mass is at most one; what is missing has loss minus infinity.
+    Its total mass is at most one; what is missing has loss minus infinity. A shift of up to `spare` counts as nothing.
     """
-    low, high = _span(pair, log_tail)
-    first = int(np.floor((low - offset) / step)) - 1
-    last = int(np.ceil((high - offset) / step)) + 1
-    count = last - first + 1
-    if count > MAX_CELLS:
-        raise TooFineError
-    mass = np.zeros(count)
+    step = mesh.step
+    index = _nodes(pair, mesh, offset, log_tail)
+    mass = np.zeros(index.size)
     shift = 0.0
     if pair.part is not None:
-        mass, shift = _merged(pair.part, first, count, step, offset)
+        mass, shift = _merged(pair.part, offset + step * index, step, spare)
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 - pair.atoms.relative_error)
         noise = 64 * UNIT * (1 + np.abs(loss))
-        below = np.floor((loss - offset + noise) / step).astype(np.int64) - first
-        inside = below >= 0
-        mass += np.bincount(np.minimum(below[inside], count - 1), weights=a[inside], minlength=count)
+        below = np.searchsorted(index, np.floor((loss - offset + noise) / step).astype(np.int64))
+        mass += np.bincount(below, weights=a, minlength=index.size)
         shift += 2 * float(noise.max())
-    return Lattice(first, mass, step, offset, pair.infinite * (1 - 1e-12), -shift)
+    return Lattice(index, mass, step, offset, pair.infinite * (1 - 1e-12), -shift)
 
 
 def offset_for(pair: Pair, step: float) -> float:
@@ -173,7 +206,7 @@ def _span(pair: Pair, log_tail: float) -> tuple[float, float]:
     return min(lows), max(highs)
 
 
-def _merged(part: Part, first: int, count: int, step: float, offset: float) -> tuple[Array, float]:
+def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array, float]:
     """Masses per node of the merged outcomes, and the shift down that makes them a lower bound.
 
     Outcomes in the gap between nodes i and i + 1 raise the ratio A/B of node i by an excess u, or lower that of node
@@ -183,7 +216,7 @@ def _merged(part: Part, first: int, count: int, step: float, offset: float) -> t
     rule (halves to their nearer nodes) would give on either side, each gap is solved by itself, a 2 x 2 system, and the
     price against the best ends is of third order in the step.
     """
-    nodes = offset + step * (first + np.arange(count))
+    count = nodes.size
     halves = _halves(part, nodes)
     cells, (a1, a2), (b1, b2) = halves.cells, halves.a, halves.b
     alpha, beta = halves.alpha, halves.beta
@@ -216,17 +249,29 @@ def _merged(part: Part, first: int, count: int, step: float, offset: float) -> t
     merged[1:] = np.maximum(merged[1:], nodes[:-1] - error)
     merged[0] = max(merged[0], nodes[0] - error)
     miss = nodes - merged + 16 * UNIT * (1 + np.abs(nodes))
-    # Nodes that are missed by a rounding move the whole lattice by it; the mass of others falls to the node below.
-    allowed = step * 1e-6
-    shift = float(miss.max(where=miss <= allowed, initial=0.0))
-    down = np.flatnonzero(miss > shift)
-    shift += error
+    # A node that is missed moves the whole lattice down by the miss, or lets its mass fall to the node below.
+    gaps = np.diff(nodes, prepend=nodes[0] - step)
+    shift = _cheapest_shift(miss, a_sure * gaps, spare)
     mass = a_sure
-    for i in down:  # rising order: what falls is not moved twice
+    for i in np.flatnonzero(miss > shift):  # rising order: what falls is not moved twice
         if i > 0:
             mass[i - 1] += mass[i]
         mass[i] = 0.0
-    return mass, shift
+    return mass, shift + error
+
+
+def _cheapest_shift(miss: Array, fall: Array, spare: float) -> float:
+    """The shift s that minimises s plus the `fall` of all nodes that miss by more than s; no less than `spare` allows.
+
+    The fall of a tail is small in mass but may be all that delta depends on, hence the spare.
+    """
+    least = float(miss.max(where=miss <= spare, initial=0.0))
+    late = miss > least
+    order = np.argsort(miss[late])
+    rising, falls = miss[late][order], fall[late][order]
+    price = np.concatenate(([least], rising)) + np.concatenate((np.cumsum(falls[::-1])[::-1], [0.0]))
+    best = int(np.argmin(price))
+    return least if best == 0 else float(rising[best - 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,9 +303,7 @@ def _halves(part: Part, nodes: Array) -> _Halves:
     lost = ~np.isfinite(u1 + u2 + v1 + v2)
     for array in (u1, u2, v1, v2):
         array[lost] = 0.0
-    phi = np.zeros(count)
-    phi[1:-1] = np.minimum(np.maximum(v2[:-1], u1[1:]), np.minimum(u1[1:] + u2[1:], v1[:-1] + v2[:-1]))
-    phi[-1] = min(float(v2[-1]), above if np.isfinite(above) else 0.0)
+    phi = _fluxes(u1, u2, v1, v2, above if np.isfinite(above) else 0.0)
     alpha, beta = _split(u1, u2, v1, v2, phi[:-1], phi[1:])
     excess = alpha * u1 + beta * u2
     deficit = (1 - alpha) * v1 + (1 - beta) * v2
@@ -275,6 +318,26 @@ def _price(part: Part, first: int, count: int, step: float, offset: float) -> fl
     mass = halves.a[0] + halves.a[1]
     fallen = balance < -1e-7 * step * mass[1:]
     return float(np.abs(balance).sum() + step * mass[1:][fallen].sum())
+
+
+def _fluxes(u1: Array, u2: Array, v1: Array, v2: Array, above: float) -> Array:
+    """The flux of each node: what its excess from the right and its deficit from the left are both to be.
+
+    The plain rule would give u1 on the right and v2 on the left; the larger suits both. Where they differ much (gaps
+    widen, the density is steep) the flux stays near the smaller, and the far end of the poorer served gap takes the rest.
+    """
+    phi = np.zeros(u1.size + 1)
+    left, right = v2[:-1], u1[1:]
+    phi[1:-1] = np.minimum(np.maximum(left, right), 2 * np.minimum(left, right))
+    phi[-1] = min(float(v2[-1]), above)
+    short_left = np.maximum(u1[1:] - phi[1:-1], 0.0)  # of the gap to the right of each inner node
+    short_right = np.maximum(v2[:-1] - phi[1:-1], 0.0)
+    more = np.zeros_like(phi)
+    more[2:] = np.where(short_left > 0, v2[1:] + short_left * _ratio(v1[1:], u1[1:]), 0.0)
+    more[:-2] = np.maximum(more[:-2], np.where(short_right > 0, u1[:-1] + short_right * _ratio(u2[:-1], v2[:-1]), 0.0))
+    phi[1:-1] = np.maximum(phi[1:-1], more[1:-1])
+    phi[1:-1] = np.minimum(phi[1:-1], np.minimum(u1[1:] + u2[1:], v1[:-1] + v2[:-1]))
+    return phi
 
 
 def _split(u1: Array, u2: Array, v1: Array, v2: Array, want_u: Array, want_v: Array) -> tuple[Array, Array]:
