@@ -328,7 +328,7 @@ def _discrete_gaussian_pair(sigma: float, sensitivity: int) -> Pair:
     loss = (2 * x * sensitivity - sensitivity**2) / (2 * sigma**2)
     heavy = a > -700
     mass = np.exp(a[heavy])
-    return Pair(Atoms(loss[heavy], mass, 1e-13), None, 1e-280)
+    return Pair(Atoms(loss[heavy], mass, 2e-13), None, 0.0, 1e-280)
 
 
 @lru_cache(maxsize=64)

@@ -90,6 +90,8 @@ class Pair:
     part: Part | None
     infinite: float = 0.0
     """Mass of A where B has none."""
+    unsure: float = 0.0
+    """Mass of A of which nothing is known: infinite loss in upper bounds, none in lower ones."""
 
 
 def _clean(x: Array) -> Array:

@@ -101,7 +101,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
     index = _nodes(pair, mesh, offset, log_tail)
     nodes = offset + step * index
     mass = np.zeros(index.size)
-    infinite = pair.infinite
+    infinite = pair.infinite + pair.unsure
     shift = 0.0
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 + pair.atoms.relative_error)

@@ -26,8 +26,8 @@ from heliograph.dp.mechanisms import Direction
 from heliograph.dp.pairs import Array, Pair
 from heliograph.errors import PlanningError, ProgramError
 
-_MOST_NODES = 1 << 25
-_FINE = 8
+_MOST_NODES = 1 << 23
+_FINE = 2
 """Sub-cells per cell when the mean of a variable is taken."""
 
 
@@ -35,7 +35,7 @@ _FINE = 8
 class PrivacyRandomVariables:
     """The paper's accountant; `eps_error` is half the width of its bracket, `delta_share` its delta_error over delta."""
 
-    eps_error: float = 0.01
+    eps_error: float = 0.02
     delta_share: float = 1e-3
 
     name = "prv"
@@ -88,7 +88,7 @@ class PrivacyRandomVariables:
         )
         if not math.isfinite(reach):
             raise PlanningError("the method prv found no finite window", where="method prv", hint="use the method pld")
-        half = math.ceil(reach / step)
+        half = fft.next_fast_len(math.ceil(reach / step), real=True)
         if 2 * half > _MOST_NODES:
             raise ProgramError(
                 f"the method prv needs {2 * half:,} nodes",
