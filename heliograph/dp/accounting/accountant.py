@@ -124,10 +124,11 @@ def _ask(
     tolerance: Tolerance,
     neighboring: Neighboring,
 ) -> Bracket:
-    started = time.perf_counter()
     if not tolerance.absolute >= 0 or not tolerance.relative >= 0 or not tolerance.delta_share > 0:
         raise ProgramError("a tolerance must not be negative", where="tolerance")
     chosen = accountant(method) if isinstance(method, str) else method
+    # From here on it is work; before, it may have been the first import of a method.
+    started = time.perf_counter()
     asked = Composition.of(composition)
     simple = asked.under(neighboring).simplified()
     directions: dict[Direction, Estimate] = {}
