@@ -145,7 +145,9 @@ def peer_dp_accounting(composition: Composition, delta: float) -> tuple[float | 
             else:
                 from dp_accounting.pld import common
 
-                each = pld.from_privacy_parameters(common.DifferentialPrivacyParameters(mechanism.epsilon, mechanism.delta))
+                each = pld.from_privacy_parameters(
+                    common.DifferentialPrivacyParameters(mechanism.epsilon, mechanism.delta)
+                )
             each = each.self_compose(count)
             whole = each if whole is None else whole.compose(each)
         ends.append(float(whole.get_epsilon_for_delta(delta)))
@@ -218,7 +220,11 @@ def delta_50_digits(p: float, multiplier: float, steps: int, at: float, remove: 
         side = mpf(10) ** -4
         spread = mpmath.sqrt(
             steps
-            * (log_moment(theta + side, nodes, logs, step) - 2 * centre + log_moment(theta - side, nodes, logs, step)).real
+            * (
+                log_moment(theta + side, nodes, logs, step)
+                - 2 * centre
+                + log_moment(theta - side, nodes, logs, step)
+            ).real
             / side**2
         )
         eta = 2 * mpmath.pi / (24 * spread) / detail
@@ -271,7 +277,11 @@ def mixtures() -> list[tuple[str, Composition, float]]:
             step * 1000 + Laplace(0.1) * 5 + Gaussian(5) * 3 + Approximate(0.1, 1e-8) * 20,
             1e-5,
         ),
-        ("two rates", step * 1000 + SampledGaussian(0.004, 0.8) * 2000 + Laplace(0.1) * 5 + Gaussian(5) * 3, 1e-5),
+        (
+            "two rates",
+            step * 1000 + SampledGaussian(0.004, 0.8) * 2000 + Laplace(0.1) * 5 + Gaussian(5) * 3,
+            1e-5,
+        ),
         ("epochs", step * 2000 + SampledGaussian(0.02, 1.2) * 2000 + Gaussian(20) * 40, 1e-6),
     ]
 
@@ -290,7 +300,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=None, help="where accounting.json goes")
     parser.add_argument("--quick", action="store_true", help="a small grid")
-    parser.add_argument("--limit", type=float, default=20.0, help="seconds a peer may take on one composition")
+    parser.add_argument(
+        "--limit", type=float, default=20.0, help="seconds a peer may take on one composition"
+    )
     options = parser.parse_args()
     load = os.getloadavg()[0]
     mark = " (above 0.5: times are not to be trusted)" if load > 0.5 else ""
@@ -310,7 +322,10 @@ def main() -> None:
     print("\n## Ours on the full grid, default tolerance")
     grid = list(
         itertools.product(
-            (1e-4, 1e-3, 0.01, 0.05, 0.2), (0.5, 1.0, 4.0, 10.0), (1, 100, 1000, 10_000, 100_000), (1e-5, 1e-8, 1e-12)
+            (1e-4, 1e-3, 0.01, 0.05, 0.2),
+            (0.5, 1.0, 4.0, 10.0),
+            (1, 100, 1000, 10_000, 100_000),
+            (1e-5, 1e-8, 1e-12),
         )
     )
     if options.quick:
@@ -358,13 +373,17 @@ def main() -> None:
         for label, composition, delta in entries:
             best = ours(composition, delta)
             coarse = ours(composition, delta, 0.02)
-            print(f"{label}: ours {shown(best)} width {best.width:.1e} by {best.note}; at width 0.02 {coarse.seconds:.4f}s")
+            print(
+                f"{label}: ours {shown(best)} width {best.width:.1e} by {best.note}; at width 0.02 {coarse.seconds:.4f}s"
+            )
             record: dict[str, Any] = {"composition": label, "ours": vars(best), "ours at 0.02": vars(coarse)}
             for name, call in peers.items():
                 found = timed(lambda call=call, c=composition, d=delta: call(c, d), options.limit)  # type: ignore[misc]
                 verdict = ""
                 low, high = best.lower or 0.0, best.upper or math.inf
-                apart = (found.upper is not None and found.upper < low) or (found.lower is not None and found.lower > high)
+                apart = (found.upper is not None and found.upper < low) or (
+                    found.lower is not None and found.lower > high
+                )
                 if apart:
                     verdict = judged(composition, delta, found, best)
                 if name == "prv-accountant" and (found.upper is not None or "time limit" in found.note):

@@ -59,7 +59,9 @@ class _Whole(click.ParamType):
 
 _NUMBER = _Number()
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_method = click.option("--method", default="auto", show_default=True, help="auto, pld, exact, inversion, prv, rdp, gdp.")
+_method = click.option(
+    "--method", default="auto", show_default=True, help="auto, pld, exact, inversion, prv, rdp, gdp."
+)
 _neighbors = click.option(
     "--neighbors",
     "neighboring",
@@ -81,7 +83,9 @@ def _tolerance_option(text: str) -> Callable[[Command], Command]:
 @_tolerance_option("Width of the bracket (default: the larger of 1e-3 and 1e-4 of epsilon).")
 @_neighbors
 @_as_json
-def epsilon(expr: str, delta: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool) -> None:
+def epsilon(
+    expr: str, delta: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool
+) -> None:
     """Epsilon of a composition at a delta, between proved bounds."""
     from heliograph.dp import accounting
 
@@ -93,18 +97,25 @@ def epsilon(expr: str, delta: float, method: str, tolerance: float | None, neigh
 
 @dp.command()
 @click.argument("expr")
-@click.option("--epsilon", "epsilon_", type=_NUMBER, required=True, help="The epsilon at which delta is wanted.")
+@click.option(
+    "--epsilon", "epsilon_", type=_NUMBER, required=True, help="The epsilon at which delta is wanted."
+)
 @_method
 @_tolerance_option("Width of the bracket as a share of delta (default 0.01).")
 @_neighbors
 @_as_json
-def delta(expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool) -> None:
+def delta(
+    expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool
+) -> None:
     """Delta of a composition at an epsilon, between proved bounds."""
     from heliograph.dp import accounting
     from heliograph.dp.accounting import Tolerance
 
     width = Tolerance() if tolerance is None else Tolerance(delta_share=_checked_tolerance(tolerance))
-    _print(accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring), as_json)
+    _print(
+        accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring),
+        as_json,
+    )
 
 
 @dp.command()
@@ -147,7 +158,11 @@ def noise(p: float, steps: int, epsilon_: float, delta: float, besides: str | No
         return
     click.echo(f"noise multiplier {found.value:.6g}")
     _print(found.bracket, False)
-    click.echo("0.1 % less noise is proved not to be enough" if found.tight else "not shown to be within 0.1 % of the best")
+    click.echo(
+        "0.1 % less noise is proved not to be enough"
+        if found.tight
+        else "not shown to be within 0.1 % of the best"
+    )
 
 
 @dp.command()
@@ -199,8 +214,12 @@ def compare(expr: str, delta: float, tolerance: float | None, as_json: bool) -> 
 
 @dp.command()
 @click.argument("expr")
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where the picture goes.")
-@click.option("--from", "smallest", type=_NUMBER, default=1e-12, show_default=True, help="The smallest delta.")
+@click.option(
+    "--png", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where the picture goes."
+)
+@click.option(
+    "--from", "smallest", type=_NUMBER, default=1e-12, show_default=True, help="The smallest delta."
+)
 @click.option("--to", "largest", type=_NUMBER, default=1e-2, show_default=True, help="The largest delta.")
 @click.option("--points", type=click.IntRange(2, 200), default=25, show_default=True)
 @_as_json
@@ -222,7 +241,12 @@ def curve(expr: str, png: Path, smallest: float, largest: float, points: int, as
     brackets = epsilon_curve(composition, deltas)
     draw_epsilon_curve(brackets, png, composition.text())
     rows = [
-        {"delta": d, "lower": json_number(b.lower), "estimate": json_number(b.estimate), "upper": json_number(b.upper)}
+        {
+            "delta": d,
+            "lower": json_number(b.lower),
+            "estimate": json_number(b.estimate),
+            "upper": json_number(b.upper),
+        }
         for d, b in zip(deltas, brackets, strict=True)
     ]
     if as_json:
@@ -275,6 +299,8 @@ def _print(bracket: Bracket, as_json: bool) -> None:
     for name, (low, high) in row["directions"].items():
         click.echo(f"  {name}: [{_shown(low)}, {_shown(high)}]")
     kind = "proved" if bracket.proved else "not proved"
-    click.echo(f"  method {bracket.method} ({kind}), neighbours by {bracket.neighboring}, {1000 * bracket.seconds:.1f} ms")
+    click.echo(
+        f"  method {bracket.method} ({kind}), neighbours by {bracket.neighboring}, {1000 * bracket.seconds:.1f} ms"
+    )
     if bracket.reason:
         click.echo(f"  {bracket.reason}")

@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, Neighboring, SampledGaussian, SampledLaplace
+from heliograph.dp.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Neighboring,
+    SampledGaussian,
+    SampledLaplace,
+)
 from heliograph.errors import ProgramError
 
 MAX_STEPS = 10**9
@@ -74,7 +81,9 @@ class Composition:
             return self
         if neighboring != "replace":
             raise ProgramError(
-                f"no neighbouring relation {neighboring!r}", where="neighboring", hint="use add_remove or replace"
+                f"no neighbouring relation {neighboring!r}",
+                where="neighboring",
+                hint="use add_remove or replace",
             )
         return Composition(tuple((mechanism.replaced(), count) for mechanism, count in self.items))
 

@@ -35,13 +35,19 @@ class Table(Mechanism):
                 raise ProgramError(f"{name} must be probabilities in [0, 1]", where=self.name)
             if abs(math.fsum(values) - 1.0) > 1e-9:
                 raise ProgramError(
-                    f"{name} sums to {math.fsum(values)!r}", where=self.name, why="probabilities sum to 1 (to 1e-9)"
+                    f"{name} sums to {math.fsum(values)!r}",
+                    where=self.name,
+                    why="probabilities sum to 1 (to 1e-9)",
                 )
         if len(self.upper) != len(self.lower):
             raise ProgramError("upper and lower must have the same length", where=self.name)
 
     def pair(self, direction: Direction) -> Pair:
-        return _table_pair(self.upper, self.lower) if direction == "remove" else _table_pair(self.lower, self.upper)
+        return (
+            _table_pair(self.upper, self.lower)
+            if direction == "remove"
+            else _table_pair(self.lower, self.upper)
+        )
 
     def text(self) -> str:
         return f"table(upper={list(self.upper)!r}, lower={list(self.lower)!r})"
@@ -52,7 +58,9 @@ def _table_pair(a: tuple[float, ...], b: tuple[float, ...]) -> Pair:
     with np.errstate(divide="ignore"):
         # Normalised: a table is given in decimal, its sum is 1 to 1e-9 only.
         return atomic_pair(
-            np.log(np.array(a) / math.fsum(a)), np.log(np.array(b) / math.fsum(b)), relative_error=1e-14 * len(a)
+            np.log(np.array(a) / math.fsum(a)),
+            np.log(np.array(b) / math.fsum(b)),
+            relative_error=1e-14 * len(a),
         )
 
 
@@ -84,7 +92,11 @@ class Densities(Mechanism):
 
     def pair(self, direction: Direction) -> Pair:
         if direction not in self._pairs:
-            logs = (self.log_upper, self.log_lower) if direction == "remove" else (self.log_lower, self.log_upper)
+            logs = (
+                (self.log_upper, self.log_lower)
+                if direction == "remove"
+                else (self.log_lower, self.log_upper)
+            )
             self._pairs[direction] = _density_pair(*logs, np.asarray(self.points), self.tail_mass)
         return self._pairs[direction]
 
@@ -166,7 +178,9 @@ class DensityPart:
             mass, error = _masses(log_density, merged) if merged.size > 1 else (np.zeros(1), np.zeros(1))
             mass, error = np.append(mass, 0.0), np.append(error, 0.0)
             for values in (mass, error):
-                sums.append(np.where(empty, 0.0, np.add.reduceat(values, np.minimum(starts, values.size - 1))))
+                sums.append(
+                    np.where(empty, 0.0, np.add.reduceat(values, np.minimum(starts, values.size - 1)))
+                )
         # The last sum runs to the end of the merged points, which is the end of x.
         return Cells(sums[0], sums[2], sums[1], sums[3])
 

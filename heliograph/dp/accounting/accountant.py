@@ -22,11 +22,15 @@ class Accountant(Protocol):
     remark: str
     """What a reader must know about its numbers."""
 
-    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
+    def epsilon(
+        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
+    ) -> Estimate:
         """Epsilon at delta. Raises ProgramError (or UnsupportedError) where the method does not apply."""
         ...
 
-    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
+    def delta(
+        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
+    ) -> Estimate:
         """Delta at epsilon. Raises ProgramError (or UnsupportedError) where the method does not apply."""
         ...
 
@@ -103,7 +107,9 @@ def check_delta(value: float) -> None:
             hint="use a delta well below 1 / (number of records), such as 1e-6",
         )
     if value < 1e-300:
-        raise ProgramError(f"delta = {value!r} is too small", where="delta", why="below 1e-300 a double has no accuracy")
+        raise ProgramError(
+            f"delta = {value!r} is too small", where="delta", why="below 1e-300 a double has no accuracy"
+        )
 
 
 def check_epsilon(value: float) -> None:
@@ -150,7 +156,11 @@ def _ask(
     if quantity == "epsilon" and upper is not None and math.isinf(upper):
         reason = infinite_reason(simple, given)
     width = math.inf if lower is None or upper is None else 0.0 if lower == upper else upper - lower
-    allowed = tolerance.for_epsilon(lower or 0.0) if quantity == "epsilon" else tolerance.delta_share * (lower or 0.0)
+    allowed = (
+        tolerance.for_epsilon(lower or 0.0)
+        if quantity == "epsilon"
+        else tolerance.delta_share * (lower or 0.0)
+    )
     reached = width <= max(allowed, 1e-300)
     if chosen.proved and not reached and not reason:
         reason = f"the tolerance was not reached: the bracket is {width:.3g} wide"

@@ -21,7 +21,9 @@ class Auto:
     def __init__(self) -> None:
         self.used = ""
 
-    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
+    def epsilon(
+        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
+    ) -> Estimate:
         """Epsilon at delta by the first method that is proved and within the tolerance."""
         for method in (Exact(), Inversion(least_steps=20_000)):
             if not method.suits(composition):
@@ -31,13 +33,17 @@ class Auto:
             except ProgramError:
                 continue
             if found.lower is not None and found.upper is not None:
-                if found.upper == found.lower or found.upper - found.lower <= tolerance.for_epsilon(found.lower):
+                if found.upper == found.lower or found.upper - found.lower <= tolerance.for_epsilon(
+                    found.lower
+                ):
                     self._note(method.name)
                     return found
         self._note("pld")
         return LossDistribution().epsilon(composition, direction, delta, tolerance)
 
-    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
+    def delta(
+        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
+    ) -> Estimate:
         """Delta at epsilon by the first method that is proved and within the tolerance."""
         for method in (Exact(), Inversion(least_steps=20_000)):
             if not method.suits(composition):

@@ -48,7 +48,9 @@ class TradeOff:
     estimate: tuple[float, ...]
 
 
-def trade_off(composition: Composition | Mechanism, false_positive_rates: Sequence[float], points: int = 24) -> TradeOff:
+def trade_off(
+    composition: Composition | Mechanism, false_positive_rates: Sequence[float], points: int = 24
+) -> TradeOff:
     """The least false-negative rate at each false-positive rate: max over epsilon of 1 - delta - e^epsilon fpr and of
     e^-epsilon (1 - delta - fpr) (Dong, Roth, Su 2019, proposition 2.12); any grid of epsilons gives a bound."""
     rates = np.asarray(false_positive_rates, dtype=np.float64)

@@ -125,7 +125,9 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
         with np.errstate(over="ignore", invalid="ignore"):
             scale = np.exp(nodes[:-1])
             excess = a - scale * b
-            slack = cells.a_error[1:-1] + scale * cells.b_error[1:-1] + (4 * error + 8 * UNIT) * (a + scale * b)
+            slack = (
+                cells.a_error[1:-1] + scale * cells.b_error[1:-1] + (4 * error + 8 * UNIT) * (a + scale * b)
+            )
             up_mass = (excess + slack) / -np.expm1(-np.diff(nodes)) * (1 + 16 * UNIT)
         # Where B has underflowed the cell goes to its upper end: only first order, but above.
         up_mass = np.where(np.isfinite(up_mass), np.clip(up_mass, 0.0, total[1:-1]), total[1:-1])
@@ -185,7 +187,10 @@ def merging_offset(pair: Pair, step: float) -> float:
     if prices[best] > max(prices) - 0.05 * step * step:
         return plain
     found = minimize_scalar(
-        price, bounds=(phases[best] - step / 12, phases[best] + step / 12), method="bounded", options={"xatol": step * 1e-6}
+        price,
+        bounds=(phases[best] - step / 12, phases[best] + step / 12),
+        method="bounded",
+        options={"xatol": step * 1e-6},
     )
     offset = float(found.x) if found.fun < prices[best] else float(phases[best])
     return float(np.remainder(offset, step))
@@ -334,7 +339,9 @@ def _fluxes(u1: Array, u2: Array, v1: Array, v2: Array, above: float) -> Array:
     short_right = np.maximum(v2[:-1] - phi[1:-1], 0.0)
     more = np.zeros_like(phi)
     more[2:] = np.where(short_left > 0, v2[1:] + short_left * _ratio(v1[1:], u1[1:]), 0.0)
-    more[:-2] = np.maximum(more[:-2], np.where(short_right > 0, u1[:-1] + short_right * _ratio(u2[:-1], v2[:-1]), 0.0))
+    more[:-2] = np.maximum(
+        more[:-2], np.where(short_right > 0, u1[:-1] + short_right * _ratio(u2[:-1], v2[:-1]), 0.0)
+    )
     phi[1:-1] = np.maximum(phi[1:-1], more[1:-1])
     phi[1:-1] = np.minimum(phi[1:-1], np.minimum(u1[1:] + u2[1:], v1[:-1] + v2[:-1]))
     return phi

@@ -95,7 +95,9 @@ class RenyiFilter:
     def spend(self, mechanism: Mechanism, count: int = 1) -> None:
         """Charge a mechanism, or raise BudgetError and charge nothing."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ProgramError(f"a count must be a positive integer, not {count!r}", where="RenyiFilter.spend")
+            raise ProgramError(
+                f"a count must be a positive integer, not {count!r}", where="RenyiFilter.spend"
+            )
         if not self.fits(mechanism, count):
             raise BudgetError(
                 f"the privacy budget does not admit {mechanism.text()} * {count}",
@@ -144,7 +146,9 @@ class RenyiFilter:
             numbers = [float(state[key]) for key in ("epsilon", "delta", "order", "spent")]  # type: ignore[arg-type]
             steps = int(state["steps"])  # type: ignore[call-overload]
         except (KeyError, TypeError, ValueError) as error:
-            raise ProgramError("no state of a Renyi filter", where="RenyiFilter.from_json", why=repr(error)) from None
+            raise ProgramError(
+                "no state of a Renyi filter", where="RenyiFilter.from_json", why=repr(error)
+            ) from None
         return cls(*numbers, steps=steps)
 
 
@@ -191,7 +195,9 @@ class CurveFilter:
                 why="at some order it would pass the plan's divergence",
                 hint="stop here: what was released so far is within the budget",
             )
-        self.spent = [s + count * divergence(mechanism, order) for s, order in zip(self.spent, self.orders, strict=True)]
+        self.spent = [
+            s + count * divergence(mechanism, order) for s, order in zip(self.spent, self.orders, strict=True)
+        ]
         self.steps += count
 
 

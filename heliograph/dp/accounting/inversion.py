@@ -53,7 +53,9 @@ class Inversion:
         kinds = all(isinstance(mechanism, Gaussian | SampledGaussian) for mechanism, _ in composition)
         return kinds and composition.steps >= max(self.least_steps, 1)
 
-    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
+    def epsilon(
+        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
+    ) -> Estimate:
         """Epsilon at delta between bounds; PlanningError where an error is not bounded."""
         self._check(composition)
 
@@ -61,7 +63,9 @@ class Inversion:
             theta = math.exp(log_theta)
             return total_log_moment(composition, theta, direction) / theta + conversion(theta, delta)
 
-        found = minimize_scalar(bound, bounds=(math.log(1e-3), math.log(1e4)), method="bounded", options={"xatol": 1e-2})
+        found = minimize_scalar(
+            bound, bounds=(math.log(1e-3), math.log(1e4)), method="bounded", options={"xatol": 1e-2}
+        )
         guess = float(found.fun)
         if not 0 < guess < 1e6:
             raise _refusal("epsilon is near 0 or out of reach of a saddle")
@@ -88,7 +92,9 @@ class Inversion:
             half *= 2
         raise _refusal("the errors are larger than delta")
 
-    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
+    def delta(
+        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
+    ) -> Estimate:
         """Delta at epsilon between bounds; PlanningError where an error is not bounded."""
         self._check(composition)
 
@@ -96,7 +102,9 @@ class Inversion:
             theta = math.exp(log_theta)
             return total_log_moment(composition, theta, direction) - theta * epsilon - math.log(theta)
 
-        found = minimize_scalar(exponent, bounds=(math.log(1e-3), math.log(1e4)), method="bounded", options={"xatol": 1e-2})
+        found = minimize_scalar(
+            exponent, bounds=(math.log(1e-3), math.log(1e4)), method="bounded", options={"xatol": 1e-2}
+        )
         line = _Line(composition, direction, math.exp(float(found.x)), epsilon)
         value, _, error = line.at(epsilon)
         return Estimate(max(value - error, 0.0), value, value + error)
@@ -112,7 +120,9 @@ class Inversion:
 
 
 def _refusal(why: str) -> PlanningError:
-    return PlanningError("the method inversion proves no bracket here", where="method inversion", why=why, hint="use auto")
+    return PlanningError(
+        "the method inversion proves no bracket here", where="method inversion", why=why, hint="use auto"
+    )
 
 
 class _Line:
@@ -123,7 +133,9 @@ class _Line:
         self.steps = composition.steps
         steps = [_Step(mechanism, direction, theta) for mechanism, _ in composition]  # type: ignore[arg-type]
         counts = [count for _, count in composition]
-        self.log_moment = math.fsum(count * step.log_moment for step, count in zip(steps, counts, strict=True))
+        self.log_moment = math.fsum(
+            count * step.log_moment for step, count in zip(steps, counts, strict=True)
+        )
         variance = math.fsum(count * step.variance for step, count in zip(steps, counts, strict=True))
         # Truncation: the mechanism that falls fastest is enough, the others are at most 1.
         cuts = [step.cut(count) for step, count in zip(steps, counts, strict=True)]
@@ -162,7 +174,9 @@ class _Line:
         self.sum_abs = float((self.weight * np.abs(self.first)).sum()) * eta / (2 * math.pi)
         self.z = z
 
-    def _alias_bound(self, composition: Composition, direction: Direction, epsilon: float, period: float) -> float:
+    def _alias_bound(
+        self, composition: Composition, direction: Direction, epsilon: float, period: float
+    ) -> float:
         """log of a bound on the other periods' share of e^(theta eps) delta, for epsilons within period / 8."""
         slack = period / 8
         best_right = best_left = math.inf
@@ -171,7 +185,9 @@ class _Line:
             right = total_log_moment(composition, self.theta + s, direction) - s * (epsilon - slack + period)
             best_right = min(best_right, right - math.log(-math.expm1(-s * period)))
             if factor < 1.0:
-                left = total_log_moment(composition, self.theta - s, direction) + s * (epsilon + slack - period)
+                left = total_log_moment(composition, self.theta - s, direction) + s * (
+                    epsilon + slack - period
+                )
             else:
                 s = self.theta
                 left = s * (epsilon + slack - period)
@@ -256,12 +272,23 @@ class _Step:
         for start in range(0, t.size, 256):
             block = np.outer(t[start : start + 256], centred)
             half = np.sin(block / 2)
-            away[start : start + 256] = (-2 * half * half) @ weights + 1j * ((np.sin(block) - block) @ weights)
+            away[start : start + 256] = (-2 * half * half) @ weights + 1j * (
+                (np.sin(block) - block) @ weights
+            )
         value = np.log1p(away)
         # The mean of `centred` is zero to round-off only; that residue is the error of the phase.
         residue = abs(float(np.dot(weights, centred))) + 8 * UNIT * float(np.dot(weights, np.abs(centred)))
-        size = float(np.abs(away).max()) if t.size < 3 else float(np.abs(away[np.abs(away) < 0.5]).max(initial=0.0))
-        error = float(t[-1]) * residue + 64 * UNIT * size + 16 * UNIT * (1 + abs(self.log_moment)) + 4 * math.exp(-44.0)
+        size = (
+            float(np.abs(away).max())
+            if t.size < 3
+            else float(np.abs(away[np.abs(away) < 0.5]).max(initial=0.0))
+        )
+        error = (
+            float(t[-1]) * residue
+            + 64 * UNIT * size
+            + 16 * UNIT * (1 + abs(self.log_moment))
+            + 4 * math.exp(-44.0)
+        )
         return value + 1j * t * mean, error + 8 * UNIT * float(t[-1]) * abs(mean)
 
     def cut(self, count: int) -> float:
@@ -311,6 +338,8 @@ class _Step:
         t = mu * x - mu * mu / 2
         log_base = sampled_loss(t, p)
         log_slope = math.log(mu * p) + t - log_base
-        density = self.power * log_base - x * x / 2 - 0.5 * math.log(2 * math.pi) - log_slope - self.log_moment
+        density = (
+            self.power * log_base - x * x / 2 - 0.5 * math.log(2 * math.pi) - log_slope - self.log_moment
+        )
         curvature = 1 + (abs(self.power) + 1) * mu * mu / 4
         return 4 * math.exp(min(float(density.max()) + curvature * float(distance) ** 2 / 8, 600.0))

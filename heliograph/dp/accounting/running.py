@@ -56,7 +56,9 @@ class RunningAccountant:
         """The bracket on epsilon now, by the certified bracket; wider than the tolerance only where that says so."""
         started = time.perf_counter()
         # No Gaussians are merged here: a merged one would be a new mechanism, with a new mesh, at every step.
-        counts = tuple((m, k) for m, k in self.counts.items() if k and Composition(((m, k),)).simplified().items)
+        counts = tuple(
+            (m, k) for m, k in self.counts.items() if k and Composition(((m, k),)).simplified().items
+        )
         directions: dict[Direction, Estimate] = {}
         for direction in DIRECTIONS:
             if directions and all(mechanism.symmetric for mechanism, _ in counts):
@@ -107,7 +109,11 @@ class _Plan:
     """Spectra of mechanisms on one circle and one tilt, made for a horizon of counts."""
 
     def __init__(
-        self, horizon: tuple[tuple[Mechanism, int], ...], direction: Direction, delta: float, tolerance: Tolerance
+        self,
+        horizon: tuple[tuple[Mechanism, int], ...],
+        direction: Direction,
+        delta: float,
+        tolerance: Tolerance,
     ) -> None:
         self.horizon = dict(horizon)
         self.delta = delta

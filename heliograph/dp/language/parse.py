@@ -63,7 +63,9 @@ def parse(text: str) -> Composition:
         )
     _check_depth(text)
     if not text.strip():
-        raise ProgramError("the expression is empty", where="line 1, column 1", hint="write gaussian(noise_multiplier=1)")
+        raise ProgramError(
+            "the expression is empty", where="line 1, column 1", hint="write gaussian(noise_multiplier=1)"
+        )
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as error:
@@ -87,12 +89,16 @@ def _check_depth(text: str) -> None:
         if depth > MAX_DEPTH:
             line, column = text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
             raise ProgramError(
-                "parentheses are nested too deep", where=f"line {line}, column {column}", why=f"at most {MAX_DEPTH} levels"
+                "parentheses are nested too deep",
+                where=f"line {line}, column {column}",
+                why=f"at most {MAX_DEPTH} levels",
             )
 
 
 def _syntax_error(error: UnexpectedInput, text: str) -> ProgramError:
-    if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
+    if isinstance(error, UnexpectedEOF) or (
+        isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    ):
         lines = text.rstrip().split("\n")
         where = f"line {len(lines)}, column {len(lines[-1]) + 1}"
         what = "the expression ends too early"
@@ -130,7 +136,9 @@ def _composed(node: Any) -> Composition | int:
     values = [_composed(child) for child in node.children]
     if node.data == "sum":
         if len(values) > MAX_TERMS:
-            raise ProgramError(f"a sum of {len(values)} terms", where=_where(node), why=f"at most {MAX_TERMS} are read")
+            raise ProgramError(
+                f"a sum of {len(values)} terms", where=_where(node), why=f"at most {MAX_TERMS} are read"
+            )
         items: list[tuple[Mechanism, int]] = []
         for child, value in zip(node.children, values, strict=True):
             if isinstance(value, int):
@@ -148,7 +156,9 @@ def _composed(node: Any) -> Composition | int:
             composition = value
         else:
             raise ProgramError(
-                "two mechanisms cannot be multiplied", where=_where(child), why="* repeats a mechanism a number of times"
+                "two mechanisms cannot be multiplied",
+                where=_where(child),
+                why="* repeats a mechanism a number of times",
             )
     if composition is None:
         return count
@@ -168,7 +178,9 @@ def _placed(node: Tree[Token] | Token, make: Any) -> Any:
 def _too_many(node: Tree[Token] | Token, count: float) -> ProgramError:
     shown = f"{float(count):.3g}" if count < 10**300 else "more than 1e300"
     return ProgramError(
-        f"a count of {shown} is too large", where=_where(node), why=f"at most {MAX_STEPS:,} steps are accounted for"
+        f"a count of {shown} is too large",
+        where=_where(node),
+        why=f"at most {MAX_STEPS:,} steps are accounted for",
     )
 
 
@@ -185,7 +197,9 @@ def _count(token: Token) -> int:
 def _float(token: Token) -> float:
     value = float(token)
     if value != value or value in (float("inf"), float("-inf")):
-        raise ProgramError(f"{_short(str(token))} is no usable number", where=_where(token), why="it is not finite")
+        raise ProgramError(
+            f"{_short(str(token))} is no usable number", where=_where(token), why="it is not finite"
+        )
     return value
 
 
@@ -194,7 +208,9 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
     kind = MECHANISMS.get(str(name))
     if kind is None:
         raise ProgramError(
-            f"no mechanism {_short(str(name))}", where=_where(name), hint=f"use one of {', '.join(sorted(MECHANISMS))}"
+            f"no mechanism {_short(str(name))}",
+            where=_where(name),
+            hint=f"use one of {', '.join(sorted(MECHANISMS))}",
         )
     known = {field.name: field for field in fields(kind)}
     given: dict[str, Any] = {}
@@ -203,13 +219,17 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
         key, value = argument.children
         if str(key) not in known:
             raise ProgramError(
-                f"{kind.name} has no parameter {_short(str(key))}", where=_where(key), hint=f"it has {', '.join(known)}"
+                f"{kind.name} has no parameter {_short(str(key))}",
+                where=_where(key),
+                hint=f"it has {', '.join(known)}",
             )
         if str(key) in given:
             raise ProgramError(f"the parameter {key} is given twice", where=_where(key))
         given[str(key)] = _value(kind, value)
         places[str(key)] = key
-    missing = [key for key, field in known.items() if key not in given and field.default is field.default_factory]
+    missing = [
+        key for key, field in known.items() if key not in given and field.default is field.default_factory
+    ]
     if missing:
         raise ProgramError(f"{kind.name} needs {', '.join(missing)}", where=_where(node))
     try:
@@ -218,7 +238,10 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
         # The record names the parameter first; point at it.
         place = next((token for key, token in places.items() if error.what.startswith(key)), None)
         raise ProgramError(
-            f"{kind.name}: {error.what}", where=_where(place if place is not None else node), why=error.why, hint=error.hint
+            f"{kind.name}: {error.what}",
+            where=_where(place if place is not None else node),
+            why=error.why,
+            hint=error.hint,
         ) from None
 
 
@@ -226,11 +249,19 @@ def _value(kind: type[Mechanism], node: Any) -> Any:
     child = node.children[0]
     if isinstance(child, Token):
         if kind is Table:
-            raise ProgramError("a table takes lists of probabilities", where=_where(child), hint="upper=[0.6, 0.4]")
+            raise ProgramError(
+                "a table takes lists of probabilities", where=_where(child), hint="upper=[0.6, 0.4]"
+            )
         value = _float(child)
-        return int(value) if value.is_integer() and abs(value) < 1e15 and "." not in child and "e" not in child else value
+        return (
+            int(value)
+            if value.is_integer() and abs(value) < 1e15 and "." not in child and "e" not in child
+            else value
+        )
     if kind is not Table:
         raise ProgramError("a list where a number belongs", where=_where(node))
     if len(child.children) > _MAX_LIST:
-        raise ProgramError(f"a list of {len(child.children)}", where=_where(node), why=f"at most {_MAX_LIST} entries")
+        raise ProgramError(
+            f"a list of {len(child.children)}", where=_where(node), why=f"at most {_MAX_LIST} entries"
+        )
     return tuple(_float(token) for token in child.children)
