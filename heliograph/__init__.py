@@ -7,14 +7,36 @@ import costs neither torch nor OpenFHE.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import Any
 
 from heliograph.errors import HeliographError
 
 __version__ = "0.1.0"
 
+# OpenMP threads that spin while they wait make OpenFHE ten times slower as soon as another process runs. The setting is
+# read when the first library with OpenMP is loaded, which is often torch, so it is made here; a user's own one stays.
+OPENMP_WAS_LOADED = "OMP_WAIT_POLICY" not in os.environ and "torch" in sys.modules
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Public name -> the module that defines it.
-_PUBLIC: dict[str, str] = {}
+_PUBLIC: dict[str, str] = {
+    "trace": "heliograph.frontends.torch_export",
+    "compile": "heliograph.compiler.driver",
+    "simulate": "heliograph.compiler.simulate",
+    "interpret": "heliograph.interpret",
+    "Options": "heliograph.compiler.options",
+    "Artifact": "heliograph.compiler.artifact",
+    "PublicArtifact": "heliograph.compiler.artifact",
+    "Report": "heliograph.compiler.report",
+    "Program": "heliograph.ir",
+    "Client": "heliograph.runtime.client",
+    "Server": "heliograph.runtime.server",
+    "EvaluationKeys": "heliograph.runtime.messages",
+    "EncryptedInput": "heliograph.runtime.messages",
+    "EncryptedOutput": "heliograph.runtime.messages",
+}
 
 __all__ = ["HeliographError", "__version__", *_PUBLIC]
 

@@ -41,7 +41,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heliograph", prog_name="heliograph")
 def cli() -> None:
-    """Compile machine-learning programs for homomorphic encryption, run them on encrypted data, and account for privacy."""
+    """Compile machine-learning programs for homomorphic encryption, run them encrypted, account for privacy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,1 @@
+"""Approximation of functions by polynomials, and the plans that evaluate them on ciphertexts."""

@@ -1,0 +1,1 @@
+"""The compiler: the pipeline of passes, the choice of parameters, artifacts and reports."""

@@ -1,0 +1,73 @@
+"""What a user may ask of the compiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heliograph.approx.fit import METHODS
+from heliograph.errors import ProgramError
+from heliograph.target import BUILT_IN, CostTable
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Compiler options; every default can be left alone.
+
+    security_bits: 128, or None for no security at all (tests: the report says INSECURE).
+    degree, degrees: polynomial degree of all activations, or of single layers by name (they win).
+    target_error: instead of a degree: the largest approximation error of each activation on its range.
+    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax.
+    margin: by how much an observed range is widened on each side, as a share of its width.
+    precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
+    key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
+    memory_bytes: bound on the server's predicted peak memory.
+    log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
+    dump_ir: a folder that gets the program after each pass.
+    """
+
+    security_bits: int | None = 128
+    degree: int | None = None
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    target_error: float | None = None
+    method: str | None = None
+    margin: float = 0.1
+    precision_bits: float = 10.0
+    key_bytes: int | None = None
+    memory_bytes: int | None = None
+    log_ring: int | None = None
+    scale_bits: int | None = None
+    digits: int | None = None
+    costs: CostTable = BUILT_IN
+    dump_ir: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        def refuse(name: str, why: str) -> None:
+            raise ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)
+
+        if self.security_bits not in (128, None):
+            refuse("security_bits", "128 bits are planned for, or None for none")
+        if self.degree is not None and not 1 <= self.degree <= 511:
+            refuse("degree", "degrees lie between 1 and 511")
+        if any(not 1 <= degree <= 511 for degree in self.degrees.values()):
+            refuse("degrees", "degrees lie between 1 and 511")
+        if self.target_error is not None and not (self.target_error > 0 and math.isfinite(self.target_error)):
+            refuse("target_error", "an error is a positive number")
+        if self.method is not None and self.method not in METHODS:
+            refuse("method", f"the methods are {', '.join(METHODS)}")
+        if not 0 <= self.margin <= 10:
+            refuse("margin", "a share of the width between 0 and 10")
+        if not 0 <= self.precision_bits <= 40:
+            refuse("precision_bits", "between 0 and 40")
+        if self.key_bytes is not None and self.key_bytes <= 0:
+            refuse("key_bytes", "a number of bytes above 0")
+        if self.memory_bytes is not None and self.memory_bytes <= 0:
+            refuse("memory_bytes", "a number of bytes above 0")
+        if self.log_ring is not None and not 10 <= self.log_ring <= 17:
+            refuse("log_ring", "rings have dimension 2^10 to 2^17")
+        if self.scale_bits is not None and not 20 <= self.scale_bits <= 59:
+            refuse("scale_bits", "scales have 20 to 59 bits")
+        if self.digits is not None and self.digits < 1:
+            refuse("digits", "at least one digit")

@@ -1,0 +1,76 @@
+"""The pipeline, whole, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from heliograph.compiler.options import Options
+from heliograph.ir import Program
+from heliograph.passes.approximate import Approximate
+from heliograph.passes.base import Transform, apply
+from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.clean_slots import CleanSlots
+from heliograph.passes.fold_scaling import FoldScaling
+from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.lower_polynomials import LowerPolynomials
+from heliograph.passes.pack import Pack
+from heliograph.passes.plan_levels import PlanLevels
+from heliograph.passes.schedule import Schedule
+from heliograph.passes.select_keys import SelectKeys
+from heliograph.passes.simplify import Simplify
+from heliograph.target import Ring
+
+Watch = Callable[[str, Program], None]
+
+
+def front_passes(program: Program, options: Options, watch: Watch) -> Program:
+    """From tensors to polynomials on [-1, 1]; independent of the ring."""
+    program = _run(Simplify(), program, watch)
+    program = _run(FuseLinear(), program, watch)
+    approximate = Approximate(
+        degree=options.degree,
+        degrees=options.degrees,
+        target_error=options.target_error,
+        margin=options.margin,
+        method=options.method,
+        observed=Calibrate().run(program),
+    )
+    program = _run(approximate, program, watch)
+    return _run(FoldScaling(), program, watch)
+
+
+def back_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+    """From polynomials to a scheduled program on one ring."""
+    program = _run(Pack(ring, options.costs), program, watch)
+    CleanSlots().run(program)
+    return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch)
+
+
+def level_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+    """From slots to a scheduled program on one ring."""
+    for transform in (PlanLevels(ring), SelectKeys(ring, options.key_bytes), Schedule()):
+        program = _run(transform, program, watch)
+    return program
+
+
+def _run(transform: Transform, program: Program, watch: Watch) -> Program:
+    program = apply(transform, program)
+    watch(transform.name, program)
+    return program
+
+
+def dumper(folder: str | Path | None) -> Watch:
+    """Writes the program after each pass into a numbered file; does nothing without a folder."""
+    if folder is None:
+        return lambda name, program: None
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    count = 0
+
+    def watch(name: str, program: Program) -> None:
+        nonlocal count
+        count += 1
+        (path / f"{count:02d}-{name}.ir").write_text(str(program))
+
+    return watch

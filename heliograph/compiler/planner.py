@@ -1,0 +1,229 @@
+"""Choose ring, chain, scale and digits: the smallest ring that carries the program, then the cheapest way to use it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import Watch, back_passes
+from heliograph.errors import PlanningError, RangeError
+from heliograph.execution.backend import Call, execute
+from heliograph.execution.simulator import Simulator
+from heliograph.interpret import interpret_batch, pack_inputs, unpack_outputs
+from heliograph.ir import Array, CipherType, Program, SparseMatrix, TensorType
+from heliograph.ir.diagonals import diagonal_map
+from heliograph.passes.pack import program_depth
+from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.passes.schedule import peak_towers
+from heliograph.target import MAX_LOG_PQ_128, MIN_SCALE_BITS, CostTable, Ring
+
+# Nothing is gained by a scale finer than this; errors are then far below float32's.
+_MAX_SCALE_BITS = 50
+# Room above the scale in the first modulus, for the size of the outputs: at least this many bits.
+_MIN_HEADROOM_BITS = 8
+# What Python with numpy and OpenFHE takes before any key or ciphertext.
+BASE_BYTES = 230 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An executable program on its ring, with what the simulator measured of it."""
+
+    program: Program
+    packed: Program
+    ring: Ring
+    calls: Mapping[Call, int]
+    predicted_ms: float
+    scheme_error: float
+    output_magnitude: float
+
+
+def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
+    """The price of one homomorphic call."""
+    primitive, level, parts = call
+    if primitive == "rotate":
+        return costs.rotate_ms(ring, level)
+    if primitive == "rotate_hoisted":
+        return costs.rotate_ms(ring, level, hoisted=True)
+    if primitive == "decompose":
+        return costs.decompose_ms(ring, level + 1)
+    if primitive == "relinearize":
+        return costs.relinearize_ms(ring, level)
+    if primitive == "rescale":
+        return costs.rescale_ms(ring, level, parts)
+    if primitive == "mul":
+        return costs.mul_ms(ring, level)
+    if primitive in ("mul_plain", "mul_scalar"):
+        return costs.mul_plain_ms(ring, level, parts)
+    return costs.add_ms(ring, level, parts)
+
+
+def total_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
+    """The price of many calls: a prediction from a cost table."""
+    return sum(count * call_ms(call, ring, costs) for call, count in calls.items())
+
+
+def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
+    """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
+
+    The server's peak has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
+    runs, up to the evaluator's bound). The client's has the keys twice while they are written out.
+    """
+    keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
+    evaluation_keys = keys * ring.rotation_key_bytes
+    plaintexts = 0
+    for node in program.nodes:
+        assert isinstance(node.type, CipherType)
+        size = ring.ciphertext_bytes(node.type.level, parts=1) + 16 * ring.slots
+        if node.op == "linear_transform":
+            a = node.attrs
+            matrix = program.matrix(a["matrix"])
+            diagonals = diagonal_map(matrix, ring.slots, a["in_period"], a["out_period"], a["in_shift"])
+            plaintexts += len(diagonals.offsets) * size
+        elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
+            plaintexts += size
+    alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
+    constants = sum(
+        c.data.nbytes + c.indices.nbytes if isinstance(c, SparseMatrix) else getattr(c, "nbytes", 0)
+        for c in program.constants.values()
+    )
+    return {
+        "evaluation_keys": evaluation_keys,
+        "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs),
+        "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
+        "server": BASE_BYTES + evaluation_keys + alive + plaintexts + 3 * constants,
+        "client": BASE_BYTES + 2 * evaluation_keys,
+    }
+
+
+def sample_inputs(program: Program, count: int) -> list[Array]:
+    """A few samples of every input with a leading sample axis: calibration samples, or uniform ones from the range."""
+    if program.calibration:
+        return [np.asarray(samples[:count], dtype=np.float64) for samples in program.calibration]
+    random = np.random.default_rng(0)
+    samples = []
+    for node in program.inputs:
+        assert isinstance(node.type, TensorType)
+        low, high = node.attrs.get("low", -1.0), node.attrs.get("high", 1.0)
+        samples.append(random.uniform(low, high, size=(count, *node.type.shape)))
+    return samples
+
+
+def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
+    """The chains with enough levels on a ring, one for each number of digits, cheapest key switch first."""
+    found = []
+    for digits in range(1, levels + 2) if options.digits is None else (options.digits,):
+        scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
+        for scale in scales:
+            ring = Ring(log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits)
+            if scale + headroom <= 60 and ring.legal and ring.secure:
+                found.append(ring)
+                break
+    middle = max(1, levels // 2)
+    return sorted(found, key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes))
+
+
+def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Counter[Call]]:
+    """The largest error that encryption adds on these samples, by the simulator, and the calls of one run."""
+    worst = 0.0
+    calls: Counter[Call] = Counter()
+    for position in range(samples[0].shape[0]):
+        sample = [array[position] for array in samples]
+        vectors = pack_inputs(program, sample)
+        outputs = []
+        for noisy in (False, True):
+            simulator = Simulator(program, seed=position, noisy=noisy)
+            encrypted = {
+                node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
+                for node, vector in vectors.items()
+            }
+            results, trace = execute(program, simulator, encrypted)
+            calls = trace.calls
+            outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
+        exact, noised = outputs
+        worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))
+    return worst, calls
+
+
+def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2) -> Plan:
+    """The plan for a polynomial program; a PlanningError with the nearest feasible choice where there is none."""
+    inputs = sample_inputs(program, samples)
+    many = interpret_batch(program, *sample_inputs(program, 64))
+    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in many)
+    headroom = max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
+    tolerance = 2.0**-options.precision_bits * max(1.0, magnitude)
+    rings = sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
+    reasons = []
+    for log_ring in rings:
+        try:
+            return _plan_on(log_ring, program, options, watch, inputs, headroom, tolerance, magnitude)
+        except PlanningError as error:
+            if error.where:
+                raise
+            reasons.append(f"ring 2^{log_ring}: {error.what}")
+    raise PlanningError(
+        f"no ring carries {program.name!r}: it needs {program_depth(program)} levels",
+        why="\n       ".join(reasons[-3:]),
+        hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
+        "precision_bits",
+    )
+
+
+def _plan_on(
+    log_ring: int,
+    program: Program,
+    options: Options,
+    watch: Watch,
+    inputs: Sequence[Array],
+    headroom: int,
+    tolerance: float,
+    magnitude: float,
+) -> Plan:
+    levels = max(1, program_depth(program))
+    least_scale = 0
+    failure = ""
+    rings = candidates(log_ring, levels, headroom, options)
+    while rings:
+        ring = rings.pop(0)
+        if ring.scale_bits < least_scale:
+            continue
+        passes: list[tuple[str, Program]] = []
+
+        def keep(name: str, made: Program, passes: list[tuple[str, Program]] = passes) -> None:
+            passes.append((name, made))
+
+        try:
+            executable = back_passes(program, ring, options, keep)
+            error, calls = simulate_error(executable, inputs)
+        except TooFewLevelsError as few:
+            levels = few.needed
+            rings = candidates(log_ring, levels, headroom, options)
+            continue
+        except RangeError as out_of_range:
+            if headroom >= 30:
+                raise PlanningError(out_of_range.what) from None
+            headroom += 3
+            rings = candidates(log_ring, levels, headroom, options)
+            continue
+        if error > tolerance:
+            failure = f"its error would be {error:.2g}, more than {tolerance:.2g} (scale of {ring.scale_bits} bits)"
+            least_scale = ring.scale_bits + 1
+            continue
+        needed = memory_bytes(executable, ring)["server"]
+        if options.memory_bytes is not None and needed > options.memory_bytes:
+            raise PlanningError(
+                f"the server would need {needed} bytes, memory_bytes allows {options.memory_bytes}",
+                where="Options.memory_bytes",
+                hint="set key_bytes lower (slower, fewer keys), or allow more",
+            )
+        for name, made in passes:
+            watch(name, made)
+        packed = next(p for name, p in passes if name == "pack")
+        predicted = total_ms(calls, ring, options.costs)
+        return Plan(executable, packed, ring, calls, predicted, error, magnitude)
+    raise PlanningError(failure or f"{levels} levels do not fit at the security asked for")

@@ -1,0 +1,93 @@
+"""What a backend does, and the one loop that executes a scheduled program on any of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from heliograph.errors import ProgramError
+from heliograph.ir import CipherType, Node, Program, Stage
+
+C = TypeVar("C")
+
+# (primitive, level, parts): what was called, at which level, on ciphertexts of how many parts.
+Call = tuple[str, int, int]
+Progress = Callable[[str, int, int], None]
+
+
+class Evaluator(Protocol[C]):
+    """Evaluates single nodes on ciphertexts of type C; holds evaluation keys, never a secret key.
+
+    `calls` counts the homomorphic primitives executed, by level, as they leave for the library: that is what the floor
+    of a run is the sum of.
+    """
+
+    calls: Counter[Call]
+
+    def evaluate(self, node: Node, operands: Sequence[C]) -> C:
+        """The node's value; raises RangeError or ProgramError where the scheme would give nonsense."""
+        ...
+
+    def describe(self, value: C) -> tuple[int, int]:
+        """(level, parts) of a ciphertext as the backend has it: compared with the plan after every node."""
+        ...
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one execution did: seconds by layer, and the primitives called."""
+
+    seconds: float = 0.0
+    by_layer: dict[str, float] = field(default_factory=dict)
+    calls: Counter[Call] = field(default_factory=Counter)
+
+
+def execute(
+    program: Program,
+    evaluator: Evaluator[Any],
+    inputs: dict[Node, Any],
+    progress: Progress | None = None,
+    observe: Callable[[Node, Any], None] | None = None,
+) -> tuple[list[Any], Trace]:
+    """The output ciphertexts of an executable program, in order, and what it took.
+
+    Values are dropped at their last use. After every node the backend's level and parts must be those of the plan.
+    """
+    if program.stage is not Stage.EXECUTABLE:
+        raise ProgramError(f"a program at stage {program.stage.value} cannot be executed", hint="compile it first")
+    trace = Trace()
+    before = Counter(evaluator.calls)
+    last_uses = program.metadata["last_uses"]
+    table: list[Any] = [None] * len(program.nodes)
+    index = {node: i for i, node in enumerate(program.nodes)}
+    total = len(program.nodes)
+    start = time.perf_counter()
+    for i, node in enumerate(program.nodes):
+        begun = time.perf_counter()
+        if node.op == "input":
+            value = inputs[node]
+        else:
+            value = evaluator.evaluate(node, [table[index[operand]] for operand in node.inputs])
+        assert isinstance(node.type, CipherType)
+        if evaluator.describe(value) != (node.type.level, node.type.parts):
+            level, parts = evaluator.describe(value)
+            raise ProgramError(
+                f"{node.op} gave level {level} with {parts} parts, planned were {node.type.level} with {node.type.parts}",
+                where=node.loc,
+                why="input of another level, or a backend that disagrees with the plan",
+            )
+        table[i] = value
+        if observe is not None:
+            observe(node, value)
+        for freed in last_uses[i]:
+            table[freed] = None
+        layer = node.loc.layer or node.op
+        trace.by_layer[layer] = trace.by_layer.get(layer, 0.0) + time.perf_counter() - begun
+        if progress is not None:
+            progress("evaluate", i + 1, total)
+    trace.seconds = time.perf_counter() - start
+    trace.calls = Counter(evaluator.calls) - before
+    return [table[index[node]] for node in program.outputs], trace

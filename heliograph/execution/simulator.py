@@ -1,0 +1,253 @@
+"""The compiled program on numpy: values with the error that CKKS would add, levels, scales, and every refusal.
+
+It refuses what OpenFHE would refuse or answer with nonsense: a missing level, a missing rotation key, unequal scales, a
+value too large for its modulus, a wrong number of parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.errors import ProgramError, RangeError
+from heliograph.execution import noise
+from heliograph.execution.backend import Call
+from heliograph.ir import Array, Node, Program
+from heliograph.ir.diagonals import diagonal_map
+from heliograph.ir.slot_ops import SCALE_TOLERANCE
+from heliograph.passes.bsgs import pair_offsets
+from heliograph.target import Ring
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCiphertext:
+    """Slots as decryption would give them, with the bookkeeping of a ciphertext."""
+
+    slots: Array
+    level: int
+    log_scale: float
+    parts: int = 2
+
+
+class Simulator:
+    """Evaluates nodes of one executable program on `SimulatedCiphertext`s.
+
+    `noisy=False` leaves the error out: the result is then the exact meaning of the compiled program.
+    """
+
+    def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
+        self.program = program
+        self.ring = Ring(**program.metadata["ring"])
+        self.noisy = noisy
+        self.calls: Counter[Call] = Counter()
+        self._random = np.random.default_rng(seed)
+        self._bias = noise.switch_bias(self.ring, self._random) if noisy else np.zeros(self.ring.slots)
+        self._keys = frozenset(program.metadata["rotation_keys"])
+        self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
+        log_primes = self.ring.log_primes
+        self._log_q = [sum(log_primes[: level + 1]) for level in range(len(log_primes))]
+
+    # ------------------------------------------------------------------------------------------ client's part
+
+    def encrypt(self, vector: Array, level: int, log_scale: float) -> SimulatedCiphertext:
+        """As encryption under the secret key."""
+        std = math.hypot(noise.encryption_std(self.ring), noise.encoding_std(self.ring))
+        return self._made(np.asarray(vector, dtype=np.float64), level, log_scale, 2, std, "encrypt")
+
+    def decrypt(self, ciphertext: SimulatedCiphertext) -> Array:
+        """As OpenFHE decrypts, its own noise included; a RangeError where it would give up."""
+        slots = np.real(ciphertext.slots)
+        if self.noisy:
+            imaginary = float(np.sqrt(np.mean(np.imag(ciphertext.slots) ** 2))) * 2.0**ciphertext.log_scale
+            if noise.decryption_fails(self.ring, ciphertext.log_scale, imaginary):
+                raise RangeError(
+                    "the result could not be decrypted: its error is larger than its message",
+                    hint="simulate with check_ranges=True to see which layer overflows",
+                )
+            std = noise.decryption_std(self.ring, imaginary) * 2.0**-ciphertext.log_scale
+            slots = slots + self._random.normal(size=slots.shape) * std
+        return np.asarray(slots)
+
+    # ------------------------------------------------------------------------------------------ server's part
+
+    def describe(self, value: SimulatedCiphertext) -> tuple[int, int]:
+        return value.level, value.parts
+
+    def _made(
+        self, slots: Array, level: int, log_scale: float, parts: int, std: float, what: object
+    ) -> SimulatedCiphertext:
+        """A ciphertext with fresh error added; refused where its values do not fit the modulus."""
+        if self.noisy and std:
+            slots = slots + self._gaussian(slots.shape) * (std * 2.0**-log_scale)
+        size = float(np.abs(slots).max(initial=0.0))
+        if not math.isfinite(size):
+            raise RangeError(f"{what} gives NaN or infinity")
+        # Half the modulus for the sign; the largest coefficient of a slot vector is at most its largest slot.
+        if size > 0 and math.log2(size) + log_scale > self._log_q[level] - 1:
+            raise RangeError(
+                f"{what} gives a value of size {size:.3g}, too large for level {level}",
+                why=f"scale 2^{log_scale:.1f} and modulus 2^{self._log_q[level]:.1f} leave room for "
+                f"{2.0 ** (self._log_q[level] - 1 - log_scale):.3g}",
+                hint="give calibration samples that reach the true range, or a larger first modulus",
+            )
+        return SimulatedCiphertext(slots, level, log_scale, parts)
+
+    def evaluate(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
+        try:
+            return self._evaluate(node, operands)
+        except RangeError as error:
+            raise RangeError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
+
+    def _evaluate(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
+        x, a, op = operands[0], node.attrs, node.op
+        array = self.program.array
+        if op in ("linear_transform", "rotate", "conjugate", "mul_plain", "mul_ct", "lincomb"):
+            for operand in operands:
+                self._needs(operand.parts == 2, node, "a ciphertext of two parts")
+        if op in ("add_ct", "sub_ct"):
+            y = operands[1]
+            self._needs(x.level == y.level, node, "operands at one level")
+            self._needs(abs(x.log_scale - y.log_scale) <= SCALE_TOLERANCE, node, "operands of one scale")
+            self._count("add", x.level, max(x.parts, y.parts))
+            slots = x.slots + y.slots if op == "add_ct" else x.slots - y.slots
+            return self._made(slots, x.level, x.log_scale, max(x.parts, y.parts), 0.0, op)
+        if op == "mul_ct":
+            y = operands[1]
+            self._needs(x.level == y.level, node, "operands at one level")
+            self._count("mul", x.level, 2)
+            return self._made(x.slots * y.slots, x.level, x.log_scale + y.log_scale, 3, 0.0, op)
+        if op == "lincomb":
+            return self._combination(node, operands)
+        if op == "linear_transform":
+            return self._transform(node, x)
+        if op == "rotate":
+            self._count("rotate", x.level, 2)
+            return self._rotate(x, a["amount"], node)
+        if op == "conjugate":
+            self._count("rotate", x.level, 2)
+            return self._switched(np.conj(x.slots), x, op)
+        if op == "mul_plain":
+            self._count("mul_plain", x.level, 2)
+            plain = self._plain(np.resize(array(a["value"]), x.slots.shape), a["plain_log_scale"])
+            return self._made(x.slots * plain, x.level, x.log_scale + a["plain_log_scale"], 2, 0.0, op)
+        if op == "add_plain":
+            self._count("add_plain", x.level, x.parts)
+            plain = self._plain(np.resize(array(a["value"]), x.slots.shape), x.log_scale)
+            return self._made(x.slots + plain, x.level, x.log_scale, x.parts, 0.0, op)
+        if op == "add_scalar":
+            self._count("add_plain", x.level, x.parts)
+            return self._made(x.slots + a["value"], x.level, x.log_scale, x.parts, 0.0, op)
+        if op == "mul_int":
+            self._count("add", x.level, x.parts)
+            return self._made(x.slots * a["factor"], x.level, x.log_scale, x.parts, 0.0, op)
+        if op == "negate":
+            self._count("add", x.level, x.parts)
+            return self._made(-x.slots, x.level, x.log_scale, x.parts, 0.0, op)
+        if op == "rescale":
+            self._needs(x.level >= 1, node, "a level to spend")
+            self._count("rescale", x.level, x.parts)
+            scale = x.log_scale - self.ring.log_primes[x.level]
+            return self._made(x.slots, x.level - 1, scale, x.parts, noise.rescale_std(self.ring), op)
+        if op == "level_drop":
+            self._needs(x.level >= a["levels"], node, f"{a['levels']} levels to drop")
+            return self._made(x.slots, x.level - a["levels"], x.log_scale, x.parts, 0.0, op)
+        if op == "relinearize":
+            self._needs(bool(self.program.metadata.get("relinearization_key")), node, "a relinearization key")
+            self._count("relinearize", x.level, 3)
+            return self._switched(x.slots, x, op)
+        raise ProgramError(f"the simulator does not know {op}", where=node.loc)
+
+    def _gaussian(self, shape: tuple[int, ...]) -> Array:
+        """Complex noise whose real and imaginary parts have standard deviation one."""
+        return np.asarray(self._random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
+
+    def _needs(self, holds: bool, node: Node, what: str) -> None:
+        if not holds:
+            raise ProgramError(f"{node.op} needs {what}", where=node.loc)
+
+    def _count(self, primitive: str, level: int, parts: int) -> None:
+        self.calls[primitive, level, parts] += 1
+
+    def _plain(self, values: Array, log_scale: float) -> Array:
+        """A plaintext as encoding leaves it."""
+        if not self.noisy:
+            return values
+        std = noise.encoding_std(self.ring) * 2.0**-log_scale
+        return np.asarray(values + self._gaussian(values.shape) * std)
+
+    def _rotate(self, x: SimulatedCiphertext, amount: int, node: Node) -> SimulatedCiphertext:
+        if amount % self.ring.slots == 0:
+            return x
+        self._needs(amount % self.ring.slots in self._keys, node, f"a rotation key for {amount}")
+        return self._switched(np.roll(x.slots, -amount), x, "rotate")
+
+    def _switched(self, slots: Array, x: SimulatedCiphertext, what: str) -> SimulatedCiphertext:
+        """Slots after a key switch of x."""
+        biased = slots + self._bias * 2.0**-x.log_scale
+        return self._made(biased, x.level, x.log_scale, 2, noise.switch_std(self.ring, x.level), what)
+
+    def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
+        a = node.attrs
+        total = np.full(operands[0].slots.shape, a["constant"])
+        scales = [x.log_scale + s for x, s in zip(operands, a["plain_log_scales"], strict=True)]
+        self._needs(len({x.level for x in operands}) == 1, node, "operands at one level")
+        self._needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node, "terms of one scale")
+        for x, weight, plain in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
+            self._count("mul_scalar", x.level, 2)
+            # A scalar is rounded to a whole number at its scale, which is one number for all slots.
+            error = self._random.uniform(-0.5, 0.5) * 2.0**-plain if self.noisy else 0.0
+            total = total + x.slots * (weight + error)
+        for _ in operands[1:]:
+            self._count("add", operands[0].level, 2)
+        if a["constant"]:
+            self._count("add_plain", operands[0].level, 2)
+        return self._made(total, operands[0].level, scales[0], 2, 0.0, node.op)
+
+    def _transform(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        """The transform as the backends evaluate it: hoisted baby steps, then giant steps."""
+        a, slots = node.attrs, self.ring.slots
+        diagonals = diagonal_map(
+            self.program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
+        )
+        groups = pair_offsets(diagonals.offsets, a["baby_steps"], a["giant_steps"], slots)
+        babies = sorted({b for pairs in groups.values() for b, _ in pairs})
+        direct = [b for b in babies if b and b not in self._paths]
+        rotated: dict[int, SimulatedCiphertext] = {0: x}
+        for b in direct:
+            rotated[b] = self._rotate(x, b, node)
+        if len(direct) > 1:
+            self._count("decompose", x.level, 2)
+        self.calls["rotate_hoisted" if len(direct) > 1 else "rotate", x.level, 2] += len(direct)
+        for b in (b for b in babies if b in self._paths):
+            value = x
+            for step in self._paths[b]:
+                value = self._rotate(value, step, node)
+                self._count("rotate", x.level, 2)
+            rotated[b] = value
+        scale = x.log_scale + a["plain_log_scale"]
+        total: Array = np.zeros(slots, dtype=np.complex128)
+        switches = 0
+        for number, (g, pairs) in enumerate(groups.items()):
+            part: Array = np.zeros(slots, dtype=np.complex128)
+            for position, (b, offset) in enumerate(pairs):
+                plain = np.roll(self._plain(diagonals.diagonal(offset), a["plain_log_scale"]), g)
+                part = part + rotated[b].slots * plain
+                self._count("mul_plain", x.level, 2)
+                if position:
+                    self._count("add", x.level, 2)
+            for step in self._paths.get(g, (g,) if g else ()):
+                self._needs(step in self._keys, node, f"a rotation key for {step}")
+                self._count("rotate", x.level, 2)
+                switches += 1
+            if number:
+                self._count("add", x.level, 2)
+            total = total + np.roll(part, -g)
+        if not groups:
+            self._count("mul_plain", x.level, 2)
+        total = total + switches * self._bias * 2.0**-scale
+        std = math.sqrt(switches) * noise.switch_std(self.ring, x.level)
+        return self._made(total, x.level, scale, 2, std, node.op)

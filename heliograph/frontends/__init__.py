@@ -1,0 +1,1 @@
+"""Front ends: from models in other frameworks to programs of the tensor stage."""

@@ -1,0 +1,500 @@
+"""From a PyTorch module to a program of the tensor stage, through `torch.export`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import operator
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.frontends import torch_arithmetic, torch_layers, torch_structure  # noqa: F401  (they register rules)
+from heliograph.frontends.torch_inputs import calibration_arrays, example_tensors, ranges
+from heliograph.frontends.torch_refusals import (
+    CONTROL_FLOW,
+    complex_values,
+    data_dependent,
+    dynamic_shape,
+    random_values,
+    unsupported,
+    unsupported_layer,
+    user_name,
+)
+from heliograph.frontends.torch_source import (
+    LayerNames,
+    caller_location,
+    error_location,
+    forward_location,
+    helper_frames,
+    leaf_module,
+    module_stack,
+    op_name,
+    short_name,
+    stack_location,
+)
+from heliograph.frontends.torch_values import RULES, Call, TensorNames, Value, transposed_name
+from heliograph.ir import Builder, Location, Program, Stage
+
+# Folding these keeps the name of the tensor: the user knows it by its parameter's path.
+_KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
+_TRANSPOSES = {"t", "permute", "transpose", "numpy_T", "mT"}
+# In-place in name only.
+_HARMLESS = {"aten.detach_", "aten.requires_grad_"}
+
+
+def trace(
+    model: torch.nn.Module | ExportedProgram,
+    example_input: Any = None,
+    *,
+    input_range: Any = None,
+    calibration: Any = None,
+    name: str | None = None,
+) -> Program:
+    """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
+
+    `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
+    program has none. An `ExportedProgram` brings its own and needs none. `input_range` is the interval (low, high) of
+    the input's elements; `calibration` is an array of samples with a leading sample axis; with several inputs both are
+    tuples in argument order, None where an input has none. Without `input_range` the range is the smallest and largest
+    element of the calibration samples, and without both it stays open. `name` is the module's class by default.
+
+    The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
+    the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the function's
+    name, with `_1`, `_2`, ... for later calls.
+
+    Raises UnsupportedError for an op without a rule, training mode, dynamic shapes and control flow that depends on
+    data, ProgramError for input, range or samples that do not fit; each says where and what to do instead.
+    """
+    caller = caller_location()
+    try:
+        return _trace(model, example_input, input_range, calibration, name, caller)
+    except UnsupportedError as error:
+        if not isinstance(model, ExportedProgram):
+            raise
+        hint = f"{error.hint}; or trace the module itself: an exported program may be decomposed into smaller ops"
+        raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
+
+
+def _trace(
+    model: Any, example_input: Any, input_range: Any, calibration: Any, name: str | None, caller: Location
+) -> Program:
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if isinstance(model, ExportedProgram):
+        exported = model
+        start = caller
+    elif isinstance(model, torch.nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        raise ProgramError(
+            "the model is, or has within it, a TorchScript module",
+            where=caller,
+            hint="trace the module itself, before torch.jit.script or torch.jit.trace",
+        )
+    elif isinstance(model, torch.nn.Module):
+        exported = _export(model, example_tensors(model, example_input), caller)
+        start = forward_location(model) or caller
+    else:
+        raise ProgramError(
+            f"trace takes a torch.nn.Module or a torch.export.ExportedProgram, not {type(model).__name__}",
+            where=caller,
+            hint="wrap a function in a module: its body is the module's forward",
+        )
+    exported = _functional(exported, caller)
+    tracer = _Tracer(exported, name or _name(model, exported), caller, start)
+    tracer.read_inputs(example_input if isinstance(model, ExportedProgram) else None, input_range, calibration)
+    return tracer.program()
+
+
+def _name(model: Any, exported: ExportedProgram) -> str:
+    """The class of the root module."""
+    if isinstance(model, torch.nn.Module):
+        return type(model).__name__
+    for node in exported.graph.nodes:
+        stack = module_stack(node)
+        if stack:
+            return stack[0][1].rsplit(".", 1)[-1]
+    return "program"
+
+
+# ---------------------------------------------------------------------------------------------- export
+
+
+@contextlib.contextmanager
+def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Give every attribute of every submodule back as it was: tracing may leave symbolic tensors behind."""
+    tables = ("_parameters", "_buffers", "_modules")
+    saved = [
+        (module, dict(module.__dict__), {table: dict(module.__dict__[table]) for table in tables})
+        for module in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for module, attributes, contents in saved:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for table, entries in contents.items():
+                module.__dict__[table].clear()
+                module.__dict__[table].update(entries)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch.export's log, warnings and dumps of graphs away; what the model prints comes through at the end."""
+    printed, complaints = io.StringIO(), io.StringIO()
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
+            warnings.simplefilter("ignore")
+            yield
+        sys.stdout.write(printed.getvalue())
+        sys.stderr.write(complaints.getvalue())
+    finally:
+        logging.disable(level)
+
+
+def _export(model: torch.nn.Module, examples: tuple[torch.Tensor, ...], caller: Location) -> ExportedProgram:
+    try:
+        with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
+            return torch.export.export(model, examples, strict=False)
+    except ProgramError:
+        raise
+    except Exception as error:
+        # Everything that a model's own code can raise comes out here.
+        raise _export_error(model, error, caller) from error
+
+
+def _export_error(model: torch.nn.Module, error: Exception, caller: Location) -> ProgramError:
+    where = error_location(error) or caller
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    kind = type(error).__name__
+    norms = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+    if norms and "when training" in first:
+        return UnsupportedError(
+            f"batch norm {norms[0]!r} is in training mode",
+            where=where,
+            why="it would normalize by the statistics of the batch, and a program sees one sample",
+            hint="call model.eval() before trace",
+        )
+    if (
+        kind in ("GuardOnDataDependentSymNode", "UncapturedHigherOrderOpError")
+        or "data-dependent" in str(error).lower()
+    ):
+        return data_dependent(where, f"torch.export stopped there: {first}"[:300])
+    if "dynamic" in first.lower() and "shape" in first.lower():
+        return UnsupportedError(
+            "the model makes shapes that depend on values", where=where, why=first[:300], hint="use fixed shapes"
+        )
+    return ProgramError(
+        "the model cannot be run on example_input",
+        where=where,
+        why=f"{kind}: {first}"[:300],
+        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
+    )
+
+
+def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
+    """The exported program without in-place ops, after errors for what trains or branches."""
+    mutable = False
+    for node in _all_nodes(exported):
+        if node.op != "call_function":
+            continue
+        target, arguments = op_name(node.target), node.args
+        if target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
+            if arguments[5] or arguments[3] is None:
+                raise torch_layers.training_batch_norm(_plain_call(node, caller))
+        elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
+            raise torch_layers.training_batch_norm(_plain_call(node, caller))
+        elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
+            raise torch_layers.training_dropout(_plain_call(node, caller))
+        elif short_name(node.target) in CONTROL_FLOW:
+            raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
+        schema = getattr(node.target, "_schema", None)
+        mutable = mutable or (schema is not None and schema.is_mutable and target not in _HARMLESS)
+    if not mutable:
+        return exported
+    with _quiet():
+        functional: ExportedProgram = exported.run_decompositions({})
+    return functional
+
+
+def _plain_call(node: Any, caller: Location) -> Call:
+    """A call that can only be refused."""
+    place = stack_location(node.meta.get("stack_trace")) or caller
+    layer = module_stack(node)[-1][0] if leaf_module(node) else ""
+    loc = replace(place, layer=layer)
+    return Call(Builder("", Stage.TENSOR), TensorNames(), loc, 1, op_name(node.target), user_name(node.target), None)
+
+
+def _all_nodes(exported: ExportedProgram) -> list[Any]:
+    """The nodes of the graph and of the graphs inside it (blocks under torch.no_grad)."""
+    return [
+        node
+        for module in exported.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- the walk
+
+
+class _Tracer:
+    """Walks the exported graph once; the environment holds a `Value`, a plain tensor or a list for each torch value."""
+
+    def __init__(self, exported: ExportedProgram, name: str, caller: Location, start: Location) -> None:
+        self.exported = exported
+        self.caller = caller
+        self.start = start
+        self.builder = Builder(name, Stage.TENSOR)
+        self.names = TensorNames()
+        self.layers = LayerNames(_all_nodes(exported))
+        self.batch_size = 1
+        self.arguments: list[Any] = []
+        # Shared weights have several paths; the first that the module lists is the name.
+        self.paths: dict[Any, str] = {}
+        for path, tensor in exported.state_dict.items():
+            self.paths.setdefault(_storage(tensor), path)
+        self.calibration: tuple[Any, ...] = ()
+
+    # ------------------------------------------------------------------ inputs
+
+    def read_inputs(self, example_input: Any, input_range: Any, calibration: Any) -> None:
+        """Turn placeholders into inputs and named tensors."""
+        placeholders = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
+        specs = self.exported.graph_signature.input_specs
+        users = []
+        for node, spec in zip(placeholders, specs, strict=True):
+            if spec.kind.name == "USER_INPUT" and isinstance(node.meta.get("val"), torch.Tensor):
+                users.append(node)
+        shapes = [self._input_shape(node) for node in users]
+        if not shapes:
+            raise ProgramError("the model takes no tensor", where=self.caller, hint="give it an input to encrypt")
+        if example_input is not None:
+            given = tuple(example_input) if isinstance(example_input, list | tuple) else (example_input,)
+            if [tuple(item.shape) for item in given] != shapes:
+                raise ProgramError(
+                    f"example_input has shapes {[tuple(item.shape) for item in given]}, the exported program {shapes}",
+                    where=self.caller,
+                )
+        batches = {shape[0] for shape in shapes}
+        if len(batches) > 1:
+            raise ProgramError(
+                f"the inputs have different batch sizes: shapes {' and '.join(map(str, shapes))}",
+                where=self.caller,
+                why="axis 0 of every input is the batch axis",
+                hint="give every example_input the same batch axis, for example x.unsqueeze(0)",
+            )
+        self.batch_size = batches.pop()
+        names = [str(node.name) for node in users]
+        bare = [shape[1:] for shape in shapes]
+        self.calibration = calibration_arrays(calibration, names, bare, self.caller)
+        bounds = ranges(input_range, self.calibration, names, self.caller)
+        for node, spec in zip(placeholders, specs, strict=True):
+            self.arguments.append(self._argument(node, spec, users, bare, bounds))
+
+    def _input_shape(self, node: Any) -> tuple[int, ...]:
+        value = node.meta["val"]
+        if any(not isinstance(size, int) for size in value.shape):
+            raise dynamic_shape(node.name, tuple(map(str, value.shape)))
+        if value.is_complex():
+            raise complex_values(self.caller, f"input {node.name!r}")
+        if not value.is_floating_point():
+            raise UnsupportedError(
+                f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
+                where=self.caller,
+                why="encrypted values are real numbers; whole numbers, as indices of an embedding, look nothing up",
+                hint="look up or encode on the client and give the model floating-point vectors",
+            )
+        if value.ndim == 0:
+            raise ProgramError(
+                f"input {node.name!r} has no axes",
+                where=self.caller,
+                hint="give example_input a batch axis: x.reshape(1, ...)",
+            )
+        return tuple(value.shape)
+
+    def _argument(
+        self, node: Any, spec: Any, users: list[Any], shapes: list[tuple[int, ...]], bounds: list[Any]
+    ) -> Any:
+        if node in users:
+            position = users.index(node)
+            low, high = bounds[position] or (None, None)
+            loc = replace(self.start, layer=str(node.name))
+            return Value(self.builder.input(str(node.name), loc, shape=shapes[position], low=low, high=high), 0)
+        if spec.kind.name == "USER_INPUT":
+            return getattr(spec.arg, "value", None)
+        if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            state = self.exported.state_dict
+            tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
+            name = self.paths.get(_storage(tensor), str(spec.target))
+            tensor = tensor.detach()
+            self.names.set(tensor, name)
+            return tensor
+        raise UnsupportedError(
+            f"the exported program has an argument of kind {spec.kind.name.lower()}", where=self.caller, why=str(spec)
+        )
+
+    # ------------------------------------------------------------------ calls
+
+    def program(self) -> Program:
+        """The finished program."""
+        results = self.run(self.exported.graph_module, self.arguments)
+        nodes = next(node for node in self.exported.graph.nodes if node.op == "output").args[0]
+        outputs, sources = [], []
+        for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
+            kind = spec.kind.name
+            if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
+                what = "an input" if kind.startswith("USER") else "a buffer or parameter"
+                raise UnsupportedError(
+                    f"the model writes to {what} in place: {spec.target!r}",
+                    where=self.location(node, named=False),
+                    why="a program has no state: it only returns its outputs",
+                    hint="work on a copy (x = x + 1 instead of x += 1), and return what must be kept",
+                )
+            outputs.append(result)
+            sources.append(node)
+        named = dict(zip(self._output_names(len(outputs)), zip(outputs, sources, strict=True), strict=True))
+        checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
+        if not checked:
+            raise ProgramError("the model returns no tensor", where=self.start, hint="return what is to be decrypted")
+        return replace(self.builder.finish(checked), calibration=self.calibration)
+
+    def _output(self, name: str, value: Any, node: Any) -> Any:
+        where = self.location(node, named=False) if isinstance(node, torch.fx.Node) else self.start
+        if not isinstance(value, Value):
+            raise ProgramError(
+                f"output {name!r} does not depend on an input",
+                where=where,
+                why="there is nothing to encrypt in it",
+                hint="return it from your own code, and leave it out of the model's outputs",
+            )
+        if value.batch:
+            raise UnsupportedError(
+                f"output {name!r} has its batch axis at position {value.batch}",
+                where=where,
+                why="axis 0 of every output is the batch axis",
+                hint="permute the batch axis to the front before returning",
+            )
+        return value.node
+
+    def _output_names(self, count: int) -> list[str]:
+        """`y` for one tensor, `y0`, `y1`, ... for a tuple or list, keys for a dict, joined by dots where nested."""
+        from torch.utils import _pytree as pytree
+
+        spec = self.exported.call_spec.out_spec
+        tree = pytree.tree_unflatten(list(range(count)), spec) if spec is not None else list(range(count))
+        names = []
+        for path, _ in pytree.tree_flatten_with_path(tree)[0]:
+            parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+            name = ".".join(parts)
+            names.append(name if name and not name[0].isdigit() else f"y{name}")
+        return names
+
+    def run(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
+        """The outputs of a graph for these arguments."""
+        values: dict[Any, Any] = {}
+        remaining = iter(arguments)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(remaining)
+            elif node.op == "get_attr":
+                values[node] = self._attribute(module, str(node.target))
+            elif node.op == "output":
+                return torch.fx.node.map_arg(node.args[0], values.__getitem__)
+            else:
+                args = torch.fx.node.map_arg(node.args, values.__getitem__)
+                kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
+                values[node] = self._call(node, args, kwargs)
+        raise ProgramError("the exported graph has no output", where=self.caller)
+
+    def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
+        value: Any = module
+        for part in target.split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor):
+            value = value.detach()
+            self.names.set(value, target)
+        return value
+
+    def location(self, node: Any, named: bool = True) -> Location:
+        """The user's line of a call; its layer too where it makes a node."""
+        place = stack_location(node.meta.get("stack_trace")) or self.caller
+        return replace(place, layer=self.layers.name(node)) if named else place
+
+    def _call(self, node: Any, args: Any, kwargs: Any) -> Any:
+        target = node.target
+        if target is operator.getitem:
+            return args[0][args[1]]
+        name = op_name(target)
+        if name == "wrap_with_set_grad_enabled":
+            return self.run(args[1], args[2:])
+        if name == "wrap_with_autocast":
+            return self.run(args[4], args[5:])
+        if not _any_value((args, kwargs)):
+            return self._fold(node, args, kwargs)
+        refused = unsupported_layer(node, self.location(node, named=False))
+        if refused:
+            raise refused
+        result = node.meta.get("val")
+        if isinstance(result, torch.Tensor) and result.is_complex():
+            raise complex_values(self.location(node), f"the result of {user_name(target)}")
+        if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
+            raise data_dependent(
+                self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
+            )
+        key = name if name in RULES else name.removesuffix("_")
+        if key not in RULES:
+            raise unsupported(node, self.location(node))
+        call = Call(self.builder, self.names, self.location(node), self.batch_size, key, user_name(target), result)
+        try:
+            inspect.signature(RULES[key]).bind(call, *args, **kwargs)
+        except TypeError as error:
+            raise call.refuse(
+                f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
+            ) from None
+        return RULES[key](call, *args, **kwargs)
+
+    def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """What torch computes from plain tensors and numbers alone."""
+        target = node.target
+        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+            raise random_values(node, self.location(node))
+        with torch.no_grad():
+            result = target(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            base = self.names.get(tensors[0], "") if tensors else ""
+            short = short_name(target)
+            label = base if base and short in _KEEPS_NAME else f"{base}.{short}" if base else short
+            if base and short in _TRANSPOSES and result.ndim == 2:
+                label = transposed_name(base)
+            if not any(result is tensor for tensor in tensors):
+                self.names.set(result, label)
+        return result
+
+
+def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for two tensors that are one array in memory, read the same way."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _any_value(arguments: Any) -> bool:
+    """Whether anything in nested arguments depends on an input."""
+    if isinstance(arguments, Value):
+        return True
+    if isinstance(arguments, dict):
+        return any(_any_value(item) for item in arguments.values())
+    return isinstance(arguments, list | tuple) and any(_any_value(item) for item in arguments)

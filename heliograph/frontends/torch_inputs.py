@@ -1,0 +1,183 @@
+"""Checks of what a user gives to `trace` beside the model: the example, the ranges, the calibration samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from heliograph.errors import ProgramError, RangeError
+from heliograph.ir import Location
+from heliograph.ir.node import Array
+
+
+def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor, ...]:
+    """The example inputs as tensors; arrays take the precision of the model's parameters."""
+    if example is None:
+        raise ProgramError(
+            "trace needs example_input", hint="give one tensor, or a tuple of tensors, with a batch axis"
+        )
+    items = tuple(example) if isinstance(example, list | tuple) else (example,)
+    for path, parameter in model.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
+            raise ProgramError(
+                f"parameter {path!r} has no values yet",
+                hint="load the weights, and run the model once where it has lazy layers, before trace",
+            )
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    tensors = []
+    for position, item in enumerate(items):
+        if isinstance(item, np.ndarray):
+            item = torch.as_tensor(item)
+            item = item.to(dtype) if item.is_floating_point() else item
+        if not isinstance(item, torch.Tensor):
+            raise ProgramError(
+                f"example_input {position} is {type(item).__name__}, not a tensor",
+                hint="give one tensor, or a tuple of tensors in the order of forward's arguments",
+            )
+        if item.ndim == 0:
+            raise ProgramError(
+                f"example_input {position} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)"
+            )
+        if item.numel() == 0:
+            raise ProgramError(
+                f"example_input {position} of shape {tuple(item.shape)} holds no element", hint="one sample is enough"
+            )
+        tensors.append(item.detach())
+    return tuple(tensors)
+
+
+def _per_input(value: Any, count: int) -> list[Any]:
+    """One entry per input, from what was given for one or for several."""
+    if value is None:
+        return [None] * count
+    if count == 1 and not (isinstance(value, tuple) and len(value) == 1):
+        return [value]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def calibration_arrays(
+    calibration: Any, names: Sequence[str], shapes: Sequence[tuple[int, ...]], where: Location
+) -> tuple[Array, ...]:
+    """Samples as float64 arrays with a leading sample axis, one per input; nothing where none were given."""
+    if calibration is None:
+        return ()
+    items = _per_input(calibration, len(names))
+    if len(items) != len(names):
+        raise ProgramError(
+            f"calibration has {len(items)} entries, the model {len(names)} inputs ({', '.join(names)})",
+            where=where,
+            hint="give a tuple with one array of samples per input, in argument order",
+        )
+    arrays = []
+    for name, shape, item in zip(names, shapes, items, strict=True):
+        array = _samples(name, shape, item, where)
+        arrays.append(array)
+    counts = {array.shape[0] for array in arrays}
+    if len(counts) > 1:
+        raise ProgramError(
+            f"calibration has {' and '.join(str(a.shape[0]) for a in arrays)} samples for {', '.join(names)}",
+            where=where,
+            why="sample i of every input is one call of the model",
+        )
+    return tuple(arrays)
+
+
+def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> Array:
+    if isinstance(item, torch.Tensor):
+        item = item.detach().cpu().double().numpy() if item.is_floating_point() else item.detach().cpu().numpy()
+    try:
+        array = np.array(item, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ProgramError(
+            f"calibration of input {name!r} is not an array of real numbers",
+            where=where,
+            why=f"got {type(item).__name__}",
+            hint="give an array or tensor with a leading sample axis",
+        ) from None
+    if array.ndim == 0 or array.shape[1:] != shape:
+        raise ProgramError(
+            f"calibration of input {name!r} has shape {array.shape}, expected (samples, {', '.join(map(str, shape))})",
+            where=where,
+            hint="add a leading sample axis: samples[np.newaxis]" if array.shape == shape else "",
+        )
+    if not array.shape[0]:
+        raise ProgramError(f"calibration of input {name!r} holds no sample", where=where)
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        sample, *element = (int(i) for i in bad[0])
+        raise ProgramError(
+            f"calibration of input {name!r} holds {array[tuple(bad[0])]} in sample {sample}, element {tuple(element)}",
+            where=where,
+            hint="remove NaN and infinity",
+        )
+    return array
+
+
+def ranges(
+    input_range: Any, calibration: Sequence[Array], names: Sequence[str], where: Location
+) -> list[tuple[float, float] | None]:
+    """The interval of each input: declared, or seen in the samples, or None; samples must lie in what was declared."""
+    single = len(names) == 1
+    declared: list[Any]
+    if single and isinstance(input_range, list | tuple | np.ndarray) and len(input_range) == 2:
+        declared = [input_range]
+    else:
+        declared = _per_input(input_range, len(names))
+    if len(declared) != len(names) or (not single and any(isinstance(item, int | float) for item in declared)):
+        raise ProgramError(
+            f"input_range {input_range!r} does not give one (low, high) per input ({', '.join(names)})",
+            where=where,
+            hint="give a tuple of pairs in argument order: ((low, high), (low, high)), None where there is none",
+        )
+    result: list[tuple[float, float] | None] = []
+    for position, (name, item) in enumerate(zip(names, declared, strict=True)):
+        samples = calibration[position] if calibration else None
+        if item is not None:
+            bounds = _interval(name, item, where)
+            if samples is not None:
+                _check_inside(name, samples, bounds, where)
+            result.append(bounds)
+        elif samples is not None:
+            low, high = float(samples.min()), float(samples.max())
+            if low == high:
+                raise ProgramError(
+                    f"all calibration samples of input {name!r} hold the one number {low:g}",
+                    where=where,
+                    why="the range of the input cannot be told from them",
+                    hint="give input_range=(low, high)",
+                )
+            result.append((low, high))
+        else:
+            result.append(None)
+    return result
+
+
+def _interval(name: str, item: Any, where: Location) -> tuple[float, float]:
+    try:
+        low, high = (float(bound) for bound in item)
+    except (TypeError, ValueError):
+        raise ProgramError(f"the range of input {name!r} is {item!r}, not a pair (low, high)", where=where) from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ProgramError(
+            f"the range of input {name!r} is ({low:g}, {high:g})",
+            where=where,
+            why="low must be below high, both finite",
+        )
+    return low, high
+
+
+def _check_inside(name: str, samples: Array, bounds: tuple[float, float], where: Location) -> None:
+    outside = np.argwhere((samples < bounds[0]) | (samples > bounds[1]))
+    if len(outside):
+        sample, *element = (int(i) for i in outside[0])
+        raise RangeError(
+            f"calibration of input {name!r} has {samples[tuple(outside[0])]:g} in sample {sample}, element "
+            f"{tuple(element)}, outside of input_range ({bounds[0]:g}, {bounds[1]:g})",
+            where=where,
+            why=f"{len(outside)} of {samples.size} elements lie outside; the polynomials are fitted to the range",
+            hint=f"normalize the samples, or declare ({samples.min():g}, {samples.max():g})",
+        )

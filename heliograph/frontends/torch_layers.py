@@ -1,0 +1,323 @@
+"""Rules for layers: linear, convolution, batch norm, pooling, activations, and what does nothing at inference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from heliograph.frontends.torch_values import Call, Value, rule, scalar, transposed_name
+from heliograph.ir import Node
+
+# ---------------------------------------------------------------------------------------------- linear
+
+
+def matrix_times(call: Call, node: Node, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Node:
+    """`node @ weight.T + bias` on the last axis."""
+    attrs = {"weight": call.constant(weight)}
+    if bias is not None:
+        attrs["bias"] = call.constant(bias)
+    return call.emit("linear", node, **attrs)
+
+
+def transposed(call: Call, matrix: torch.Tensor) -> torch.Tensor:
+    """The transposed matrix, named after the one that the user knows."""
+    result = matrix.t().contiguous()
+    call.names.set(result, transposed_name(call.names.get(matrix, f"{call.loc.layer}.weight")))
+    return result
+
+
+@rule("aten.linear")
+def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Value:
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
+    if x.from_right == 1:
+        raise call.mixes(f"the layer would sum over axis {x.batch}, the batch axis")
+    return Value(matrix_times(call, x.node, weight, bias), x.batch)
+
+
+# ---------------------------------------------------------------------------------------------- convolution
+
+
+def _per_axis(value: Any, rank: int) -> tuple[int, ...]:
+    """One number per spatial axis; torch allows one number for all, alone or in a list."""
+    items = [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
+    return tuple(items * rank) if len(items) == 1 else tuple(items)
+
+
+def _spatial_input(call: Call, x: Any, rank: int) -> Node:
+    """The node of an input (batch, channels, *spatial)."""
+    if x.rank != rank + 2:
+        raise call.refuse(
+            f"its input {call.torch_shape(x)} has no batch axis; it must be (batch, channels, {rank} spatial axes)",
+            "give example_input a batch axis, for example x.unsqueeze(0)",
+        )
+    return call.first_axis(x)
+
+
+def _conv(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Value:
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
+    rank = weight.ndim - 2
+    node = _spatial_input(call, x, rank)
+    steps = _per_axis(dilation, rank)
+    if isinstance(padding, str):
+        spans = [d * (k - 1) if padding == "same" else 0 for k, d in zip(weight.shape[2:], steps, strict=True)]
+        before = tuple(span // 2 for span in spans)
+        if any(span % 2 for span in spans):
+            # An even kernel's odd element of padding goes behind, as in torch; the op pads both sides alike.
+            behind = tuple(span - pad for span, pad in zip(spans, before, strict=True))
+            node = call.emit("pad", node, before=(0, *before), after=(0, *behind))
+            before = (0,) * rank
+    else:
+        before = _per_axis(padding, rank)
+    attrs = {"bias": call.constant(bias)} if bias is not None else {}
+    out = call.emit(
+        "conv",
+        node,
+        weight=call.constant(weight),
+        stride=_per_axis(stride, rank),
+        padding=before,
+        dilation=steps,
+        groups=int(groups),
+        **attrs,
+    )
+    return Value(out, 0)
+
+
+@rule("aten.conv1d", "aten.conv2d", "aten.conv3d")
+def conv(call: Call, *args: Any, **kwargs: Any) -> Value:
+    return _conv(call, *args, **kwargs)
+
+
+@rule("aten.convolution")
+def convolution(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Value:
+    if transposed:
+        raise call.refuse("transposed convolution has no rule", "upsample with expand and reshape, then convolve")
+    return _conv(call, x, weight, bias, stride, padding, dilation, groups)
+
+
+# ---------------------------------------------------------------------------------------------- batch norm
+
+
+def training_batch_norm(call: Call) -> Exception:
+    """The error for batch norm that would take its statistics from the batch."""
+    return call.refuse(
+        "this batch norm is in training mode (or keeps no running statistics): it would normalize by the statistics "
+        "of the batch, and a program sees one sample",
+        "call model.eval() before trace; construct the layer with track_running_stats=True",
+    )
+
+
+def _batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float) -> Value:
+    if not isinstance(x, Value) or any(isinstance(value, Value) for value in (weight, bias, mean, variance)):
+        raise call.refuse("its parameters depend on an input", "use stored statistics")
+    if x.rank < 2:
+        raise call.mixes("its input has no axis of channels beside the batch axis")
+    attrs = {
+        name: call.constant(tensor)
+        for name, tensor in (("weight", weight), ("bias", bias), ("mean", mean), ("variance", variance))
+        if tensor is not None
+    }
+    return Value(call.emit("batch_norm", call.first_axis(x), eps=float(eps), **attrs), 0)
+
+
+@rule("aten.batch_norm")
+def batch_norm(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = False,
+) -> Value:
+    if training or mean is None or variance is None:
+        raise training_batch_norm(call)
+    return _batch_norm(call, x, weight, bias, mean, variance, eps)
+
+
+@rule("aten._native_batch_norm_legit_no_training")
+def batch_norm_no_training(
+    call: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
+) -> list[Any]:
+    return [_batch_norm(call, x, weight, bias, mean, variance, eps), None, None]
+
+
+@rule("aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional")
+def batch_norm_training(call: Call, *args: Any, **kwargs: Any) -> Value:
+    raise training_batch_norm(call)
+
+
+@rule("aten.native_batch_norm", "aten.cudnn_batch_norm")
+def native_batch_norm(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Any]:
+    return [batch_norm(call, x, weight, bias, mean, variance, training, momentum, eps), None, None]
+
+
+# ---------------------------------------------------------------------------------------------- pooling
+
+
+@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
+def avg_pool(
+    call: Call,
+    x: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    rank = int(call.op[-2])
+    node = _spatial_input(call, x, rank)
+    kernel = _per_axis(kernel_size, rank)
+    steps = _per_axis(stride, rank) if stride else kernel
+    pads = _per_axis(padding, rank)
+    if ceil_mode:
+        for size, k, s, p in zip(x.shape[1:], kernel, steps, pads, strict=True):
+            if (size + 2 * p - k) % s:
+                raise call.refuse(
+                    f"ceil_mode=True makes a partial window at the end of an axis of {size} (kernel {k}, stride {s})",
+                    "use ceil_mode=False, or pad the input so that the windows fit",
+                )
+    if divisor_override:
+        out = call.emit("avg_pool", node, kernel=kernel, stride=steps, padding=pads, count_include_pad=True)
+        factor = call.constant_node(math.prod(kernel) / divisor_override)
+        return Value(call.emit("mul", out, factor), 0)
+    attrs = {"kernel": kernel, "stride": steps, "padding": pads, "count_include_pad": bool(count_include_pad)}
+    return Value(call.emit("avg_pool", node, **attrs), 0)
+
+
+@rule("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool2d")
+def adaptive_avg_pool(call: Call, x: Any, output_size: Any) -> Value:
+    rank = int(call.op[-2])
+    node = _spatial_input(call, x, rank)
+    return Value(call.emit("adaptive_avg_pool", node, output_size=_per_axis(output_size, rank)), 0)
+
+
+# ---------------------------------------------------------------------------------------------- activations
+
+
+@rule("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu")
+def activation(call: Call, x: Any) -> Value:
+    return Value(call.emit(call.op.rsplit(".", 1)[-1], x.node), x.batch)
+
+
+@rule("aten.leaky_relu")
+def leaky_relu(call: Call, x: Any, negative_slope: float = 0.01) -> Value:
+    return Value(call.emit("leaky_relu", x.node, negative_slope=float(negative_slope)), x.batch)
+
+
+@rule("aten.prelu", "aten._prelu_kernel")
+def prelu(call: Call, x: Any, weight: Any) -> Value:
+    slope = scalar(weight)
+    if slope is None:
+        raise call.refuse(
+            "it has one slope per channel",
+            "use nn.PReLU() with a single slope, or write torch.relu(x) - slopes * torch.relu(-x)",
+        )
+    return Value(call.emit("leaky_relu", x.node, negative_slope=slope), x.batch)
+
+
+@rule("aten.gelu")
+def gelu(call: Call, x: Any, approximate: str = "none") -> Value:
+    return Value(call.emit("gelu", x.node, approximate=approximate), x.batch)
+
+
+@rule("aten.softplus")
+def softplus(call: Call, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    return Value(call.emit("softplus", x.node, beta=float(beta), threshold=float(threshold)), x.batch)
+
+
+# ---------------------------------------------------------------------------------------------- nothing to do
+
+
+@rule(
+    "aten.clone",
+    "aten.contiguous",
+    "aten.detach",
+    "aten.alias",
+    "aten.lift_fresh",
+    "aten.lift_fresh_copy",
+    "aten.positive",
+    "aten.resolve_conj",
+    "aten.resolve_neg",
+    "aten.requires_grad",
+)
+def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
+    return Value(x.node, x.batch)
+
+
+@rule("aten.to", "aten._to_copy", "aten.type_as")
+def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(x, Value):
+        return x
+    dtype = call.result.dtype
+    if not dtype.is_floating_point:
+        raise call.refuse(
+            f"it turns an encrypted value into {dtype}, which rounds or compares it",
+            "keep the values floating point; round or compare on the client after decryption",
+        )
+    return Value(x.node, x.batch)
+
+
+@rule("aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async")
+def checked_at_export(call: Call, *args: Any, **kwargs: Any) -> None:
+    return None
+
+
+@rule("aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout")
+def dropout(call: Call, x: Any, p: float, train: bool) -> Value:
+    if train:
+        raise training_dropout(call)
+    return Value(x.node, x.batch)
+
+
+@rule("aten.native_dropout")
+def native_dropout(call: Call, x: Any, p: float, train: bool | None) -> Sequence[Any]:
+    if train:
+        raise training_dropout(call)
+    return [Value(x.node, x.batch), None]
+
+
+def training_dropout(call: Call) -> Exception:
+    """The error for dropout that would drop."""
+    return call.refuse(
+        "this dropout is in training mode: it would drop values at random, and a program is deterministic",
+        "call model.eval() before trace (in a functional call, F.dropout(x, p, training=self.training))",
+    )

@@ -1,0 +1,185 @@
+"""Where an exported operation comes from: the user's line, and the name of its layer.
+
+`torch.export` records the Python stack of each call as text, innermost frame last, and the path of modules around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from heliograph.ir import Location
+from heliograph.ir.location import display_path
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_HERE = str(Path(__file__).resolve().parent) + os.sep
+_REPEATED = re.compile(r"@\d+")
+
+# Names that differ between exported forms of one call; a layer is called by what the user wrote.
+_CALLED = {
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "_unsafe_view": "view",
+    "constant_pad_nd": "pad",
+    "native_dropout": "dropout",
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    "max_pool2d_with_indices": "max_pool2d",
+    "_to_copy": "to",
+    "convolution": "conv",
+}
+
+
+@functools.cache
+def _is_user_file(file: str) -> bool:
+    """Whether a frame of this file is the user's rather than torch's, ours, or generated code."""
+    if file.startswith("<"):
+        return False
+    resolved = str(Path(file).resolve())
+    return not resolved.startswith((_TORCH, _HERE))
+
+
+def _pick(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+    """The innermost frame of the user's own code; failing that, of a package that the user installed."""
+    mine = [frame for frame in frames if _is_user_file(frame[0])]
+    own = [frame for frame in mine if "site-packages" not in frame[0] and "dist-packages" not in frame[0]]
+    chosen = own or mine
+    return chosen[-1] if chosen else None
+
+
+def stack_location(stack_trace: str | None) -> Location | None:
+    """The user's line in a recorded stack, or None where only torch's own frames are in it."""
+    frame = _pick((file, int(line)) for file, line in _FRAME.findall(stack_trace or ""))
+    return Location(display_path(frame[0]), frame[1]) if frame else None
+
+
+@contextlib.contextmanager
+def helper_frames() -> Iterator[None]:
+    """While it lasts, torch.export records the user's helper functions too, not only methods called `forward`.
+
+    Newer versions of torch keep `forward` frames alone, by a filter that is meant to be replaced; where a version has
+    no such filter, nothing is done and it records all frames.
+    """
+    tracer: Any = torch.fx.proxy.TracerBase
+    original = getattr(tracer, "_filter_traceback_frames", None)
+    if original is None:
+        yield
+        return
+
+    def keep(self: Any, summary: traceback.StackSummary) -> traceback.StackSummary:
+        first = next((i for i, frame in enumerate(summary) if frame.name == "forward"), None)
+        if first is None:
+            return original(self, summary)  # type: ignore[no-any-return]
+        kept = [frame for frame in summary[first:] if frame.name == "forward" or _is_user_file(frame.filename)]
+        return traceback.StackSummary.from_list(kept)
+
+    tracer._filter_traceback_frames = keep
+    try:
+        yield
+    finally:
+        tracer._filter_traceback_frames = original
+
+
+def caller_location() -> Location:
+    """The line outside torch and this package that is running now, innermost."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_user_file(frame.f_code.co_filename):
+            return Location(display_path(frame.f_code.co_filename), frame.f_lineno)
+        frame = frame.f_back
+    return Location()
+
+
+def error_location(error: BaseException) -> Location | None:
+    """The user's line inside the model that raised, or None where the error came from outside of the user's code."""
+    frames = []
+    trace = error.__traceback__
+    inside = False
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        inside = inside or str(Path(file).resolve()).startswith(_TORCH)
+        if inside:  # frames before torch's are those that called us
+            frames.append((file, trace.tb_lineno))
+        trace = trace.tb_next
+    frame = _pick(frames)
+    return Location(display_path(frame[0]), frame[1]) if frame else None
+
+
+def forward_location(module: Any) -> Location | None:
+    """The line on which the module's `forward` begins, or None where it is not the user's."""
+    code = getattr(getattr(type(module), "forward", None), "__code__", None)
+    if code is None or not _is_user_file(code.co_filename):
+        return None
+    return Location(display_path(code.co_filename), code.co_firstlineno)
+
+
+def op_name(target: Any) -> str:
+    """The registry's name of a call target: `aten.conv2d`, without overload; `mylib.foo` for `mylib::foo`."""
+    schema = getattr(target, "_schema", None)
+    if schema is not None:
+        return str(schema.name).replace("::", ".")
+    return str(getattr(target, "__name__", target))
+
+
+def short_name(target: Any) -> str:
+    """What a user would call the op: `relu` for `aten.relu_`."""
+    name = op_name(target).rsplit(".", 1)[-1]
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return _CALLED.get(name, name)
+
+
+def module_stack(node: Any) -> list[tuple[str, str]]:
+    """(path, class name) of the modules around a call, outermost first."""
+    stack = []
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+        stack.append((_REPEATED.sub("", str(path)), name))
+    return stack
+
+
+def leaf_module(node: Any) -> str:
+    """The class of `torch.nn` that made the call by itself (`ReLU`), or nothing."""
+    stack = module_stack(node)
+    if not stack or not stack[-1][1].startswith("torch.nn.modules.") or ".container." in stack[-1][1]:
+        return ""
+    return stack[-1][1].rsplit(".", 1)[-1]
+
+
+class LayerNames:
+    """A unique, stable name per call: the path of its layer, or path and op where a function was called.
+
+    A layer of `torch.nn` gives its path (`features.0`); a function gives the path of the module that called it and the
+    op (`block1.relu`). Later calls of one name get `_1`, `_2`, ... in call order. Paths of modules are never taken by
+    functions.
+    """
+
+    def __init__(self, nodes: Iterable[Any]) -> None:
+        self._paths = {path for node in nodes for path, _ in module_stack(node)} - {""}
+        self._used: set[str] = set()
+
+    def name(self, node: Any) -> str:
+        stack = module_stack(node)
+        path = stack[-1][0] if stack else ""
+        leaf = bool(leaf_module(node)) and bool(path)
+        base = path if leaf else ".".join(part for part in (path, short_name(node.target)) if part)
+        name, count = base, 0
+        while name in self._used or (name in self._paths and not (leaf and name == path)):
+            count += 1
+            name = f"{base}_{count}"
+        self._used.add(name)
+        return name

@@ -1,0 +1,228 @@
+"""What the rules work on: values with a batch axis, the call at hand, and the registry of rules.
+
+torch works on batches, a program on one sample. Every tensor that depends on an input has one batch axis; a `Value`
+is the program's node (without that axis) and the axis's position in the tensor that torch sees. A tensor that depends
+on no input stays a `torch.Tensor`, computed by torch, until a rule makes it a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.ir import Builder, ConstantName, Location, Node
+
+Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor that depends on an input: its node, and where the batch axis stands among torch's axes."""
+
+    node: Node
+    batch: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Without the batch axis."""
+        return tuple(self.node.type.shape)  # type: ignore[union-attr]
+
+    @property
+    def rank(self) -> int:
+        """The number of axes that torch sees, batch included."""
+        return len(self.shape) + 1
+
+    @property
+    def from_right(self) -> int:
+        """The batch axis counted from the end: 1 is the last axis."""
+        return self.rank - self.batch
+
+    def axis(self, dim: int) -> int:
+        """The axis of the node that torch calls `dim`, or -1 for the batch axis."""
+        dim %= self.rank
+        return -1 if dim == self.batch else dim - (dim > self.batch)
+
+
+class TensorNames:
+    """Names of tensors by identity: the parameter's path, or what it was computed from."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[torch.Tensor, str]] = {}
+
+    def set(self, tensor: torch.Tensor, name: str) -> None:
+        self._names[id(tensor)] = (tensor, name)  # holding the tensor keeps its identity from being used again
+
+    def get(self, tensor: torch.Tensor, default: str) -> str:
+        entry = self._names.get(id(tensor))
+        return entry[1] if entry else default
+
+
+def transposed_name(name: str) -> str:
+    """The name of a matrix's transpose; transposing twice gives the first name back."""
+    return name.removesuffix(".t") if name.endswith(".t") else f"{name}.t"
+
+
+class Call:
+    """One call of the exported graph, as a rule sees it."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        names: TensorNames,
+        loc: Location,
+        batch_size: int,
+        op: str,
+        user_name: str,
+        result: Any,
+    ) -> None:
+        self.builder = builder
+        self.names = names
+        self.loc = loc
+        self.batch_size = batch_size
+        self.op = op  # the registry's name: `aten.relu`
+        self.user_name = user_name  # what a user calls it: `torch.relu`
+        self.result = result  # the fake tensor(s) that torch.export recorded: shapes and dtypes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result as torch sees it, batch axis included."""
+        return tuple(int(size) for size in self.result.shape)
+
+    # ------------------------------------------------------------------ making nodes
+
+    def emit(self, op: str, *operands: Node, **attrs: Any) -> Node:
+        """A node of the program at this call's location."""
+        return self.builder.op(op, operands, self.loc, **attrs)
+
+    def constant(self, tensor: torch.Tensor, name: str = "") -> ConstantName:
+        """The tensor as a constant of the program, called by its parameter path."""
+        if tensor.is_complex():
+            raise self.refuse("a constant of it is complex", "split it into real and imaginary parts")
+        data = tensor.detach().cpu()
+        if data.dtype in (torch.float16, torch.bfloat16):
+            data = data.float()
+        label = name or self.names.get(tensor, f"{self.loc.layer}.constant")
+        try:
+            return self.builder.constant(data.resolve_neg().numpy(), label)
+        except ProgramError as error:
+            raise ProgramError(error.what, where=self.loc, why=error.why, hint=error.hint) from None
+
+    def constant_node(self, operand: torch.Tensor | float | int, from_right: int = 0) -> Node:
+        """A plain tensor node; of a tensor, the batch axis (counted from the end, 0 for none) is taken out first."""
+        if not isinstance(operand, torch.Tensor):
+            tensor, name = torch.tensor(float(operand), dtype=torch.float64), f"{float(operand)!r}"
+        else:
+            name = self.names.get(operand, f"{self.loc.layer}.constant")
+            tensor = self.unbatched(operand, from_right) if from_right else operand
+        return self.emit("constant", value=self.constant(tensor, name))
+
+    def unbatched(self, tensor: torch.Tensor, from_right: int) -> torch.Tensor:
+        """The tensor without its batch axis; it must hold the same for every sample."""
+        if tensor.ndim < from_right:
+            return tensor
+        axis = tensor.ndim - from_right
+        first = tensor.select(axis, 0)
+        if tensor.shape[axis] != 1:
+            same = tensor.shape[axis] == self.batch_size and bool((tensor == first.unsqueeze(axis)).all())
+            if not same:
+                raise self.mixes(
+                    f"a constant of shape {tuple(tensor.shape)} has {tensor.shape[axis]} different entries along the "
+                    "batch axis"
+                )
+        self.names.set(first, self.names.get(tensor, f"{self.loc.layer}.constant"))
+        return first
+
+    # ------------------------------------------------------------------ refusals
+
+    def refuse(self, why: str, hint: str) -> UnsupportedError:
+        """The error to raise where the op cannot be carried in this form."""
+        return UnsupportedError(f"{self.user_name} cannot be compiled here", where=self.loc, why=why, hint=hint)
+
+    def mixes(self, detail: str, hint: str = "") -> UnsupportedError:
+        """The error to raise where samples of the batch would be mixed."""
+        return UnsupportedError(
+            f"{self.user_name} mixes samples of the batch",
+            where=self.loc,
+            why=f"a program works on one sample at a time, and {detail}",
+            hint=hint or "keep axis 0, the batch axis, out of it (and give example_input a batch axis)",
+        )
+
+    # ------------------------------------------------------------------ operands
+
+    def together(self, *operands: Operand) -> tuple[list[Node], int]:
+        """Operands of an elementwise op as nodes that broadcast without batch axes, and the result's batch axis."""
+        values = [operand for operand in operands if isinstance(operand, Value)]
+        places = {value.from_right for value in values}
+        if len(places) != 1:
+            shapes = " and ".join(str(self.torch_shape(value)) for value in values)
+            raise self.mixes(
+                f"operands of shapes {shapes} meet with their batch axes in different places",
+                "give both operands the same number of axes, for example with unsqueeze(1)",
+            )
+        place = places.pop()
+        ranks = [
+            operand.rank if isinstance(operand, Value) else operand.ndim if isinstance(operand, torch.Tensor) else 0
+            for operand in operands
+        ]
+        nodes = [
+            operand.node if isinstance(operand, Value) else self.constant_node(operand, place) for operand in operands
+        ]
+        return nodes, max(ranks) - place
+
+    def torch_shape(self, value: Value) -> tuple[int, ...]:
+        """The shape as torch sees it."""
+        return (*value.shape[: value.batch], self.batch_size, *value.shape[value.batch :])
+
+    def first_axis(self, value: Value) -> Node:
+        """The node, where the batch axis must come first."""
+        if value.batch:
+            raise self.refuse(
+                f"the batch axis is axis {value.batch} of {self.torch_shape(value)}, and it must be axis 0 here",
+                "permute the batch axis to the front first",
+            )
+        return value.node
+
+
+Rule: TypeAlias = "Callable[..., Any]"
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the function as the meaning of these torch ops (`aten.relu`, `mylib.foo`; all overloads of each).
+
+    It is called as `function(call, *args, **kwargs)` with the op's own arguments, at least one of them a `Value`, and
+    returns a `Value`, a `torch.Tensor`, or a list of these where the op has several results. A later registration
+    replaces an earlier one. The in-place form of an op (`aten.relu_`) needs no rule of its own.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def is_number(value: Any) -> bool:
+    """Whether the operand is a Python number."""
+    return isinstance(value, int | float | bool)
+
+
+def scalar(operand: Any) -> float | None:
+    """The number that a Python number or a tensor of one element holds, or None."""
+    if is_number(operand):
+        return float(operand)
+    if isinstance(operand, torch.Tensor) and operand.numel() == 1:
+        return float(operand.reshape(()))
+    return None
+
+
+def size_of(shape: Sequence[int]) -> int:
+    """The number of elements."""
+    return math.prod(shape)

@@ -1,0 +1,122 @@
+"""The cleartext meaning of every program at every stage: the definition that everything else is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir import Node, Program, TensorType
+from heliograph.ir.layout import Layout
+from heliograph.ir.node import Array
+from heliograph.ir.ops import OPS, Context
+
+
+def run_nodes(
+    program: Program,
+    values: Mapping[Node, Array],
+    observe: Callable[[Node, Array], None] | None = None,
+) -> list[Array]:
+    """The outputs for the given input nodes' values; every array has a leading axis of samples.
+
+    A value is dropped after its last use. `observe` sees each node's value once, in program order.
+    """
+    context = Context(program.constants, tuple(program.metadata.get("log_primes", ())))
+    last = {operand: node for node in program.nodes for operand in node.inputs}
+    keep = set(program.outputs)
+    table: dict[Node, Array] = {}
+    for node in program.nodes:
+        if node.op == "input":
+            table[node] = values[node]
+        else:
+            table[node] = np.asarray(
+                OPS[node.op].evaluate([table[operand] for operand in node.inputs], node.attrs, context)
+            )
+        if observe is not None:
+            observe(node, table[node])
+        for operand in node.inputs:
+            if last.get(operand) is node and operand not in keep and operand in table:
+                del table[operand]
+    return [table[node] for node in program.outputs]
+
+
+def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
+    """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ProgramError(
+            f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
+        ) from None
+    if array.shape != tuple(shape):
+        raise ProgramError(
+            f"input {name!r} has shape {array.shape}, expected {tuple(shape)}",
+            hint="pass one sample, without a batch axis" if array.shape[1:] == tuple(shape) else "",
+        )
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
+        index = tuple(int(i) for i in np.unravel_index(bad[0], array.shape)) if array.shape else ()
+        raise ProgramError(f"input {name!r} holds {array[index]} at index {index}", hint="remove NaN and infinity")
+    return array
+
+
+def interpret_batch(program: Program, *samples: Any) -> list[Array]:
+    """The outputs of a tensor or polynomial program for many samples: each argument has a leading sample axis."""
+    values: dict[Node, Array] = {}
+    if len(samples) != len(program.inputs):
+        raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")
+    for node, sample in zip(program.inputs, samples, strict=True):
+        array = np.asarray(sample, dtype=np.float64)
+        assert isinstance(node.type, TensorType)
+        if array.shape[1:] != node.type.shape:
+            raise ProgramError(
+                f"samples of input {node.attrs['name']!r} have shape {array.shape[1:]}, expected {node.type.shape}"
+            )
+        values[node] = array
+    outputs = run_nodes(program, values)
+    count = max((value.shape[0] for value in values.values()), default=1)
+    return [np.broadcast_to(out, (count, *out.shape[1:])) for out in outputs]
+
+
+def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
+    """The slot vectors of a packed program's input nodes for one sample per named input."""
+    specs = program.metadata["inputs"]
+    if len(samples) != len(specs):
+        raise ProgramError(f"program {program.name} takes {len(specs)} inputs, not {len(samples)}")
+    vectors: dict[tuple[str, int], Array] = {}
+    for spec, sample in zip(specs, samples, strict=True):
+        layout = Layout.from_json(spec["layout"])
+        tensor = check_input(spec["name"], spec["shape"], sample)
+        for chunk, vector in enumerate(layout.pack(tensor.reshape(layout.shape))):
+            vectors[spec["name"], chunk] = vector[np.newaxis]
+    return {node: vectors[node.attrs["name"], node.attrs["chunk"]] for node in program.inputs}
+
+
+def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
+    """The output tensors from a packed program's output vectors (each (slots,)), in order."""
+    outputs, position = [], 0
+    for spec in program.metadata["outputs"]:
+        layout = Layout.from_json(spec["layout"])
+        count = layout.ciphertexts
+        tensor = layout.unpack([np.real(v) for v in vectors[position : position + count]])
+        outputs.append(tensor.reshape(spec["shape"]))
+        position += count
+    return outputs
+
+
+def interpret(program: Program, *samples: Any) -> Any:
+    """The outputs for one sample per input: one array, or a tuple where the program has several outputs."""
+    if "inputs" in program.metadata and any("layout" in spec for spec in program.metadata["inputs"]):
+        vectors = run_nodes(program, pack_inputs(program, samples))
+        outputs = unpack_outputs(program, [vector[0] for vector in vectors])
+    else:
+        if len(samples) != len(program.inputs):
+            raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")
+        checked = []
+        for node, sample in zip(program.inputs, samples, strict=True):
+            assert isinstance(node.type, TensorType)
+            checked.append(check_input(node.attrs["name"], node.type.shape, sample)[np.newaxis])
+        outputs = [out[0] for out in interpret_batch(program, *checked)]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)

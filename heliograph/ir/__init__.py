@@ -1,0 +1,35 @@
+"""The intermediate representation: one graph of typed nodes, in five stages of lowering."""
+
+from heliograph.ir.builder import Builder
+from heliograph.ir.location import UNKNOWN, Location
+from heliograph.ir.node import (
+    Array,
+    Attr,
+    Constant,
+    ConstantName,
+    Node,
+    OpaqueConstant,
+    Program,
+    SparseMatrix,
+    Stage,
+)
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
+
+__all__ = [
+    "UNKNOWN",
+    "Array",
+    "Attr",
+    "Builder",
+    "CipherType",
+    "Constant",
+    "ConstantName",
+    "Location",
+    "Node",
+    "OpaqueConstant",
+    "Program",
+    "SlotsType",
+    "SparseMatrix",
+    "Stage",
+    "TensorType",
+    "Type",
+]

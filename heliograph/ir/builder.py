@@ -1,0 +1,127 @@
+"""The one way to make programs: types are inferred and operands checked as each node is added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.location import UNKNOWN, Location
+from heliograph.ir.node import (
+    Array,
+    Attr,
+    Constant,
+    ConstantName,
+    Node,
+    Program,
+    SparseMatrix,
+    Stage,
+    constant_digest,
+    freeze_attrs,
+    live_nodes,
+    used_constants,
+)
+from heliograph.ir.ops import Context, check_call, spec_of
+
+
+class Builder:
+    """Collects nodes and constants of a program at one stage.
+
+    Start from nothing (front ends) or from another program's constants and metadata (passes). `finish` drops what the
+    outputs do not need, keeps inputs, and orders the rest.
+    """
+
+    def __init__(self, name: str, stage: Stage, source: Program | None = None) -> None:
+        self.name = name
+        self.stage = stage
+        self.constants: dict[str, Constant] = dict(source.constants) if source else {}
+        self.metadata: dict[str, Any] = dict(source.metadata) if source else {}
+        self.calibration: tuple[Array, ...] = source.calibration if source else ()
+        self.inputs: list[Node] = []
+        self.log_primes: tuple[float, ...] = tuple(self.metadata.get("log_primes", ()))
+        self._by_digest: dict[str, str] = {}
+
+    @property
+    def context(self) -> Context:
+        return Context(self.constants, self.log_primes)
+
+    def constant(self, value: Any, name: str = "c") -> ConstantName:
+        """Register an array or sparse matrix and return its name; equal contents share one entry."""
+        stored: Constant
+        if isinstance(value, SparseMatrix):
+            stored = value
+        else:
+            array = np.asarray(value, order="C")  # ascontiguousarray would turn a scalar into a vector of one
+            if array.dtype.kind not in "fiub":
+                raise ProgramError(f"constant {name} has dtype {array.dtype}; real numbers are needed")
+            if not np.isfinite(array).all():
+                raise ProgramError(f"constant {name} holds NaN or infinity")
+            stored = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
+        digest = constant_digest(stored)
+        if digest in self._by_digest:
+            return ConstantName(self._by_digest[digest])
+        unique, count = name, 1
+        while unique in self.constants:
+            if constant_digest(self.constants[unique]) == digest:
+                break
+            count += 1
+            unique = f"{name}.{count}"
+        self.constants[unique] = stored
+        self._by_digest[digest] = unique
+        return ConstantName(unique)
+
+    def input(self, name: str, loc: Location = UNKNOWN, /, **attrs: Attr) -> Node:
+        """A value given at run time; `shape` (or `slots`), `low`, `high`, `secret` are attributes of the op `input`."""
+        node = self.op("input", (), loc, **{"name": name, **attrs})
+        self.inputs.append(node)
+        return node
+
+    def op(self, op: str, inputs: Sequence[Node] = (), loc: Location = UNKNOWN, /, **attrs: Attr) -> Node:
+        """A node with inferred type; a ProgramError with the location where the op refuses its operands."""
+        spec = spec_of(op)
+        frozen = freeze_attrs(attrs)
+        try:
+            if self.stage not in spec.stages:
+                raise ProgramError(f"op {op} does not exist at the {self.stage.value} stage")
+            check_call(spec, len(inputs), frozen, self.constants)
+            inferred = spec.infer_type([node.type for node in inputs], frozen, self.context)
+        except ProgramError as error:
+            if error.where:
+                raise
+            raise ProgramError(error.what, where=loc, why=error.why, hint=error.hint) from None
+        return Node(op, tuple(inputs), frozen, inferred, loc)
+
+    def copy(self, node: Node, inputs: Sequence[Node]) -> Node:
+        """The node on other operands (itself where they are the same), its type inferred anew."""
+        if len(inputs) == len(node.inputs) and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
+            return node
+        return self.op(node.op, inputs, node.loc, **node.attrs)
+
+    def set_chain(self, log_primes: Sequence[float]) -> None:
+        """Fix the modulus chain that `rescale` divides by."""
+        self.log_primes = tuple(log_primes)
+        self.metadata["log_primes"] = list(self.log_primes)
+
+    def finish(self, outputs: Sequence[Node] | Mapping[str, Node]) -> Program:
+        """The program with these outputs (named `y`, or `y0`, `y1`, ... where no names are given)."""
+        if isinstance(outputs, Mapping):
+            names, nodes = tuple(outputs), tuple(outputs.values())
+        else:
+            nodes = tuple(outputs)
+            names = ("y",) if len(nodes) == 1 else tuple(f"y{i}" for i in range(len(nodes)))
+        if not nodes:
+            raise ProgramError(f"program {self.name} has no output")
+        order = live_nodes(nodes, tuple(self.inputs))
+        return Program(
+            self.name,
+            self.stage,
+            tuple(self.inputs),
+            order,
+            nodes,
+            names,
+            used_constants(order, self.constants),
+            self.metadata,
+            self.calibration,
+        )

@@ -1,0 +1,234 @@
+"""Nodes and programs: the one data structure that every pass reads and makes."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.ir.location import UNKNOWN, Location
+from heliograph.ir.types import Type
+
+if TYPE_CHECKING:
+    import networkx
+
+
+class Stage(str, enum.Enum):
+    """How far a program has been lowered; each stage has its own contract in `ir/verify.py`."""
+
+    TENSOR = "tensor"
+    POLYNOMIAL = "polynomial"
+    PACKED = "packed"
+    MANAGED = "managed"
+    EXECUTABLE = "executable"
+
+    @property
+    def order(self) -> int:
+        return list(Stage).index(self)
+
+
+class ConstantName(str):
+    """An attribute that names an entry of `Program.constants`; printed as `@name`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"@{self!s}"
+
+
+Attr: TypeAlias = "None | bool | int | float | str | ConstantName | tuple[Attr, ...]"
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation. Equality is identity: two nodes that look alike are still two values.
+
+    `attrs` holds numbers, strings, tuples of these, and names of constants; never arrays, modules or callables.
+    """
+
+    op: str
+    inputs: tuple[Node, ...]
+    attrs: Mapping[str, Any]
+    type: Type
+    loc: Location = UNKNOWN
+
+    def __repr__(self) -> str:
+        return f"<{self.op} : {self.type} at {self.loc}>"
+
+    def with_(self, **changes: Any) -> Node:
+        """A copy with the given fields replaced."""
+        return replace(self, **changes)
+
+
+def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
+    """Attributes in name order, without those that are None, read-only."""
+    return MappingProxyType({key: attrs[key] for key in sorted(attrs) if attrs[key] is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMatrix:
+    """A sparse matrix as a constant: compressed rows, canonical (sorted columns, no explicit zero)."""
+
+    shape: tuple[int, int]
+    data: Array
+    indices: Array
+    indptr: Array
+
+    @staticmethod
+    def of(matrix: Any) -> SparseMatrix:
+        """From anything that `scipy.sparse.csr_array` takes."""
+        import scipy.sparse
+
+        csr = scipy.sparse.csr_array(matrix, dtype=np.float64)
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+        csr.sort_indices()
+        rows, cols = csr.shape
+        return SparseMatrix((int(rows), int(cols)), csr.data, csr.indices.astype(np.int32), csr.indptr.astype(np.int32))
+
+    def csr(self) -> Any:
+        """As a `scipy.sparse.csr_array`."""
+        import scipy.sparse
+
+        return scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueConstant:
+    """A constant of which only the text form is known: shape, kind and digest. Not enough to run."""
+
+    kind: str
+    shape: tuple[int, ...]
+    digest: str
+
+
+Constant: TypeAlias = "Array | SparseMatrix | OpaqueConstant"
+
+
+def constant_digest(constant: Constant) -> str:
+    """The first 32 hexadecimal digits of SHA-256 over kind, shape and little-endian contents."""
+    if isinstance(constant, OpaqueConstant):
+        return constant.digest
+    sha = hashlib.sha256()
+    parts: tuple[Array, ...]
+    if isinstance(constant, SparseMatrix):
+        sha.update(f"sparse{constant.shape}".encode())
+        parts = (constant.data, constant.indices, constant.indptr)
+    else:
+        sha.update(f"{constant.dtype.str}{constant.shape}".encode())
+        parts = (constant,)
+    for part in parts:
+        sha.update(np.ascontiguousarray(part).tobytes())
+    return sha.hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A straight-line program: `nodes` in an order in which every input comes first; `inputs` are among them.
+
+    `constants` holds arrays by name; `metadata` holds JSON values only (layouts, modulus chain, rotation keys).
+    A pass returns a new program and shares the nodes that it did not change.
+    """
+
+    name: str
+    stage: Stage
+    inputs: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    output_names: tuple[str, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
+    calibration: tuple[Array, ...] = ()
+
+    def array(self, name: Attr) -> Array:
+        """The dense constant of that name."""
+        value = self.constants[str(name)]
+        assert isinstance(value, np.ndarray), f"constant {name} is {type(value).__name__}"
+        return value
+
+    def matrix(self, name: Attr) -> SparseMatrix:
+        """The sparse constant of that name."""
+        value = self.constants[str(name)]
+        assert isinstance(value, SparseMatrix), f"constant {name} is {type(value).__name__}"
+        return value
+
+    def users(self) -> dict[Node, list[Node]]:
+        """For each node the nodes that read it, once per operand position, in program order."""
+        table: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in self.nodes:
+            for operand in node.inputs:
+                table[operand].append(node)
+        return table
+
+    def names(self) -> dict[Node, str]:
+        """The printed name of each node: `%0`, `%1`, ... in program order."""
+        return {node: f"%{index}" for index, node in enumerate(self.nodes)}
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """The graph for library algorithms: nodes are indices with attributes `op`, `node`; edges have `position`."""
+        import networkx
+
+        graph = networkx.MultiDiGraph(name=self.name)
+        index = {node: i for i, node in enumerate(self.nodes)}
+        for node, i in index.items():
+            graph.add_node(i, op=node.op, node=node)
+        for node, i in index.items():
+            for position, operand in enumerate(node.inputs):
+                graph.add_edge(index[operand], i, position=position)
+        return graph
+
+    def __str__(self) -> str:
+        from heliograph.ir.text import print_program
+
+        return print_program(self)
+
+
+def live_nodes(outputs: tuple[Node, ...], inputs: tuple[Node, ...] = ()) -> tuple[Node, ...]:
+    """The nodes that the outputs need, operands first, in a deterministic order; inputs stand first even if unused."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for start in (*inputs, *outputs):
+        stack: list[tuple[Node, int]] = [(start, 0)]
+        while stack:
+            node, position = stack.pop()
+            if node in seen:
+                continue
+            if position < len(node.inputs):
+                stack.append((node, position + 1))
+                stack.append((node.inputs[position], 0))
+            else:
+                seen.add(node)
+                order.append(node)
+    return tuple(order)
+
+
+def used_constants(nodes: tuple[Node, ...], constants: Mapping[str, Constant]) -> dict[str, Constant]:
+    """Only the constants that some attribute names, in name order."""
+    names: set[str] = set()
+
+    def collect(attr: Attr) -> None:
+        if isinstance(attr, ConstantName):
+            names.add(str(attr))
+        elif isinstance(attr, tuple):
+            for item in attr:
+                collect(item)
+
+    for node in nodes:
+        for attr in node.attrs.values():
+            collect(attr)
+    return {name: constants[name] for name in sorted(names)}
+
+
+@functools.cache
+def next_power_of_two(value: int) -> int:
+    """The smallest power of two that is at least `value`."""
+    return 1 << max(0, value - 1).bit_length()

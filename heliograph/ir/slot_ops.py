@@ -1,0 +1,367 @@
+"""Operations on slot vectors: what CKKS computes. Part of the table in `ir/ops.py`.
+
+At the packed stage values have type `slots<S>`. At the managed stage they are ciphertexts with level and true scale,
+and the types hold the bookkeeping: a product adds scales and has three parts, `relinearize` brings it back to two,
+`rescale` divides by the prime of its level, sums want equal levels and scales. Slots are cyclic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.diagonals import diagonal_map
+from heliograph.ir.node import Array
+from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
+from heliograph.ir.types import CipherType, SlotsType, Type
+
+# Two true scales count as equal within 2**-SCALE_TOLERANCE_BITS; the planner meets this with room to spare.
+SCALE_TOLERANCE = 2.0**-32
+
+_Infer = Callable[[Sequence[Any], Attrs, Context], Type]
+
+
+def _same_slots(op: str, operands: Sequence[Any]) -> None:
+    if len({operand.slots for operand in operands}) > 1:
+        raise ProgramError(f"{op}: operands have {' and '.join(str(o.slots) for o in operands)} slots")
+
+
+def _two_parts(op: str, operand: Any) -> None:
+    if isinstance(operand, CipherType) and operand.parts != 2:
+        raise ProgramError(f"{op} needs a relinearized ciphertext, this one has {operand.parts} parts")
+
+
+def _same_level(op: str, operands: Sequence[CipherType]) -> None:
+    levels = {operand.level for operand in operands}
+    if len(levels) > 1:
+        raise ProgramError(f"{op}: operands are at levels {sorted(levels)}")
+
+
+def _same_type(op: str) -> _Infer:
+    """Result like the operand; a ciphertext must have two parts."""
+
+    def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        _two_parts(op, operands[0])
+        result: Type = operands[0]
+        return result
+
+    return infer
+
+
+def _sum_type(op: str) -> _Infer:
+    def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        _same_slots(op, operands)
+        secret = [operand for operand in operands if isinstance(operand, CipherType)]
+        if not secret:
+            return SlotsType(operands[0].slots, any(o.secret for o in operands))
+        if len(secret) < len(operands):
+            raise ProgramError(f"{op} of a ciphertext and a plain vector; use add_plain")
+        _same_level(op, secret)
+        scales = [operand.log_scale for operand in secret]
+        if max(scales) - min(scales) > SCALE_TOLERANCE:
+            raise ProgramError(f"{op}: scales 2^{min(scales):.6f} and 2^{max(scales):.6f} differ")
+        return replace(secret[0], parts=max(operand.parts for operand in secret))
+
+    return infer
+
+
+def _product_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    _same_slots("mul", operands)
+    left, right = operands
+    if not isinstance(left, CipherType):
+        return SlotsType(left.slots, left.secret or right.secret)
+    _two_parts("mul", left)
+    _two_parts("mul", right)
+    _same_level("mul", operands)
+    return replace(left, log_scale=left.log_scale + right.log_scale, parts=3)
+
+
+def _plain_product_type(op: str) -> _Infer:
+    def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        operand = operands[0]
+        _two_parts(op, operand)
+        if not isinstance(operand, CipherType):
+            return SlotsType(operand.slots, operand.secret)
+        if "plain_log_scale" not in a:
+            raise ProgramError(f"{op}: the scale of the plaintext is not planned")
+        return replace(operand, log_scale=operand.log_scale + a["plain_log_scale"])
+
+    return infer
+
+
+def _tile(values: Array, slots: int) -> Array:
+    """A vector of one period repeated over the slots."""
+    return np.resize(values, slots)
+
+
+def _slots_of(values: Sequence[Array]) -> int:
+    return int(values[0].shape[-1])
+
+
+# ---------------------------------------------------------------------------------------------- linear
+
+
+def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    if context.shape(a["matrix"]) != (a["out_period"], a["in_period"]):
+        raise ProgramError(
+            f"linear_transform: matrix @{a['matrix']} is {context.shape(a['matrix'])}, "
+            f"the periods say ({a['out_period']}, {a['in_period']})"
+        )
+    for name in ("in_period", "out_period"):
+        if operands[0].slots % a[name]:
+            raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {operands[0].slots} slots")
+    return _plain_product_type("linear_transform")(operands, a, context)
+
+
+def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    x = values[0]
+    diagonals = diagonal_map(
+        context.matrix(a["matrix"]), _slots_of(values), a["in_period"], a["out_period"], a["in_shift"]
+    )
+    out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
+    for offset in diagonals.offsets:
+        out += diagonals.diagonal(offset) * np.roll(x, -offset, axis=-1)
+    return out
+
+
+define(
+    OpSpec(
+        "linear_transform",
+        SLOTS,
+        (1, 1),
+        {
+            "matrix": "constant",
+            "in_period": "int",
+            "in_shift": "int",
+            "out_period": "int",
+            "baby_steps": "ints",
+            "giant_steps": "ints",
+            "plain_log_scale": "float?",
+        },
+        _transform_type,
+        _transform,
+        "Partial sums of a sparse map by diagonals: out[s] = sum of diag_k[s] * x[s + k], k = giant + baby. "
+        "Slots that share a row (equal modulo out_period) are summed by the rotations that follow; see ir/diagonals.py.",
+        depth=1,
+    )
+)
+define(
+    OpSpec(
+        "rotate",
+        SLOTS,
+        (1, 1),
+        {"amount": "int"},
+        _same_type("rotate"),
+        lambda values, a, context: np.roll(values[0], -a["amount"], axis=-1),
+        "Slot i + amount moves to slot i.",
+    )
+)
+define(
+    OpSpec(
+        "conjugate",
+        SLOTS,
+        (1, 1),
+        {},
+        _same_type("conjugate"),
+        lambda values, a, context: np.conj(values[0]),
+        "The complex conjugate of each slot.",
+    )
+)
+define(
+    OpSpec(
+        "mul_plain",
+        SLOTS,
+        (1, 1),
+        {"value": "constant", "plain_log_scale": "float?"},
+        _plain_product_type("mul_plain"),
+        lambda values, a, context: values[0] * _tile(context.array(a["value"]), _slots_of(values)),
+        "Product with a plaintext vector, repeated over the slots.",
+        depth=1,
+    )
+)
+
+
+def _add_plain_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    result: Type = operands[0]
+    return result
+
+
+define(
+    OpSpec(
+        "add_plain",
+        SLOTS,
+        (1, 1),
+        {"value": "constant"},
+        _add_plain_type,
+        lambda values, a, context: values[0] + _tile(context.array(a["value"]), _slots_of(values)),
+        "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale.",
+    )
+)
+define(
+    OpSpec(
+        "add_scalar",
+        SLOTS,
+        (1, 1),
+        {"value": "float"},
+        _add_plain_type,
+        lambda values, a, context: values[0] + a["value"],
+        "Sum with one number.",
+    )
+)
+define(
+    OpSpec(
+        "mul_int",
+        SLOTS,
+        (1, 1),
+        {"factor": "int"},
+        _add_plain_type,
+        lambda values, a, context: values[0] * a["factor"],
+        "Product with a small whole number; spends no level and leaves the scale.",
+    )
+)
+
+
+def _combination_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    _same_slots("lincomb", operands)
+    if len(a["weights"]) != len(operands):
+        raise ProgramError(f"lincomb: {len(operands)} operands, {len(a['weights'])} weights")
+    if not isinstance(operands[0], CipherType):
+        return SlotsType(operands[0].slots, any(o.secret for o in operands))
+    _same_level("lincomb", operands)
+    for operand in operands:
+        _two_parts("lincomb", operand)
+    if len(a.get("plain_log_scales", ())) != len(operands):
+        raise ProgramError("lincomb: the scales of its weights are not planned")
+    scales = [o.log_scale + s for o, s in zip(operands, a["plain_log_scales"], strict=True)]
+    if max(scales) - min(scales) > SCALE_TOLERANCE:
+        raise ProgramError(f"lincomb: its terms have scales 2^{min(scales):.6f} to 2^{max(scales):.6f}")
+    return replace(operands[0], log_scale=scales[0])
+
+
+def _combination(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    total: Any = a["constant"]
+    for value, weight in zip(values, a["weights"], strict=True):
+        total = total + weight * value
+    return np.asarray(total)
+
+
+define(
+    OpSpec(
+        "lincomb",
+        SLOTS,
+        (1, None),
+        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?"},
+        _combination_type,
+        _combination,
+        "Sum of weights times operands, plus a constant.",
+        depth=1,
+    )
+)
+
+# ---------------------------------------------------------------------------------------------- sums, products
+
+define(
+    OpSpec(
+        "negate",
+        SLOTS,
+        (1, 1),
+        {},
+        _add_plain_type,
+        lambda values, a, context: -values[0],
+        "The negative of each slot.",
+    )
+)
+define(
+    OpSpec(
+        "add_ct",
+        SLOTS,
+        (2, 2),
+        {},
+        _sum_type("add_ct"),
+        lambda values, a, context: values[0] + values[1],
+        "Slotwise sum of two ciphertexts.",
+    )
+)
+define(
+    OpSpec(
+        "sub_ct",
+        SLOTS,
+        (2, 2),
+        {},
+        _sum_type("sub_ct"),
+        lambda values, a, context: values[0] - values[1],
+        "Slotwise difference of two ciphertexts.",
+    )
+)
+define(
+    OpSpec(
+        "mul_ct",
+        SLOTS,
+        (2, 2),
+        {},
+        _product_type,
+        lambda values, a, context: values[0] * values[1],
+        "Slotwise product of two ciphertexts, not relinearized.",
+        depth=1,
+    )
+)
+
+# ---------------------------------------------------------------------------------------------- level management
+
+
+def _identity(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    return values[0]
+
+
+def _rescale_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+    operand = operands[0]
+    if operand.level < 1:
+        raise ProgramError("rescale: no level is left")
+    if operand.level >= len(context.log_primes):
+        raise ProgramError(f"rescale: level {operand.level} is not in a chain of {len(context.log_primes)} primes")
+    return replace(operand, level=operand.level - 1, log_scale=operand.log_scale - context.log_primes[operand.level])
+
+
+def _drop_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+    if not 0 < a["levels"] <= operands[0].level:
+        raise ProgramError(f"level_drop: cannot drop {a['levels']} of {operands[0].level} levels")
+    return replace(operands[0], level=operands[0].level - a["levels"])
+
+
+define(
+    OpSpec(
+        "rescale",
+        LEVELED,
+        (1, 1),
+        {},
+        _rescale_type,
+        _identity,
+        "Divide by the prime of the level: one level down, the scale smaller by that prime.",
+    )
+)
+define(
+    OpSpec(
+        "level_drop",
+        LEVELED,
+        (1, 1),
+        {"levels": "int"},
+        _drop_type,
+        _identity,
+        "Drop primes without dividing: lower level, same scale.",
+    )
+)
+define(
+    OpSpec(
+        "relinearize",
+        LEVELED,
+        (1, 1),
+        {},
+        lambda operands, a, context: replace(operands[0], parts=2),
+        _identity,
+        "Bring a product of three parts back to two (one key switch).",
+    )
+)

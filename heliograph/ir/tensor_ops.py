@@ -1,0 +1,836 @@
+"""Operations on tensors: what a model says, up to polynomials. Part of the table in `ir/ops.py`.
+
+Shapes have no batch axis; a program works on one sample. `evaluate` sees arrays with a leading axis of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from heliograph.errors import ProgramError
+from heliograph.ir.node import Array, Stage
+from heliograph.ir.ops import ARITHMETIC, EVERYWHERE, TENSOR, Attrs, Context, OpSpec, define
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
+
+# ---------------------------------------------------------------------------------------------- helpers
+
+
+def _secret(operands: Sequence[TensorType]) -> bool:
+    return any(operand.secret for operand in operands)
+
+
+def _gather(index: Array, columns: int) -> Any:
+    """The sparse matrix that takes flat element `index[i]` to i; index -1 gives zero."""
+    import scipy.sparse
+
+    flat = np.asarray(index).ravel()
+    rows = np.flatnonzero(flat >= 0)
+    return scipy.sparse.csr_array((np.ones(rows.size), (rows, flat[rows])), shape=(flat.size, columns))
+
+
+def _indices(shape: tuple[int, ...]) -> Array:
+    """The flat index of each element, with a leading axis of one sample."""
+    return np.arange(math.prod(shape), dtype=np.int64).reshape((1, *shape))
+
+
+def _structural(
+    name: str,
+    attrs: dict[str, str],
+    infer: Callable[[TensorType, Attrs], tuple[int, ...]],
+    move: Callable[[Array, Attrs], Array],
+    doc: str,
+) -> None:
+    """Define an op that only moves, repeats or drops elements; `move` works on values and on indices alike."""
+
+    def infer_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+        return TensorType(infer(operands[0], a), operands[0].secret)
+
+    def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
+        # Shifted by one so that an element which `move` pads with zero becomes -1, "none".
+        moved = move(_indices(operands[0].shape) + 1, a) - 1
+        return [_gather(moved, operands[0].size)], None
+
+    define(
+        OpSpec(
+            name,
+            TENSOR,
+            (1, 1),
+            attrs,
+            infer_type,
+            lambda values, a, context: move(values[0], a),
+            doc,
+            linear=linear,
+        )
+    )
+
+
+def _axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
+    """Axes as non-negative numbers, sorted."""
+    out = []
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise ProgramError(f"{op}: axis {axis} is out of range for a tensor of rank {rank}")
+        out.append(axis % rank)
+    if len(set(out)) != len(out):
+        raise ProgramError(f"{op}: axes {tuple(axes)} name one axis twice")
+    return tuple(sorted(out))
+
+
+# ---------------------------------------------------------------------------------------------- inputs, constants
+
+
+def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    # A packed program's input is one ciphertext of the named tensor; a managed one's has its level and scale.
+    secret = a.get("secret", True)
+    if "level" in a:
+        return CipherType(a["slots"], a["level"], a["log_scale"])
+    if "slots" in a:
+        return SlotsType(a["slots"], secret)
+    return TensorType(tuple(a["shape"]), secret)
+
+
+def _no_value(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    raise ProgramError(f"input {a.get('name')!r} has no value")
+
+
+define(
+    OpSpec(
+        "input",
+        EVERYWHERE,
+        (0, 0),
+        {
+            "name": "str",
+            "shape": "ints?",
+            "slots": "int?",
+            "low": "float?",
+            "high": "float?",
+            "secret": "bool?",
+            "chunk": "int?",
+            "level": "int?",
+            "log_scale": "float?",
+        },
+        _input_type,
+        _no_value,
+        "A value given at run time: a tensor in [low, high], or ciphertext `chunk` of a packed one.",
+    )
+)
+define(
+    OpSpec(
+        "constant",
+        ARITHMETIC,
+        (0, 0),
+        {"value": "constant"},
+        lambda operands, a, context: TensorType(context.shape(a["value"]), secret=False),
+        lambda values, a, context: context.array(a["value"])[np.newaxis],
+        "A tensor known at compile time.",
+    )
+)
+
+# ---------------------------------------------------------------------------------------------- arithmetic
+
+
+def _broadcast_type(name: str) -> Callable[[Sequence[TensorType], Attrs, Context], Type]:
+    def infer(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+        shapes = [operand.shape for operand in operands]
+        try:
+            shape = np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise ProgramError(
+                f"{name}: shapes {' and '.join(map(str, shapes))} do not match",
+                why="each axis must be equal or 1, counted from the last",
+            ) from None
+        return TensorType(tuple(shape), _secret(operands))
+
+    return infer
+
+
+def _align(values: Sequence[Array]) -> list[Array]:
+    """Give all values one rank, new axes behind the axis of samples."""
+    rank = max(value.ndim for value in values)
+    return [value.reshape(value.shape[:1] + (1,) * (rank - value.ndim) + value.shape[1:]) for value in values]
+
+
+def _broadcast_index(shape: tuple[int, ...], target: tuple[int, ...]) -> Array:
+    return np.broadcast_to(_indices(shape)[0], target)
+
+
+def _sum_linear(signs: Sequence[float]) -> Any:
+    def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
+        target = tuple(np.broadcast_shapes(*(operand.shape for operand in operands)))
+        return [
+            _gather(_broadcast_index(operand.shape, target), operand.size) * sign
+            for operand, sign in zip(operands, signs, strict=True)
+        ], None
+
+    return linear
+
+
+define(
+    OpSpec(
+        "add",
+        ARITHMETIC,
+        (2, 2),
+        {},
+        _broadcast_type("add"),
+        lambda values, a, context: np.add(*_align(values)),
+        "Elementwise sum, with broadcasting.",
+        linear=_sum_linear((1.0, 1.0)),
+    )
+)
+define(
+    OpSpec(
+        "sub",
+        ARITHMETIC,
+        (2, 2),
+        {},
+        _broadcast_type("sub"),
+        lambda values, a, context: np.subtract(*_align(values)),
+        "Elementwise difference, with broadcasting.",
+        linear=_sum_linear((1.0, -1.0)),
+    )
+)
+define(
+    OpSpec(
+        "neg",
+        TENSOR,
+        (1, 1),
+        {},
+        lambda operands, a, context: operands[0],
+        lambda values, a, context: -values[0],
+        "The negative.",
+        linear=_sum_linear((-1.0,)),
+    )
+)
+define(
+    OpSpec(
+        "mul",
+        ARITHMETIC,
+        (2, 2),
+        {},
+        _broadcast_type("mul"),
+        lambda values, a, context: np.multiply(*_align(values)),
+        "Elementwise product, with broadcasting; of two secrets it is a ciphertext product.",
+        depth=1,
+    )
+)
+define(
+    OpSpec(
+        "power",
+        TENSOR,
+        (1, 1),
+        {"exponent": "int"},
+        lambda operands, a, context: operands[0],
+        lambda values, a, context: values[0] ** a["exponent"],
+        "A whole power, exponent at least 1.",
+    )
+)
+
+
+def _matmul_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    left, right = operands
+    if not left.shape or not right.shape:
+        raise ProgramError("matmul: both operands need at least one axis")
+    inner = right.shape[-2] if len(right.shape) > 1 else right.shape[0]
+    if left.shape[-1] != inner:
+        raise ProgramError(
+            f"matmul: shapes {left.shape} and {right.shape} do not match",
+            why=f"the last axis of the left ({left.shape[-1]}) must equal the rows of the right ({inner})",
+        )
+    return TensorType(np.matmul(np.empty(left.shape), np.empty(right.shape)).shape, _secret(operands))
+
+
+def _matmul(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    left, right = values
+    # numpy reads a one-dimensional operand as a row or column; a sample axis must not change that reading.
+    row, column = left.ndim == 2, right.ndim == 2
+    left = left[:, np.newaxis, :] if row else left
+    right = right[:, :, np.newaxis] if column else right
+    left, right = _align([left, right])
+    out = np.matmul(left, right)
+    if column:
+        out = out[..., 0]
+    if row:
+        out = out[..., 0] if column else out[..., 0, :]
+    return np.asarray(out)
+
+
+define(
+    OpSpec(
+        "matmul",
+        TENSOR,
+        (2, 2),
+        {},
+        _matmul_type,
+        _matmul,
+        "Matrix product as numpy's `@`; one side must be known at compile time.",
+    )
+)
+
+# ---------------------------------------------------------------------------------------------- linear layers
+
+
+def _linear_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    shape, (rows, cols) = operands[0].shape, context.shape(a["weight"])
+    if not shape or shape[-1] != cols:
+        raise ProgramError(f"linear: input {shape} does not end in {cols}, the columns of weight ({rows}, {cols})")
+    return TensorType((*shape[:-1], rows), operands[0].secret)
+
+
+def _linear(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    out = values[0] @ context.array(a["weight"]).T
+    return out + context.array(a["bias"]) if "bias" in a else out
+
+
+def _linear_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
+    import scipy.sparse
+
+    repeat = math.prod(operands[0].shape[:-1])
+    weight = scipy.sparse.csr_array(context.array(a["weight"]).astype(np.float64))
+    matrix = weight if repeat == 1 else scipy.sparse.csr_array(scipy.sparse.kron(np.eye(repeat), weight))
+    bias = np.tile(context.array(a["bias"]), repeat) if "bias" in a else None
+    return [matrix], bias
+
+
+define(
+    OpSpec(
+        "linear",
+        TENSOR,
+        (1, 1),
+        {"weight": "constant", "bias": "constant?"},
+        _linear_type,
+        _linear,
+        "x @ weight.T + bias on the last axis; weight is (out, in).",
+        linear=_linear_map,
+    )
+)
+
+
+def _window_shape(
+    op: str, spatial: Sequence[int], kernel: Sequence[int], a: Attrs, dilation: Sequence[int]
+) -> tuple[int, ...]:
+    out = []
+    for size, k, stride, pad, dil in zip(spatial, kernel, a["stride"], a["padding"], dilation, strict=True):
+        length = (size + 2 * pad - dil * (k - 1) - 1) // stride + 1
+        if length < 1:
+            raise ProgramError(f"{op}: a window of {k} (dilation {dil}, padding {pad}) does not fit an axis of {size}")
+        out.append(length)
+    return tuple(out)
+
+
+def _windows(x: Array, kernel: Sequence[int], a: Attrs, dilation: Sequence[int]) -> Array:
+    """Sliding windows: (n, C, *spatial) -> (n, C, *out, *kernel), zero-padded."""
+    rank = len(kernel)
+    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in a["padding"])])
+    span = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    view: Array = np.lib.stride_tricks.sliding_window_view(x, span, axis=tuple(range(2, 2 + rank)))  # type: ignore[call-overload]
+    steps = [slice(None), slice(None), *(slice(None, None, step) for step in (*a["stride"], *dilation))]
+    return np.asarray(view[tuple(steps)])
+
+
+def _conv_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    out_channels, per_group, *kernel = context.shape(a["weight"])
+    shape = operands[0].shape
+    if len(shape) != len(kernel) + 1:
+        raise ProgramError(f"conv: input {shape} must be (channels, {len(kernel)} spatial axes), without a batch axis")
+    if shape[0] != per_group * a["groups"] or out_channels % a["groups"]:
+        raise ProgramError(
+            f"conv: input has {shape[0]} channels, weight {context.shape(a['weight'])} with {a['groups']} groups "
+            f"takes {per_group * a['groups']}"
+        )
+    return TensorType((out_channels, *_window_shape("conv", shape[1:], kernel, a, a["dilation"])), operands[0].secret)
+
+
+def _conv(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    weight = context.array(a["weight"])
+    out_channels, per_group, *kernel = weight.shape
+    groups, rank = a["groups"], len(kernel)
+    windows = _windows(values[0], kernel, a, a["dilation"])
+    n, _, *rest = windows.shape
+    spatial = rest[:rank]
+    windows = windows.reshape(n, groups, per_group, *rest)
+    weight = weight.reshape(groups, out_channels // groups, per_group, *kernel)
+    out = np.stack(
+        [
+            np.tensordot(
+                windows[:, g],
+                weight[g],
+                axes=((1, *range(2 + rank, 2 + 2 * rank)), tuple(range(1, 2 + rank))),
+            )
+            for g in range(groups)
+        ],
+        axis=1,
+    )  # (n, groups, *spatial, out / groups)
+    out = np.moveaxis(out, -1, 2).reshape(n, out_channels, *spatial)
+    if "bias" in a:
+        out = out + context.array(a["bias"]).reshape(-1, *([1] * rank))
+    return out
+
+
+def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
+    import scipy.sparse
+
+    weight = context.array(a["weight"]).astype(np.float64)
+    out_channels, per_group, *kernel = weight.shape
+    groups, rank = a["groups"], len(kernel)
+    index = _windows(_indices(operands[0].shape) + 1, kernel, a, a["dilation"])[0] - 1
+    spatial = index.shape[1 : 1 + rank]
+    places = math.prod(spatial)
+    index = index.reshape(groups, per_group, places, -1)
+    weight = weight.reshape(groups, out_channels // groups, per_group, -1)
+    rows, cols, data = [], [], []
+    for g in range(groups):
+        # (out / groups, places, per_group, taps)
+        columns = np.broadcast_to(
+            index[g].transpose(1, 0, 2), (out_channels // groups, places, per_group, index.shape[-1])
+        )
+        values = np.broadcast_to(weight[g][:, np.newaxis], columns.shape)
+        first = g * (out_channels // groups) * places
+        row = np.broadcast_to((first + np.arange(columns.shape[0] * places)).reshape(-1, places, 1, 1), columns.shape)
+        keep = (columns >= 0) & (values != 0)
+        rows.append(row[keep])
+        cols.append(columns[keep])
+        data.append(values[keep])
+    matrix = scipy.sparse.csr_array(
+        (np.concatenate(data), (np.concatenate(rows), np.concatenate(cols))),
+        shape=(out_channels * places, operands[0].size),
+    )
+    bias = np.repeat(context.array(a["bias"]), places) if "bias" in a else None
+    return [matrix], bias
+
+
+define(
+    OpSpec(
+        "conv",
+        TENSOR,
+        (1, 1),
+        {
+            "weight": "constant",
+            "bias": "constant?",
+            "stride": "ints",
+            "padding": "ints",
+            "dilation": "ints",
+            "groups": "int",
+        },
+        _conv_type,
+        _conv,
+        "Cross-correlation of (channels, *spatial) with weight (out, in / groups, *kernel), zero padding.",
+        linear=_conv_map,
+    )
+)
+
+
+def _batch_norm_affine(a: Attrs, context: Context) -> tuple[Array, Array]:
+    mean, var = context.array(a["mean"]), context.array(a["variance"])
+    factor = 1.0 / np.sqrt(var.astype(np.float64) + a["eps"])
+    if "weight" in a:
+        factor = factor * context.array(a["weight"])
+    offset = -mean * factor
+    if "bias" in a:
+        offset = offset + context.array(a["bias"])
+    return factor, offset
+
+
+def _batch_norm_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    channels = context.shape(a["mean"])[0]
+    if not operands[0].shape or operands[0].shape[0] != channels:
+        raise ProgramError(f"batch_norm: input {operands[0].shape} does not start with {channels} channels")
+    return operands[0]
+
+
+def _batch_norm(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    factor, offset = _batch_norm_affine(a, context)
+    tail = (1,) * (values[0].ndim - 2)
+    return values[0] * factor.reshape(-1, *tail) + offset.reshape(-1, *tail)
+
+
+def _batch_norm_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
+    import scipy.sparse
+
+    factor, offset = _batch_norm_affine(a, context)
+    repeat = operands[0].size // operands[0].shape[0]
+    return [scipy.sparse.diags_array(np.repeat(factor, repeat)).tocsr()], np.repeat(offset, repeat)
+
+
+define(
+    OpSpec(
+        "batch_norm",
+        TENSOR,
+        (1, 1),
+        {
+            "mean": "constant",
+            "variance": "constant",
+            "weight": "constant?",
+            "bias": "constant?",
+            "eps": "float",
+        },
+        _batch_norm_type,
+        _batch_norm,
+        "Normalization by stored statistics on axis 0: (x - mean) / sqrt(variance + eps) * weight + bias.",
+        linear=_batch_norm_map,
+    )
+)
+
+
+def _pool_weights(shape: tuple[int, ...], a: Attrs) -> Array:
+    """The divisor's inverse for each output place (padding counts only where asked)."""
+    ones = np.ones((1, 1, *shape))
+    inside = _windows(ones, a["kernel"], a, (1,) * len(a["kernel"])).sum(axis=tuple(range(-len(a["kernel"]), 0)))[0, 0]
+    return np.asarray(1.0 / (np.full_like(inside, math.prod(a["kernel"])) if a["count_include_pad"] else inside))
+
+
+def _pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    shape, rank = operands[0].shape, len(a["kernel"])
+    if len(shape) != rank + 1:
+        raise ProgramError(f"avg_pool: input {shape} must be (channels, {rank} spatial axes), without a batch axis")
+    return TensorType(
+        (shape[0], *_window_shape("avg_pool", shape[1:], a["kernel"], a, (1,) * rank)), operands[0].secret
+    )
+
+
+def _pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    rank = len(a["kernel"])
+    windows = _windows(values[0], a["kernel"], a, (1,) * rank)
+    return np.asarray(windows.sum(axis=tuple(range(-rank, 0))) * _pool_weights(values[0].shape[2:], a))
+
+
+def _pool_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
+    import scipy.sparse
+
+    shape, rank = operands[0].shape, len(a["kernel"])
+    index = _windows(_indices(shape) + 1, a["kernel"], a, (1,) * rank)[0] - 1
+    places = math.prod(index.shape[: 1 + rank])
+    columns = index.reshape(places, -1)
+    weights = np.broadcast_to(np.tile(_pool_weights(shape[1:], a).ravel(), shape[0])[:, np.newaxis], columns.shape)
+    rows = np.broadcast_to(np.arange(places)[:, np.newaxis], columns.shape)
+    keep = columns >= 0
+    return [
+        scipy.sparse.csr_array((weights[keep], (rows[keep], columns[keep])), shape=(places, operands[0].size))
+    ], None
+
+
+define(
+    OpSpec(
+        "avg_pool",
+        TENSOR,
+        (1, 1),
+        {"kernel": "ints", "stride": "ints", "padding": "ints", "count_include_pad": "bool"},
+        _pool_type,
+        _pool,
+        "The mean over windows of (channels, *spatial).",
+        linear=_pool_map,
+    )
+)
+
+
+def _adaptive_matrix(size: int, out: int) -> Array:
+    """Row i averages elements floor(i*size/out) .. ceil((i+1)*size/out) - 1, as PyTorch does."""
+    matrix = np.zeros((out, size))
+    for i in range(out):
+        start, stop = (i * size) // out, -(-(i + 1) * size // out)
+        matrix[i, start:stop] = 1.0 / (stop - start)
+    return matrix
+
+
+def _adaptive_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    shape, out = operands[0].shape, a["output_size"]
+    if len(shape) != len(out) + 1:
+        raise ProgramError(f"adaptive_avg_pool: input {shape} must be (channels, {len(out)} spatial axes)")
+    return TensorType((shape[0], *out), operands[0].secret)
+
+
+def _adaptive(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    x = values[0]
+    for axis, out in enumerate(a["output_size"], start=2):
+        x = np.moveaxis(np.tensordot(x, _adaptive_matrix(x.shape[axis], out), axes=(axis, 1)), -1, axis)
+    return x
+
+
+def _adaptive_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
+    import scipy.sparse
+
+    shape = operands[0].shape
+    matrix = scipy.sparse.identity(shape[0], format="csr")
+    for size, out in zip(shape[1:], a["output_size"], strict=True):
+        matrix = scipy.sparse.kron(matrix, _adaptive_matrix(size, out), format="csr")
+    return [scipy.sparse.csr_array(matrix)], None
+
+
+define(
+    OpSpec(
+        "adaptive_avg_pool",
+        TENSOR,
+        (1, 1),
+        {"output_size": "ints"},
+        _adaptive_type,
+        _adaptive,
+        "The mean over windows chosen so that the result has the given spatial size.",
+        linear=_adaptive_map,
+    )
+)
+
+# ---------------------------------------------------------------------------------------------- reductions
+
+
+def _reduced(shape: tuple[int, ...], a: Attrs, op: str) -> tuple[int, ...]:
+    axes = _axes(a["axes"], len(shape), op)
+    if a["keepdims"]:
+        return tuple(1 if i in axes else size for i, size in enumerate(shape))
+    return tuple(size for i, size in enumerate(shape) if i not in axes)
+
+
+def _define_reduction(name: str, mean: bool, doc: str) -> None:
+    def infer(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+        return TensorType(_reduced(operands[0].shape, a, name), operands[0].secret)
+
+    def factor(shape: tuple[int, ...], a: Attrs) -> float:
+        return 1.0 / math.prod(shape[i] for i in _axes(a["axes"], len(shape), name)) if mean else 1.0
+
+    def evaluate(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+        shape = values[0].shape[1:]
+        axes = tuple(axis + 1 for axis in _axes(a["axes"], len(shape), name))
+        return np.asarray(values[0].sum(axis=axes, keepdims=a["keepdims"]) * factor(shape, a))
+
+    def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
+        import scipy.sparse
+
+        shape = operands[0].shape
+        kept = _reduced(shape, {**a, "keepdims": True}, name)
+        rows = np.broadcast_to(_indices(kept)[0], shape).ravel()
+        data = np.full(rows.size, factor(shape, a))
+        return [scipy.sparse.csr_array((data, (rows, np.arange(rows.size))), shape=(math.prod(kept), rows.size))], None
+
+    define(OpSpec(name, TENSOR, (1, 1), {"axes": "ints", "keepdims": "bool"}, infer, evaluate, doc, linear=linear))
+
+
+_define_reduction("sum", False, "The sum over axes.")
+_define_reduction("mean", True, "The mean over axes.")
+
+# ---------------------------------------------------------------------------------------------- structure
+
+
+def _reshape_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
+    if math.prod(a["shape"]) != operand.size:
+        raise ProgramError(f"reshape: {operand.shape} has {operand.size} elements, {a['shape']} another number")
+    return tuple(a["shape"])
+
+
+def _permute_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
+    if _axes(a["axes"], len(operand.shape), "permute") != tuple(range(len(operand.shape))):
+        raise ProgramError(f"permute: axes {a['axes']} do not name each axis of {operand.shape} once")
+    return tuple(operand.shape[axis] for axis in a["axes"])
+
+
+def _slice_key(a: Attrs) -> tuple[slice, ...]:
+    return (slice(None), *(slice(*bounds) for bounds in zip(a["starts"], a["stops"], a["steps"], strict=True)))
+
+
+def _slice_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
+    if not len(a["starts"]) == len(a["stops"]) == len(a["steps"]) == len(operand.shape):
+        raise ProgramError(f"slice: one start, stop and step per axis of {operand.shape}")
+    out = []
+    for size, start, stop, step in zip(operand.shape, a["starts"], a["stops"], a["steps"], strict=True):
+        if step < 1 or not 0 <= start < stop <= size:
+            raise ProgramError(f"slice: {start}:{stop}:{step} is empty or outside an axis of {size}")
+        out.append(-(-(stop - start) // step))
+    return tuple(out)
+
+
+def _broadcast_to_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
+    try:
+        if np.broadcast_shapes(operand.shape, a["shape"]) == tuple(a["shape"]):
+            return tuple(a["shape"])
+    except ValueError:
+        pass
+    raise ProgramError(f"broadcast: {operand.shape} cannot become {a['shape']}")
+
+
+def _pad_shape(operand: TensorType, a: Attrs) -> tuple[int, ...]:
+    if not len(a["before"]) == len(a["after"]) == len(operand.shape) or min(*a["before"], *a["after"]) < 0:
+        raise ProgramError(f"pad: one non-negative width per side and axis of {operand.shape}")
+    return tuple(s + b + e for s, b, e in zip(operand.shape, a["before"], a["after"], strict=True))
+
+
+_structural(
+    "reshape",
+    {"shape": "ints"},
+    _reshape_shape,
+    lambda x, a: x.reshape((x.shape[0], *a["shape"])),
+    "The same elements in row-major order under another shape.",
+)
+_structural(
+    "permute",
+    {"axes": "ints"},
+    _permute_shape,
+    lambda x, a: x.transpose((0, *(axis % (x.ndim - 1) + 1 for axis in a["axes"]))),
+    "Axis i of the result is axis axes[i] of the operand.",
+)
+_structural(
+    "slice",
+    {"starts": "ints", "stops": "ints", "steps": "ints"},
+    _slice_shape,
+    lambda x, a: x[_slice_key(a)],
+    "start:stop:step on every axis.",
+)
+_structural(
+    "broadcast",
+    {"shape": "ints"},
+    _broadcast_to_shape,
+    lambda x, a: np.broadcast_to(_align([x, np.empty((1, *a["shape"]))])[0], (x.shape[0], *a["shape"])),
+    "Axes of length 1, and new leading axes, repeated to the given shape.",
+)
+_structural(
+    "pad",
+    {"before": "ints", "after": "ints"},
+    _pad_shape,
+    lambda x, a: np.pad(x, [(0, 0), *zip(a["before"], a["after"], strict=True)]),
+    "Zeros around the tensor.",
+)
+
+
+def _concat_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    (axis,) = _axes((a["axis"],), len(operands[0].shape), "concat")
+    rests = {operand.shape[:axis] + operand.shape[axis + 1 :] for operand in operands}
+    if len(rests) > 1:
+        raise ProgramError(
+            f"concat: shapes {', '.join(str(o.shape) for o in operands)} differ in more than axis {axis}"
+        )
+    shape = list(operands[0].shape)
+    shape[axis] = sum(operand.shape[axis] for operand in operands)
+    return TensorType(tuple(shape), _secret(operands))
+
+
+def _concat(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    rank = values[0].ndim - 1
+    samples = max(value.shape[0] for value in values)
+    return np.concatenate(
+        [np.broadcast_to(value, (samples, *value.shape[1:])) for value in values], axis=a["axis"] % rank + 1
+    )
+
+
+def _concat_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
+    matrices = []
+    for position, operand in enumerate(operands):
+        index = [_indices(o.shape) if i == position else np.full((1, *o.shape), -1) for i, o in enumerate(operands)]
+        matrices.append(_gather(_concat(index, a, context), operand.size))
+    return matrices, None
+
+
+define(
+    OpSpec(
+        "concat",
+        TENSOR,
+        (1, None),
+        {"axis": "int"},
+        _concat_type,
+        _concat,
+        "Tensors joined along an axis.",
+        linear=_concat_map,
+    )
+)
+
+# ---------------------------------------------------------------------------------------------- activations
+
+ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
+
+
+def _define_activation(
+    name: str, function: Callable[[Array, Attrs], Array], doc: str, attrs: dict[str, str] | None = None
+) -> None:
+    define(
+        OpSpec(
+            name,
+            TENSOR,
+            (1, 1),
+            {**(attrs or {}), **ACTIVATION_ATTRS},
+            lambda operands, a, context: operands[0],
+            lambda values, a, context: function(values[0], a),
+            doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
+            activation=function,
+        )
+    )
+
+
+def _gelu(x: Array, a: Attrs) -> Array:
+    if a.get("approximate", "none") == "tanh":
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(0.5 * x * (1.0 + special.erf(x / math.sqrt(2.0))))
+
+
+def _softplus(x: Array, a: Attrs) -> Array:
+    beta = a.get("beta", 1.0)
+    return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
+
+
+_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).")
+_define_activation(
+    "leaky_relu",
+    lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
+    "x where x >= 0, negative_slope * x elsewhere.",
+    {"negative_slope": "float?"},
+)
+_define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
+_define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")
+_define_activation("sigmoid", lambda x, a: special.expit(x), "1 / (1 + exp(-x)).")
+_define_activation("tanh", lambda x, a: np.tanh(x), "The hyperbolic tangent.")
+_define_activation("softplus", _softplus, "log(1 + exp(beta x)) / beta.", {"beta": "float?", "threshold": "float?"})
+
+# ---------------------------------------------------------------------------------------------- polynomial stage
+
+
+def _affine_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    size = math.prod(a["shape"])
+    if len(a["matrices"]) != len(operands):
+        raise ProgramError(f"affine: {len(operands)} operands, {len(a['matrices'])} matrices")
+    for operand, name in zip(operands, a["matrices"], strict=True):
+        if context.shape(name) != (size, operand.size):
+            raise ProgramError(f"affine: matrix @{name} is {context.shape(name)}, not ({size}, {operand.size})")
+    return TensorType(tuple(a["shape"]), _secret(operands))
+
+
+def _affine(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    total: Any = context.array(a["bias"])[np.newaxis] if "bias" in a else 0.0
+    for value, name in zip(values, a["matrices"], strict=True):
+        total = total + (context.matrix(name).csr() @ value.reshape(value.shape[0], -1).T).T
+    return np.asarray(total).reshape(-1, *a["shape"])
+
+
+define(
+    OpSpec(
+        "affine",
+        ARITHMETIC,
+        (1, None),
+        {"matrices": "constants", "bias": "constant?", "shape": "ints"},
+        _affine_type,
+        _affine,
+        "Sparse linear maps of the flattened operands, summed, plus a bias.",
+        depth=1,
+        linear=lambda operands, a, context: (
+            [context.matrix(name).csr() for name in a["matrices"]],
+            context.array(a["bias"]) if "bias" in a else None,
+        ),
+    )
+)
+
+
+def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
+    """The Chebyshev series on [low, high], by Clenshaw's recurrence."""
+    t = (2.0 * x - (high + low)) / (high - low)
+    return np.asarray(np.polynomial.chebyshev.chebval(t, coefficients))
+
+
+define(
+    OpSpec(
+        "poly",
+        ARITHMETIC | {Stage.PACKED},
+        (1, 1),
+        {"coefficients": "constant", "low": "float", "high": "float"},
+        lambda operands, a, context: operands[0],
+        lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
+        "A polynomial on [low, high], by its Chebyshev coefficients there.",
+    )
+)

@@ -1,0 +1,316 @@
+"""The text form of a program: one node a line, the same on every run, and it parses back to an equal program.
+
+    heliograph-ir 1
+    program "mlp" managed
+    meta {"log_primes": [45.0, 35.0]}
+    const @fc1.weight = f32[512x784] "9f86d0..."
+    const @fc1.bias = f64[3] "ab12cd..." [0.5, -1.0, 2.0]
+    %0 = input() {name = "x", slots = 8192} : slots<8192> loc("mlp.py", 12, 5, "fc1")
+    return "y" = %0
+
+Small constants carry their values; of large ones the text has kind, shape and digest, and `parse_program` takes their
+contents from its `constants` argument, checked against the digest, or leaves them opaque.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.location import UNKNOWN, Location
+from heliograph.ir.node import (
+    Attr,
+    Constant,
+    ConstantName,
+    Node,
+    OpaqueConstant,
+    Program,
+    SparseMatrix,
+    Stage,
+    constant_digest,
+    freeze_attrs,
+)
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
+
+_INLINE = 8  # constants up to this many elements are written out
+_KINDS = {np.dtype(np.float64): "f64", np.dtype(np.float32): "f32"}
+_DTYPES = {"f64": np.float64, "f32": np.float32}
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text)
+
+
+def _attr(value: Attr) -> str:
+    if isinstance(value, ConstantName):
+        return f"@{_quote(str(value))}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_attr(item) for item in value) + "]"
+    return repr(value)
+
+
+def _constant(name: str, constant: Constant) -> str:
+    digest = constant_digest(constant)
+    dims = "x".join(map(str, constant.shape))
+    if isinstance(constant, OpaqueConstant):
+        kind = constant.kind
+    elif isinstance(constant, SparseMatrix):
+        kind = "sparse"
+    else:
+        kind = _KINDS[constant.dtype]
+        if constant.size <= _INLINE:
+            values = ", ".join(repr(float(v)) for v in constant.ravel())
+            return f"const @{_quote(name)} = {kind}[{dims}] {_quote(digest)} [{values}]"
+    return f"const @{_quote(name)} = {kind}[{dims}] {_quote(digest)}"
+
+
+def print_node(node: Node, names: Mapping[Node, str]) -> str:
+    """One line: `%2 = add(%0, %1) {attrs} : type loc(...)`."""
+    operands = ", ".join(names[operand] for operand in node.inputs)
+    line = f"{names[node]} = {node.op}({operands})"
+    if node.attrs:
+        line += " {" + ", ".join(f"{key} = {_attr(value)}" for key, value in node.attrs.items()) + "}"
+    line += f" : {node.type}"
+    if node.loc != UNKNOWN:
+        loc = node.loc
+        line += f" loc({_quote(loc.file)}, {loc.line}, {loc.column}, {_quote(loc.layer)})"
+    return line
+
+
+def print_program(program: Program) -> str:
+    """The whole text; deterministic."""
+    names = program.names()
+    lines = ["heliograph-ir 1", f"program {_quote(program.name)} {program.stage.value}"]
+    if program.metadata:
+        lines.append("meta " + json.dumps(program.metadata, sort_keys=True))
+    lines += [_constant(name, program.constants[name]) for name in sorted(program.constants)]
+    lines += [print_node(node, names) for node in program.nodes]
+    outputs = zip(program.output_names, program.outputs, strict=True)
+    lines.append("return " + ", ".join(f"{_quote(name)} = {names[node]}" for name, node in outputs))
+    return "\n".join(lines) + "\n"
+
+
+_GRAMMAR = r"""
+start: "heliograph-ir" INT "program" STRING NAME meta? constant* node* "return" output ("," output)*
+meta: "meta" json
+constant: "const" "@" STRING "=" NAME "[" dims? "]" STRING values?
+values: "[" [number ("," number)*] "]"
+dims: DIMS | INT
+node: VALUE "=" NAME "(" [VALUE ("," VALUE)*] ")" attrs? ":" type loc?
+attrs: "{" pair ("," pair)* "}"
+pair: NAME "=" attr
+?attr: STRING -> string
+     | "@" STRING -> name
+     | number
+     | "true" -> true
+     | "false" -> false
+     | "[" [attr ("," attr)*] "]" -> tuple
+number: NUMBER | INT
+type: "tensor" "<" (dims | "scalar") plain? ">" -> tensor
+    | "slots" "<" INT plain? ">" -> slots
+    | "cipher" "<" INT "," "level" INT "," "scale" number "," "parts" INT ">" -> cipher
+plain: "," "plain"
+loc: "loc" "(" STRING "," INT "," INT "," STRING ")"
+output: STRING "=" VALUE
+
+?json: "{" [json_pair ("," json_pair)*] "}" -> json_object
+     | "[" [json ("," json)*] "]" -> json_list
+     | STRING -> string
+     | number
+     | "true" -> true
+     | "false" -> false
+     | "null" -> null
+json_pair: STRING ":" json
+
+VALUE: /%[0-9]+/
+NAME: /[a-z_][a-z0-9_]*/
+DIMS.2: /[0-9]+(x[0-9]+)+/
+INT: /-?[0-9]+/
+NUMBER.1: /-?([0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf|nan)/
+STRING: /"([^"\\\n]|\\.)*"/
+%ignore /[ \t\r\n]+/
+"""
+
+_MAX_TEXT = 256 * 1024 * 1024
+
+
+@functools.cache
+def _parser() -> Any:
+    import lark
+
+    return lark.Lark(_GRAMMAR, parser="lalr", maybe_placeholders=False)
+
+
+def _string(token: Any) -> str:
+    try:
+        return str(json.loads(token))
+    except ValueError:
+        raise ProgramError(f"line {token.line}: malformed string {str(token)[:40]}") from None
+
+
+def _number(token: Any) -> int | float:
+    text = str(token)
+    if token.type == "INT":
+        if len(text) > 40:
+            raise ProgramError(f"line {token.line}: a whole number of {len(text)} digits is too large")
+        return int(text)
+    return float(text)
+
+
+def _value(tree: Any) -> Any:
+    """The Python value of an attr or json subtree; iterative depth is bounded by the parser's own stack."""
+    kind = tree.data
+    if kind == "string":
+        return _string(tree.children[0])
+    if kind == "name":
+        return ConstantName(_string(tree.children[0]))
+    if kind == "number":
+        return _number(tree.children[0])
+    if kind in ("true", "false"):
+        return kind == "true"
+    if kind == "null":
+        return None
+    if kind == "tuple":
+        return tuple(_value(child) for child in tree.children)
+    if kind == "json_list":
+        return [_value(child) for child in tree.children]
+    return {_string(pair.children[0]): _value(pair.children[1]) for pair in tree.children}
+
+
+def _dims(tree: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(tree.children[0]).split("x"))
+
+
+def _type(tree: Any) -> Type:
+    children = list(tree.children)
+    secret = not (children and getattr(children[-1], "data", "") == "plain")
+    if not secret:
+        children.pop()
+    if tree.data == "tensor":
+        return TensorType(_dims(children[0]) if children else (), secret)
+    if tree.data == "slots":
+        return SlotsType(int(children[0]), secret)
+    slots, level, scale, parts = children
+    return CipherType(int(slots), int(level), float(_number(scale.children[0])), int(parts))
+
+
+def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str, Constant]:
+    children = list(tree.children)
+    name, kind = _string(children.pop(0)), str(children.pop(0))
+    shape: tuple[int, ...] = ()
+    if getattr(children[0], "data", "") == "dims":
+        shape = _dims(children.pop(0))
+    digest = _string(children.pop(0))
+    if kind != "sparse" and kind not in _DTYPES:
+        raise ProgramError(f"constant @{name}: unknown kind {kind}")
+    constant: Constant
+    if children:
+        numbers = [float(_number(number.children[0])) for number in children[0].children]
+        if kind == "sparse" or len(numbers) != math.prod(shape):
+            raise ProgramError(f"constant @{name}: {len(numbers)} values do not fill shape {shape}")
+        constant = np.array(numbers, dtype=_DTYPES[kind]).reshape(shape)
+    elif given is not None and name in given:
+        constant = given[name]
+    else:
+        return name, OpaqueConstant(kind, shape, digest)
+    if constant_digest(constant) != digest:
+        raise ProgramError(f"constant @{name} does not have the digest that the text gives", hint="one was changed")
+    return name, constant
+
+
+def parse_program(text: str, constants: Mapping[str, Constant] | None = None) -> Program:
+    """The program whose text this is; a ProgramError with the line where it is malformed.
+
+    Types are taken as written; `verify` checks them. `constants` holds the contents of constants that are not inline.
+    """
+    import lark
+
+    if len(text) > _MAX_TEXT:
+        raise ProgramError(f"the text has {len(text)} characters; at most {_MAX_TEXT} are read")
+    try:
+        tree = _parser().parse(text)
+    except lark.exceptions.UnexpectedInput as error:
+        line, column = getattr(error, "line", 0), getattr(error, "column", 0)
+        raise ProgramError(
+            f"line {line}, column {column}: this is not the text of a program",
+            why=error.get_context(text, 30).strip()[:200] if line and line > 0 else "the text ends too early",
+        ) from None
+    try:
+        return _build(tree, constants)
+    except RecursionError:
+        raise ProgramError("the text nests too deeply") from None
+
+
+def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
+    children = list(tree.children)
+    version, name, stage = children.pop(0), _string(children.pop(0)), str(children.pop(0))
+    if str(version) != "1":
+        raise ProgramError(f"the text is of version {version}; this reader knows version 1")
+    if stage not in {s.value for s in Stage}:
+        raise ProgramError(f"unknown stage {stage}")
+    metadata: dict[str, Any] = {}
+    table: dict[str, Constant] = {}
+    nodes: dict[str, Node] = {}
+    outputs: list[Node] = []
+    output_names: list[str] = []
+
+    def lookup(token: Any) -> Node:
+        if str(token) not in nodes:
+            raise ProgramError(f"line {token.line}: {token} is used before it is defined")
+        return nodes[str(token)]
+
+    for child in children:
+        if child.data == "meta":
+            metadata = _value(child.children[0])
+        elif child.data == "constant":
+            key, value = _read_constant(child, given)
+            table[key] = value
+        elif child.data == "output":
+            output_names.append(_string(child.children[0]))
+            outputs.append(lookup(child.children[1]))
+        else:
+            _read_node(child, nodes, lookup)
+    order = tuple(nodes.values())
+    inputs = tuple(node for node in order if node.op == "input")
+    return Program(name, Stage(stage), inputs, order, tuple(outputs), tuple(output_names), table, metadata)
+
+
+def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
+    import lark
+
+    target, op, *rest = tree.children
+    operands: list[Node] = []
+    attrs: dict[str, Attr] = {}
+    loc, kind = UNKNOWN, None
+    for part in rest:
+        if isinstance(part, lark.Token):
+            operands.append(lookup(part))
+        elif part.data == "attrs":
+            attrs = {str(pair.children[0]): _value(pair.children[1]) for pair in part.children}
+        elif part.data == "loc":
+            file, line, column, layer = part.children
+            loc = Location(_string(file), int(line), int(column), _string(layer))
+        else:
+            kind = _type(part)
+    assert kind is not None
+    if str(target) in nodes:
+        raise ProgramError(f"line {target.line}: {target} is defined twice")
+    nodes[str(target)] = Node(str(op), tuple(operands), freeze_attrs(attrs), kind, loc)
+
+
+def programs_equal(left: Program, right: Program) -> bool:
+    """Whether two programs are the same node for node, constants and metadata included."""
+    return print_program(left) == print_program(right)
+
+
+__all__ = ["parse_program", "print_node", "print_program", "programs_equal"]

@@ -1,0 +1,55 @@
+"""Types of values: tensors before packing, slot vectors after it, ciphertexts once levels are planned."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A real tensor of a static shape; `secret` values are encrypted at run time, plain ones are the server's own."""
+
+    shape: tuple[int, ...]
+    secret: bool = True
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        dims = "x".join(map(str, self.shape)) or "scalar"
+        return f"tensor<{dims}>" if self.secret else f"tensor<{dims}, plain>"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsType:
+    """A vector of `slots` numbers that share one ciphertext; no level or scale is decided yet."""
+
+    slots: int
+    secret: bool = True
+
+    def __str__(self) -> str:
+        return f"slots<{self.slots}>" if self.secret else f"slots<{self.slots}, plain>"
+
+
+@dataclass(frozen=True, slots=True)
+class CipherType:
+    """A ciphertext of `parts` polynomials with `level` rescalings left, its slots scaled by 2**log_scale.
+
+    `log_scale` is the true scale, from the real primes of the chain, not the nominal one that a backend may assume.
+    """
+
+    slots: int
+    level: int
+    log_scale: float
+    parts: int = 2
+
+    secret = True
+
+    def __str__(self) -> str:
+        return f"cipher<{self.slots}, level {self.level}, scale {self.log_scale!r}, parts {self.parts}>"
+
+
+Type: TypeAlias = TensorType | SlotsType | CipherType

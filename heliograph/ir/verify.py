@@ -1,0 +1,103 @@
+"""The contract of each stage, checked after every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from heliograph.errors import ProgramError, VerifyError
+from heliograph.ir.node import Node, Program, SparseMatrix, Stage
+from heliograph.ir.ops import Context, check_call, spec_of
+from heliograph.ir.text import print_node
+from heliograph.ir.types import CipherType, SlotsType, TensorType
+
+
+def _fail(program: Program, after: str, rule: str, node: Node, detail: str) -> VerifyError:
+    names = program.names()
+    index = program.nodes.index(node) if node in names else 0
+    around = program.nodes[max(0, index - 5) : index + 5]
+    lines = [("> " if n is node else "  ") + print_node(n, names)[:160] for n in around if n in names]
+    return VerifyError(
+        f"after {after}: rule {rule!r} fails at {names.get(node, '?')} = {node.op}",
+        where=node.loc,
+        why=detail + "\n" + "\n".join(lines),
+        hint="this is a fault of the compiler, not of your model; please report it with the model",
+    )
+
+
+def verify(program: Program, after: str = "construction") -> Program:
+    """The program itself if it keeps its stage's contract; a VerifyError names pass, rule, node and line if not."""
+    seen: set[Node] = set()
+    context = Context(program.constants, tuple(program.metadata.get("log_primes", ())))
+    for node in program.nodes:
+        for operand in node.inputs:
+            if operand not in seen:
+                raise _fail(program, after, "operands come first", node, f"operand {operand!r} is not defined before")
+        if node in seen:
+            raise _fail(program, after, "one place per node", node, "the node stands twice")
+        seen.add(node)
+        _verify_node(program, after, node, context)
+    for output in program.outputs:
+        if output not in seen:
+            raise _fail(program, after, "outputs are nodes", output, "an output is not among the nodes")
+    if len(program.output_names) != len(program.outputs):
+        raise VerifyError(f"after {after}: {len(program.outputs)} outputs, {len(program.output_names)} names")
+    if tuple(n for n in program.nodes if n.op == "input") != program.inputs:
+        raise VerifyError(f"after {after}: the list of inputs is not that of the input nodes")
+    for name, constant in program.constants.items():
+        values = constant.data if isinstance(constant, SparseMatrix) else constant
+        if isinstance(values, np.ndarray) and not np.isfinite(values).all():
+            raise VerifyError(f"after {after}: constant @{name} holds NaN or infinity")
+    if program.stage is Stage.EXECUTABLE:
+        _verify_executable(program, after)
+    return program
+
+
+def _verify_node(program: Program, after: str, node: Node, context: Context) -> None:
+    try:
+        spec = spec_of(node.op)
+        if program.stage not in spec.stages:
+            raise ProgramError(f"op {node.op} does not exist at the {program.stage.value} stage")
+        check_call(spec, len(node.inputs), node.attrs, program.constants)
+        inferred = spec.infer_type([operand.type for operand in node.inputs], node.attrs, context)
+    except ProgramError as error:
+        raise _fail(program, after, "ops take what the table says", node, error.what) from None
+    if inferred != node.type:
+        raise _fail(program, after, "types are inferred", node, f"type is {node.type}, the op gives {inferred}")
+    wanted = {
+        Stage.TENSOR: (TensorType,),
+        Stage.POLYNOMIAL: (TensorType,),
+        Stage.PACKED: (SlotsType,),
+        Stage.MANAGED: (CipherType, SlotsType),
+        Stage.EXECUTABLE: (CipherType, SlotsType),
+    }[program.stage]
+    if not isinstance(node.type, wanted):
+        raise _fail(program, after, "types belong to the stage", node, f"{node.type} at stage {program.stage.value}")
+    if isinstance(node.type, CipherType) and node.type.level < 0:
+        raise _fail(program, after, "levels are not negative", node, f"level {node.type.level}")
+
+
+def rotation_steps(node: Node) -> Iterable[int]:
+    """The amounts by which evaluating this node rotates, before any composition of keys."""
+    if node.op == "rotate":
+        return (int(node.attrs["amount"]),)
+    if node.op == "linear_transform":
+        steps = (*node.attrs["baby_steps"], *node.attrs["giant_steps"])
+        return tuple(int(step) for step in steps if step)
+    return ()
+
+
+def _verify_executable(program: Program, after: str) -> None:
+    keys = set(program.metadata.get("rotation_keys", ()))
+    paths = {int(amount): path for amount, path in program.metadata.get("rotation_paths", {}).items()}
+    for node in program.nodes:
+        slots = getattr(node.type, "slots", 0)
+        for step in rotation_steps(node):
+            amount = step % slots
+            path = paths.get(amount, [amount]) if node.op == "linear_transform" else [amount]
+            if amount and (sum(path) % slots != amount or not keys.issuperset(path)):
+                raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
+    last_uses = program.metadata.get("last_uses")
+    if last_uses is None or len(last_uses) != len(program.nodes):
+        raise VerifyError(f"after {after}: the table of last uses does not fit the program")

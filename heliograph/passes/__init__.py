@@ -1,0 +1,1 @@
+"""Passes: one file each, a frozen dataclass whose fields are its options."""

@@ -1,0 +1,78 @@
+"""Prove that slots which carry no result tell nothing: neither partial sums nor anything else of the input or weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from heliograph.errors import InternalError
+from heliograph.ir import Array, Node, Program
+from heliograph.ir.diagonals import diagonal_map, positions_in_slots
+from heliograph.ir.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class CleanSlots:
+    """Follows which slots depend on an input; raises where an output's spare slot does.
+
+    Returns, for each output ciphertext, how many slots depend on an input.
+    """
+
+    name: ClassVar[str] = "clean-slots"
+
+    def run(self, program: Program) -> tuple[int, ...]:
+        depends: dict[Node, Array] = {}
+        layouts = {spec["name"]: Layout.from_json(spec["layout"]) for spec in program.metadata["inputs"]}
+        for node in program.nodes:
+            depends[node] = self._transfer(program, node, [depends[operand] for operand in node.inputs], layouts)
+        counts = []
+        position = 0
+        for spec in program.metadata["outputs"]:
+            layout = Layout.from_json(spec["layout"])
+            places = layout.places()
+            for chunk in range(layout.ciphertexts):
+                node = program.outputs[position]
+                position += 1
+                used = np.zeros(layout.period, dtype=bool)
+                used[places[places // layout.period == chunk] % layout.period] = True
+                spare = depends[node] & ~np.tile(used, layout.slots // layout.period)
+                if spare.any():
+                    raise InternalError(
+                        f"output {spec['name']!r} would leak: slot {int(np.argmax(spare))} depends on the input and "
+                        "is not part of the result",
+                        where=node.loc,
+                    )
+                counts.append(int(depends[node].sum()))
+        return tuple(counts)
+
+    @staticmethod
+    def _transfer(program: Program, node: Node, operands: list[Array], layouts: dict[str, Layout]) -> Array:
+        if node.op == "input":
+            layout = layouts[node.attrs["name"]]
+            places = layout.places()
+            used = np.zeros(layout.period, dtype=bool)
+            chunk = node.attrs["chunk"]
+            used[places[places // layout.period == chunk] % layout.period] = True
+            return np.asarray(used[positions_in_slots(layout.slots, layout.period, layout.shift)])
+        if node.op == "linear_transform":
+            a = node.attrs
+            slots = operands[0].size
+            diagonals = diagonal_map(program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"])
+            out = np.zeros(slots, dtype=bool)
+            for offset in diagonals.offsets:
+                out |= (diagonals.diagonal(offset) != 0) & np.roll(operands[0], -offset)
+            return out
+        if node.op == "rotate":
+            return np.roll(operands[0], -node.attrs["amount"])
+        if node.op == "mul_plain":
+            factor = np.resize(program.array(node.attrs["value"]), operands[0].size)
+            return np.asarray(operands[0] & (factor != 0))
+        if node.op == "mul_ct":
+            # A slot that is the product with a constant zero is clean, but constants are not followed here.
+            return np.asarray(operands[0] | operands[1])
+        result = operands[0]
+        for operand in operands[1:]:
+            result = result | operand
+        return result

@@ -1,0 +1,104 @@
+"""Bring the input of every polynomial to [-1, 1] without spending a level, by scaling what comes before and after.
+
+Each value is kept divided by a factor. Values that are added share one factor; linear maps and polynomials take any
+factor in and give any out, at no cost, because their coefficients absorb it. Only where a product or an input fixes the
+factor does a polynomial need a scaling of its own, which costs a level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import networkx
+import numpy as np
+import scipy.sparse
+
+from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class FoldScaling:
+    """After it every `poly` is on [-1, 1]."""
+
+    name: ClassVar[str] = "fold-scaling"
+    needs: ClassVar[Stage] = Stage.POLYNOMIAL
+    makes: ClassVar[Stage] = Stage.POLYNOMIAL
+
+    def run(self, program: Program) -> Program:
+        factors = _factors(program)
+        builder = Builder(program.name, Stage.POLYNOMIAL, program)
+        new: dict[Node, Node] = {}
+        for node in program.nodes:
+            operands = [new[operand] for operand in node.inputs]
+            factor = factors[node]
+            if node.op == "input":
+                builder.inputs.append(node)
+                new[node] = node
+            elif node.op == "constant":
+                value = builder.constant(builder.context.array(node.attrs["value"]) / factor, node.attrs["value"])
+                new[node] = builder.op("constant", (), node.loc, value=value)
+            elif node.op == "affine":
+                matrices = []
+                for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+                    ratio = factors[operand] / factor
+                    matrix = builder.context.matrix(name)
+                    if ratio != 1.0:
+                        matrix = SparseMatrix(matrix.shape, matrix.data * ratio, matrix.indices, matrix.indptr)
+                    matrices.append(builder.constant(matrix, name))
+                attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
+                if "bias" in attrs:
+                    attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) / factor, attrs["bias"])
+                new[node] = builder.op("affine", operands, node.loc, **attrs)
+            elif node.op == "poly":
+                new[node] = self._poly(builder, node, operands[0], factors[node.inputs[0]], factor)
+            else:
+                new[node] = builder.copy(node, operands)
+        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
+        return builder.finish(outputs)
+
+    @staticmethod
+    def _poly(builder: Builder, node: Node, operand: Node, factor_in: float, factor_out: float) -> Node:
+        low, high = node.attrs["low"], node.attrs["high"]
+        half, middle = (high - low) / 2, (high + low) / 2
+        assert isinstance(operand.type, TensorType)
+        size, shape = operand.type.size, operand.type.shape
+        if factor_in != half:
+            scale = SparseMatrix.of(scipy.sparse.eye_array(size, format="csr") * (factor_in / half))
+            offset = builder.constant(np.full(size, -middle / half), "centre") if middle else None
+            matrix = builder.constant(scale, "to_interval")
+            operand = builder.op("affine", (operand,), node.loc, matrices=(matrix,), bias=offset, shape=shape)
+        elif middle:
+            if operand.op == "affine":
+                old = builder.context.array(operand.attrs["bias"]) if "bias" in operand.attrs else np.zeros(size)
+                bias = builder.constant(old - middle / half, operand.attrs.get("bias", "centre"))
+                operand = builder.op("affine", operand.inputs, operand.loc, **{**operand.attrs, "bias": bias})
+            else:
+                centre = builder.constant(np.full(shape, -middle / half), "centre")
+                operand = builder.op("add", (operand, builder.op("constant", (), node.loc, value=centre)), node.loc)
+        coefficients = builder.constant(
+            builder.context.array(node.attrs["coefficients"]) / factor_out, node.attrs["coefficients"]
+        )
+        return builder.op("poly", (operand,), node.loc, coefficients=coefficients, low=-1.0, high=1.0)
+
+
+def _factors(program: Program) -> dict[Node, float]:
+    """The factor that each value is divided by."""
+    graph: networkx.Graph = networkx.Graph()
+    graph.add_nodes_from(program.nodes)
+    for node in program.nodes:
+        if node.op in ("add", "sub", "reshape"):
+            graph.add_edges_from((node, operand) for operand in node.inputs)
+    fixed = set(program.outputs) | {node for node in program.nodes if node.op in ("input", "mul")}
+    fixed |= {operand for node in program.nodes if node.op == "mul" for operand in node.inputs}
+    wanted: dict[Node, float] = {}
+    for node in program.nodes:
+        if node.op == "poly":
+            half = (node.attrs["high"] - node.attrs["low"]) / 2
+            wanted[node.inputs[0]] = max(half, wanted.get(node.inputs[0], 0.0))
+    factors: dict[Node, float] = {}
+    for group in networkx.connected_components(graph):
+        # The reader with the widest interval sets the factor; others with another interval scale for themselves.
+        factor = 1.0 if group & fixed else max((wanted[node] for node in group if node in wanted), default=1.0)
+        factors.update(dict.fromkeys(group, factor))
+    return factors

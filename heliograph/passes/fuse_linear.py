@@ -1,0 +1,246 @@
+"""Write every linear op as a sparse matrix and multiply neighbours together, so that each run of them costs one level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.errors import UnsupportedError
+from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.ops import OPS
+
+# A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
+_MAX_ENTRIES = 60_000_000
+# Ops whose place in the user's model names the fused map, before those that only move elements.
+_NAMING = ("linear", "conv", "matmul", "batch_norm")
+
+
+@dataclass(slots=True)
+class _Form:
+    """A tensor as sum of matrices times flattened bases, plus a flat offset."""
+
+    shape: tuple[int, ...]
+    terms: dict[Node, Any]
+    offset: Array | None
+    loc: Location
+    named: bool = field(default=False)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def _entries(form: _Form) -> int:
+    return sum(int(matrix.nnz) for matrix in form.terms.values())
+
+
+def _identity_sign(matrix: Any) -> int:
+    """1 or -1 where the matrix is plus or minus the identity, else 0."""
+    rows, cols = matrix.shape
+    if rows != cols or matrix.nnz != rows:
+        return 0
+    if not (np.array_equal(matrix.indices, np.arange(rows)) and np.array_equal(matrix.indptr, np.arange(rows + 1))):
+        return 0
+    first = matrix.data[0] if rows else 1.0
+    return int(first) if first in (1.0, -1.0) and (matrix.data == first).all() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FuseLinear:
+    """Linear ops become `affine`; powers and products of secrets become `mul`; activations stay."""
+
+    name: ClassVar[str] = "fuse-linear"
+    needs: ClassVar[Stage] = Stage.TENSOR
+    makes: ClassVar[Stage] = Stage.TENSOR
+
+    def run(self, program: Program) -> Program:
+        return _Fuser(program).run()
+
+
+class _Fuser:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.builder = Builder(program.name, Stage.TENSOR, program)
+        self.forms: dict[Node, _Form] = {}
+        users = program.users()
+        # What a nonlinear op or an output reads is computed once, there, and later ops start from it.
+        self.anchored = set(program.outputs) | {
+            node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
+        }
+
+    def _nonlinear(self, node: Node) -> bool:
+        return OPS[node.op].linear is None and node.op not in ("constant", "input") and not self._by_constant(node)
+
+    @staticmethod
+    def _by_constant(node: Node) -> bool:
+        return node.op in ("mul", "matmul") and any(operand.op == "constant" for operand in node.inputs)
+
+    def run(self) -> Program:
+        program = self.program
+        for node in program.nodes:
+            form = self._form(node)
+            if node in self.anchored:
+                form = self._anchor(form)
+            self.forms[node] = form
+        outputs = {
+            name: self._materialize(self.forms[node])
+            for name, node in zip(program.output_names, program.outputs, strict=True)
+        }
+        return self.builder.finish(outputs)
+
+    def _base(self, node: Node) -> _Form:
+        assert isinstance(node.type, TensorType)
+        size = node.type.size
+        return _Form(node.type.shape, {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
+
+    def _anchor(self, form: _Form) -> _Form:
+        """The form of the value itself once it is a node, so that it is not expanded again."""
+        if not form.terms:
+            return form
+        return self._base(self._materialize(form))
+
+    def _form(self, node: Node) -> _Form:
+        assert isinstance(node.type, TensorType)
+        if node.op == "input":
+            self.builder.inputs.append(node)
+            return self._base(node)
+        if node.op == "constant":
+            value = self.builder.context.array(node.attrs["value"]).astype(np.float64)
+            return _Form(node.type.shape, {}, value.ravel(), node.loc)
+        operands = [self.forms[operand] for operand in node.inputs]
+        if OPS[node.op].linear is not None:
+            return self._linear(node, operands)
+        if node.op in ("mul", "matmul") and any(not operand.terms for operand in operands):
+            return self._scaled(node, operands) if node.op == "mul" else self._matmul(node, operands)
+        if node.op == "matmul":
+            raise UnsupportedError(
+                "a matrix product of two encrypted tensors is not carried",
+                where=node.loc,
+                why="only products with a matrix that is known at compile time are",
+                hint="make one side a parameter or a constant",
+            )
+        return self._nonlinear_node(node, operands)
+
+    def _linear(self, node: Node, operands: list[_Form]) -> _Form:
+        spec = OPS[node.op]
+        assert spec.linear is not None
+        assert isinstance(node.type, TensorType)
+        matrices, bias = spec.linear([operand.type for operand in node.inputs], node.attrs, self.builder.context)
+        return self._combine(node, operands, matrices, bias)
+
+    def _combine(self, node: Node, operands: list[_Form], matrices: list[Any], bias: Array | None) -> _Form:
+        assert isinstance(node.type, TensorType)
+        terms: dict[Node, Any] = {}
+        offset = None if bias is None else np.asarray(bias, dtype=np.float64)
+        loc, named = node.loc, node.op in _NAMING
+        for operand, matrix in zip(operands, matrices, strict=True):
+            matrix = scipy.sparse.csr_array(matrix)
+            work = matrix.nnz * max(1, _entries(operand)) / max(1, operand.size)
+            if operand.terms and work > _MAX_ENTRIES:
+                operand = self._anchor(operand)
+            if operand.named and not named:
+                loc, named = operand.loc, True
+            for base, inner in operand.terms.items():
+                product = scipy.sparse.csr_array(matrix @ inner)
+                terms[base] = terms[base] + product if base in terms else product
+            if operand.offset is not None:
+                shift = matrix @ operand.offset
+                offset = shift if offset is None else offset + shift
+        return _Form(node.type.shape, terms, offset, loc, named)
+
+    def _scaled(self, node: Node, operands: list[_Form]) -> _Form:
+        """A product with a constant: a diagonal matrix, with broadcasting."""
+        assert isinstance(node.type, TensorType)
+        shape = node.type.shape
+        constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
+        assert constant.offset is not None
+        factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape).ravel()
+        index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape).ravel()
+        matrix = scipy.sparse.csr_array((factor, (np.arange(factor.size), index)), shape=(factor.size, value.size))
+        return self._combine(node, [value], [matrix], None)
+
+    def _matmul(self, node: Node, operands: list[_Form]) -> _Form:
+        """A product with a constant matrix on either side, as the matrix of its action on the flattened operand."""
+        left, right = operands
+        if not left.terms and not right.terms:
+            raise UnsupportedError("a product of two constants was not folded", where=node.loc)
+        constant, value = (left, right) if not left.terms else (right, left)
+        assert constant.offset is not None
+        array = constant.offset.reshape(constant.shape)
+        # Column j of the matrix is the product with the j-th unit tensor; all at once along the axis of samples.
+        units = np.eye(value.size).reshape((value.size, *value.shape))
+        pair = [array[np.newaxis], units] if constant is left else [units, array[np.newaxis]]
+        columns = OPS["matmul"].evaluate(pair, {}, self.builder.context)
+        matrix = scipy.sparse.csr_array(columns.reshape(value.size, -1).T)
+        return self._combine(node, [value], [matrix], None)
+
+    def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:
+        assert isinstance(node.type, TensorType)
+        nodes = []
+        for operand in operands:
+            if node.op == "mul" and operand.shape != node.type.shape:
+                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), node.type.shape).ravel()
+                gather = scipy.sparse.csr_array(
+                    (np.ones(index.size), (np.arange(index.size), index)), shape=(index.size, operand.size)
+                )
+                operand = self._combine(node, [operand], [gather], None)
+            nodes.append(self._materialize(operand))
+        if node.op == "power":
+            return self._base(self._power(nodes[0], node.attrs["exponent"], node))
+        return self._base(self.builder.op(node.op, nodes, node.loc, **node.attrs))
+
+    def _power(self, base: Node, exponent: int, node: Node) -> Node:
+        """x**n by halving: depth ceil(log2 n)."""
+        if exponent < 1:
+            raise UnsupportedError(f"power {exponent} is not a whole power of at least 1", where=node.loc)
+        known = {1: base}
+
+        def power(n: int) -> Node:
+            if n not in known:
+                known[n] = self.builder.op("mul", (power((n + 1) // 2), power(n // 2)), node.loc)
+            return known[n]
+
+        return power(exponent)
+
+    def _reshaped(self, node: Node, shape: tuple[int, ...], loc: Location) -> Node:
+        assert isinstance(node.type, TensorType)
+        return node if node.type.shape == shape else self.builder.op("reshape", (node,), loc, shape=shape)
+
+    def _materialize(self, form: _Form) -> Node:
+        """A node for the form: one `affine` for all real matrices, plain sums for bases that come in unchanged."""
+        builder, loc = self.builder, form.loc
+        if not form.terms:
+            assert form.offset is not None
+            return builder.op("constant", (), loc, value=builder.constant(form.offset.reshape(form.shape), "constant"))
+        unchanged = {base: sign for base, m in form.terms.items() if (sign := _identity_sign(m))}
+        mapped = {base: m for base, m in form.terms.items() if base not in unchanged}
+        if mapped and not all(unchanged[b] == 1 for b in unchanged):
+            # A negated base beside a real map joins the map: the level is spent anyway.
+            mapped.update({b: form.terms[b] for b, sign in unchanged.items() if sign == -1})
+            unchanged = {b: sign for b, sign in unchanged.items() if sign == 1}
+        offset = form.offset
+        total: Node | None = None
+        if mapped:
+            label = loc.layer or "map"
+            names = tuple(builder.constant(SparseMatrix.of(m), f"{label}.matrix") for m in mapped.values())
+            bias = None if offset is None else builder.constant(offset, f"{label}.offset")
+            total = builder.op("affine", tuple(mapped), loc, matrices=names, bias=bias, shape=form.shape)
+            offset = None
+        for base, sign in sorted(unchanged.items(), key=lambda item: -item[1]):
+            term = self._reshaped(base, form.shape, loc)
+            if total is None:
+                if sign == 1:
+                    total = term
+                    continue
+                zero = builder.constant(np.zeros(form.shape), "zero")
+                total = builder.op("constant", (), loc, value=zero)
+            total = builder.op("add" if sign == 1 else "sub", (total, term), loc)
+        assert total is not None
+        if offset is not None and offset.any():
+            value = builder.constant(offset.reshape(form.shape), f"{loc.layer or 'sum'}.offset")
+            total = builder.op("add", (total, builder.op("constant", (), loc, value=value)), loc)
+        return total

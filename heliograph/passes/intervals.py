@@ -1,0 +1,101 @@
+"""Intervals that hold every element of a value, whatever the input in its declared range: proved, not observed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir.ops import Context
+
+# Elementwise bounds of a tensor, flattened: a low and a high array.
+Bounds: TypeAlias = "tuple[Array, Array]"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    low: float
+    high: float
+
+    @property
+    def magnitude(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+
+def hull(bounds: Bounds) -> Interval:
+    """The smallest interval around all elements."""
+    return Interval(float(bounds[0].min()), float(bounds[1].max()))
+
+
+def transfer(
+    node: Node, operands: list[Bounds | None], context: Context, images: Mapping[Node, Interval]
+) -> Bounds | None:
+    """Bounds of a node's value from those of its operands; None where nothing bounds it.
+
+    `images` gives the image of each `poly` node on its interval; its operand is taken to lie in that interval, which is
+    for the caller to make sure of. Sums are widened by 1e-12 of their size against rounding.
+    """
+    assert isinstance(node.type, TensorType)
+    size = node.type.size
+    if node.op == "input":
+        low, high = node.attrs.get("low"), node.attrs.get("high")
+        return None if low is None or high is None else (np.full(size, low), np.full(size, high))
+    if node.op == "constant":
+        value = context.array(node.attrs["value"]).astype(np.float64).ravel()
+        return value, value
+    if node in images:
+        image = images[node]
+        return np.full(size, image.low), np.full(size, image.high)
+    known = [operand for operand in operands if operand is not None]
+    if len(known) < len(operands):
+        return None
+    if node.op == "reshape":
+        return known[0]
+    if node.op in ("add", "sub"):
+        (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
+        return (a + c, b + d) if node.op == "add" else (a - d, b - c)
+    if node.op == "mul":
+        (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
+        if node.inputs[0] is node.inputs[1]:
+            top = np.maximum(a * a, b * b)
+            return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(a * a, b * b)), top
+        corners = np.stack([a * c, a * d, b * c, b * d])
+        return corners.min(axis=0), corners.max(axis=0)
+    if node.op == "affine":
+        middle: Array = np.zeros(size)
+        radius: Array = np.zeros(size)
+        for (low, high), name in zip(known, node.attrs["matrices"], strict=True):
+            matrix = context.matrix(name).csr()
+            middle += matrix @ ((low + high) / 2)
+            radius += abs(matrix) @ ((high - low) / 2)
+        if "bias" in node.attrs:
+            middle = middle + context.array(node.attrs["bias"])
+        radius = radius + 1e-12 * (np.abs(middle) + radius)
+        return middle - radius, middle + radius
+    return None
+
+
+def _broadcast(bounds: Bounds, operand: Node, node: Node) -> Bounds:
+    assert isinstance(operand.type, TensorType)
+    assert isinstance(node.type, TensorType)
+    if operand.type.shape == node.type.shape:
+        return bounds
+    low, high = (np.broadcast_to(b.reshape(operand.type.shape), node.type.shape).ravel() for b in bounds)
+    return low, high
+
+
+def program_intervals(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Interval]:
+    """The proved interval of each node that has one."""
+    context = Context(program.constants)
+    bounds: dict[Node, Bounds | None] = {}
+    for node in program.nodes:
+        bounds[node] = transfer(node, [bounds[operand] for operand in node.inputs], context, images)
+    return {
+        node: hull(bound)
+        for node, bound in bounds.items()
+        if bound is not None and math.isfinite(bound[0].min()) and math.isfinite(bound[1].max())
+    }

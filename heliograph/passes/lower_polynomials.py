@@ -1,0 +1,69 @@
+"""Write every polynomial as products, combinations and sums, by its evaluation plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from heliograph.approx.evaluate import PowerStep, plan_polynomial
+from heliograph.ir import Builder, Location, Node, Program, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class LowerPolynomials:
+    """After it a packed program has no `poly`."""
+
+    name: ClassVar[str] = "lower-polynomials"
+    needs: ClassVar[Stage] = Stage.PACKED
+    makes: ClassVar[Stage] = Stage.PACKED
+
+    def run(self, program: Program) -> Program:
+        builder = Builder(program.name, Stage.PACKED, program)
+        new: dict[Node, Node] = {}
+        for node in program.nodes:
+            if node.op == "input":
+                builder.inputs.append(node)
+                new[node] = node
+            elif node.op == "poly":
+                coefficients = program.array(node.attrs["coefficients"])
+                new[node] = emit_polynomial(builder, new[node.inputs[0]], list(map(float, coefficients)), node.loc)
+            else:
+                new[node] = builder.copy(node, [new[operand] for operand in node.inputs])
+        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
+        return builder.finish(outputs)
+
+
+def emit_polynomial(builder: Builder, x: Node, coefficients: list[float], loc: Location) -> Node:
+    """The value of a Chebyshev series at x in [-1, 1], by the cheapest plan of least depth."""
+    power: dict[int, Node] = {1: x}
+    value: dict[int, Node] = {}
+    result = x
+    for step in plan_polynomial(coefficients).steps:
+        if isinstance(step, PowerStep):
+            product = builder.op("mul_ct", (power[step.left], power[step.right]), loc)
+            doubled = builder.op("mul_int", (product,), loc, factor=2)
+            if step.left == step.right:
+                power[step.index] = builder.op("add_scalar", (doubled,), loc, value=-1.0)
+            else:
+                other = builder.op("lincomb", (x,), loc, weights=(-1.0,), constant=0.0)
+                power[step.index] = builder.op("add_ct", (doubled, other), loc)
+            continue
+        total: Node | None = None
+        for source, g in step.products:
+            product = builder.op("mul_ct", (value[source], power[g]), loc)
+            total = product if total is None else builder.op("add_ct", (total, product), loc)
+        if step.weights:
+            combination = builder.op(
+                "lincomb",
+                [power[i] for i, _ in step.weights],
+                loc,
+                weights=tuple(weight for _, weight in step.weights),
+                constant=step.constant,
+            )
+            total = combination if total is None else builder.op("add_ct", (total, combination), loc)
+        elif step.constant:
+            assert total is not None
+            total = builder.op("add_scalar", (total,), loc, value=step.constant)
+        assert total is not None
+        result = value[step.target] = total
+    return result

@@ -1,0 +1,337 @@
+"""Choose where every tensor stands in the slots, and turn maps into diagonals.
+
+All values that meet in a sum, a product or a polynomial share one layout; maps lead from layout to layout. Layouts are
+chosen by the cost of the maps around them, improved one group at a time until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import networkx
+import numpy as np
+
+from heliograph.approx.evaluate import depth_of_degree
+from heliograph.errors import InternalError, PlanningError, UnsupportedError
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.diagonals import make_diagonal_map, shift_for
+from heliograph.ir.layout import Layout
+from heliograph.ir.node import next_power_of_two
+from heliograph.passes.bsgs import Steps, plan_steps
+from heliograph.target import BUILT_IN, CostTable, Ring
+
+_ROUNDS = 3
+
+
+def levels_below(program: Program) -> dict[Node, int]:
+    """For each value the levels that the outputs still need after it, from the degrees alone."""
+    need = dict.fromkeys(program.nodes, 0)
+    for node in reversed(program.nodes):
+        if node.op in ("affine", "mul"):
+            spent = 1
+        elif node.op == "poly":
+            spent = depth_of_degree(len(program.array(node.attrs["coefficients"])) - 1)
+        else:
+            spent = 0
+        for operand in node.inputs:
+            need[operand] = max(need[operand], need[node] + spent)
+    return need
+
+
+def program_depth(program: Program) -> int:
+    """Levels between inputs and outputs of a polynomial program."""
+    need = levels_below(program)
+    return max((need[node] for node in program.inputs), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Tensors become slot vectors; `affine` becomes `linear_transform` and rotations."""
+
+    ring: Ring
+    costs: CostTable = field(default=BUILT_IN)
+
+    name: ClassVar[str] = "pack"
+    needs: ClassVar[Stage] = Stage.POLYNOMIAL
+    makes: ClassVar[Stage] = Stage.PACKED
+
+    def run(self, program: Program) -> Program:
+        return _Packer(program, self.ring, self.costs).run()
+
+
+class _Packer:
+    def __init__(self, program: Program, ring: Ring, costs: CostTable) -> None:
+        self.program, self.ring, self.costs = program, ring, costs
+        self.slots = ring.slots
+        self.builder = Builder(program.name, Stage.PACKED, program)
+        self.below = levels_below(program)
+        self.group: dict[Node, int] = {}
+        self.members: list[list[Node]] = []
+        self._group_nodes()
+        # (matrix, layout in, layout out, level) -> plan; the same question comes up in every round.
+        self.known: dict[Any, tuple[float, Steps, Layout]] = {}
+        self.positioned: dict[Any, SparseMatrix] = {}
+
+    # ------------------------------------------------------------------------------------------ layouts
+
+    def _group_nodes(self) -> None:
+        graph: networkx.Graph = networkx.Graph()
+        graph.add_nodes_from(self.program.nodes)
+        for node in self.program.nodes:
+            if node.op not in ("affine", "input", "constant"):
+                graph.add_edges_from((node, operand) for operand in node.inputs)
+        order = {node: i for i, node in enumerate(self.program.nodes)}
+        components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
+        for members in sorted(components, key=lambda c: order[c[0]]):
+            for node in members:
+                self.group[node] = len(self.members)
+            self.members.append(members)
+
+    def _shape(self, members: list[Node]) -> tuple[int, ...]:
+        """The richest shape in a group: a spatial one where there is one."""
+        shapes = [node.type.shape for node in members if isinstance(node.type, TensorType)]
+        return max(shapes, key=lambda shape: (len(shape) in (2, 3), len(shape)))
+
+    def _candidates(self) -> list[list[Layout]]:
+        shapes = [self._shape(members) for members in self.members]
+        frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
+        frames |= {(1, shape[-1]) for shape in shapes if len(shape) == 2}
+        table = []
+        for shape in shapes:
+            layouts = [self._layout(Layout(shape, self.slots, 1))]
+            if len(shape) in (2, 3):
+                rows, columns = (shape[-2] if len(shape) == 3 else 1), shape[-1]
+                for frame_rows, frame_columns in sorted(frames):
+                    gap = 1
+                    while rows * gap <= max(frame_rows, gap if rows == 1 else 0) and columns * gap <= frame_columns:
+                        area = max(frame_rows, rows * gap) * frame_columns
+                        for block in {area, next_power_of_two(area)}:
+                            layouts.append(self._layout(Layout(shape, self.slots, 1, 0, gap, frame_columns, block)))
+                        gap *= 2
+            fitting = [layout for layout in dict.fromkeys(layouts) if layout.period <= self.slots]
+            if not fitting:
+                smallest = min(layout.period for layout in layouts)
+                raise PlanningError(
+                    f"a tensor of shape {shape} needs {smallest} slots; ring 2^{self.ring.log_ring} has {self.slots}",
+                    hint="tensors larger than one ciphertext are not carried yet",
+                )
+            table.append(sorted(fitting, key=lambda layout: (layout.period, layout.gap, layout.block)))
+        return table
+
+    def _layout(self, layout: Layout) -> Layout:
+        """The layout with its period: the least power of two that holds every place."""
+        return replace(layout, period=next_power_of_two(int(layout.places().max()) + 1))
+
+    def _choose(self) -> list[Layout]:
+        candidates = self._candidates()
+        chosen = [layouts[0] for layouts in candidates]
+        maps = [node for node in self.program.nodes if node.op == "affine"]
+        around: list[list[Node]] = [[] for _ in self.members]
+        for node in maps:
+            for number in {self.group[node], *(self.group[operand] for operand in node.inputs)}:
+                around[number].append(node)
+
+        def price(number: int) -> float:
+            # Products and polynomials cost the same in every layout.
+            return sum(self._map_cost(node, chosen) for node in around[number])
+
+        for _ in range(_ROUNDS):
+            before = list(chosen)
+            for number, layouts in enumerate(candidates):
+                if len(layouts) == 1:
+                    continue
+                prices = []
+                for layout in layouts:
+                    chosen[number] = layout
+                    prices.append(price(number))
+                chosen[number] = layouts[int(np.argmin(prices))]
+            if chosen == before:
+                break
+        return chosen
+
+    def _map_cost(self, node: Node, chosen: list[Layout]) -> float:
+        out = chosen[self.group[node]]
+        total = 0.0
+        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+            total += self._transform(node, operand, name, chosen[self.group[operand]], out)[0]
+        return total
+
+    def _shift(self, operand: Node, layout: Layout, out: Layout) -> int:
+        """The shift between copies of an input, where only one map reads it; the client packs that for nothing."""
+        users = [node for node in self.program.nodes for used in node.inputs if used is operand]
+        if operand.op != "input" or len(self.members[self.group[operand]]) > 1 or len(users) > 1:
+            return 0
+        return shift_for(self.slots, layout.period, out.period)
+
+    def _position_matrix(self, name: Any, layout: Layout, out: Layout) -> SparseMatrix:
+        key = (name, replace(layout, shift=0), out)
+        if key not in self.positioned:
+            matrix = self.program.matrix(name)
+            rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+            import scipy.sparse
+
+            self.positioned[key] = SparseMatrix.of(
+                scipy.sparse.csr_array(
+                    (matrix.data, (out.places()[rows], layout.places()[matrix.indices])),
+                    shape=(out.period, layout.period),
+                )
+            )
+        return self.positioned[key]
+
+    def _transform(
+        self, node: Node, operand: Node, name: Any, layout: Layout, out: Layout
+    ) -> tuple[float, Steps, Layout]:
+        """Cost, steps and the operand's layout (perhaps shifted) of one map."""
+        level = max(1, self.below[node] + 1)
+        key = (name, operand, layout, out, level)
+        if key in self.known:
+            return self.known[key]
+        matrix = self._position_matrix(name, layout, out)
+        best: tuple[float, Steps, Layout] | None = None
+        for shift in {0, self._shift(operand, layout, out)}:
+            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, shift).offsets
+            steps = plan_steps(offsets or (0,), self.slots, self.ring, level, self.costs)
+            run = self.slots if shift else max(layout.period, out.period)
+            sums = (run // out.period).bit_length() - 1
+            # The partial sums are added after the rescale, one level lower.
+            cost = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1)
+            if best is None or cost < best[0]:
+                best = (cost, steps, replace(layout, shift=shift))
+        assert best is not None
+        self.known[key] = best
+        return best
+
+    # ------------------------------------------------------------------------------------------ emission
+
+    def run(self) -> Program:
+        program, builder = self.program, self.builder
+        chosen = self._choose()
+        # An input's layout takes the shift that its map wants.
+        for node in program.nodes:
+            if node.op == "affine":
+                out = chosen[self.group[node]]
+                for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+                    number = self.group[operand]
+                    chosen[number] = self._transform(node, operand, name, replace(chosen[number], shift=0), out)[2]
+        new: dict[Node, Node] = {}
+        for node in program.nodes:
+            layout = chosen[self.group[node]]
+            if node.op == "constant":
+                continue
+            if node.op == "input":
+                new[node] = self._input(node, layout)
+            elif node.op == "affine":
+                new[node] = self._affine(node, new, chosen)
+            elif node.op == "poly":
+                new[node] = builder.op(
+                    "poly",
+                    (new[node.inputs[0]],),
+                    node.loc,
+                    coefficients=node.attrs["coefficients"],
+                    low=-1.0,
+                    high=1.0,
+                )
+            elif node.op == "reshape":
+                new[node] = new[node.inputs[0]]
+            elif node.op in ("add", "sub"):
+                new[node] = self._sum(node, new, layout)
+            elif node.op == "mul":
+                new[node] = builder.op("mul_ct", [new[operand] for operand in node.inputs], node.loc)
+            else:
+                raise InternalError(f"pack does not know {node.op}")
+        metadata = builder.metadata
+        metadata["inputs"] = [
+            {
+                "name": node.attrs["name"],
+                "shape": list(node.attrs["shape"]),
+                "low": node.attrs.get("low"),
+                "high": node.attrs.get("high"),
+                "layout": chosen[self.group[node]].to_json(),
+            }
+            for node in program.inputs
+        ]
+        outputs: dict[str, Node] = {}
+        specs: list[dict[str, Any]] = []
+        for name, node in zip(program.output_names, program.outputs, strict=True):
+            if node not in new:
+                raise UnsupportedError(
+                    f"output {name!r} does not depend on any input",
+                    where=node.loc,
+                    hint="return it to the user in the clear",
+                )
+            assert isinstance(node.type, TensorType)
+            outputs[name] = new[node]
+            specs.append({"name": name, "shape": list(node.type.shape), "layout": chosen[self.group[node]].to_json()})
+        metadata["outputs"] = specs
+        return builder.finish(outputs)
+
+    def _input(self, node: Node, layout: Layout) -> Node:
+        if node.attrs.get("secret") is False:
+            raise UnsupportedError(
+                f"plain input {node.attrs['name']!r} is not carried yet",
+                where=node.loc,
+                hint="make it a parameter, or encrypt it",
+            )
+        return self.builder.input(
+            node.attrs["name"],
+            node.loc,
+            slots=self.slots,
+            chunk=0,
+            low=node.attrs.get("low"),
+            high=node.attrs.get("high"),
+        )
+
+    def _affine(self, node: Node, new: Mapping[Node, Node], chosen: list[Layout]) -> Node:
+        builder, out = self.builder, chosen[self.group[node]]
+        partial: list[tuple[int, Node]] = []
+        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+            layout = chosen[self.group[operand]]
+            steps = self._transform(node, operand, name, replace(layout, shift=0), out)[1]
+            matrix = self._position_matrix(name, layout, out)
+            made = builder.op(
+                "linear_transform",
+                (new[operand],),
+                node.loc,
+                matrix=builder.constant(matrix, str(name)),
+                in_period=layout.period,
+                in_shift=layout.shift,
+                out_period=out.period,
+                baby_steps=steps.baby,
+                giant_steps=steps.giant,
+            )
+            partial.append((self.slots if layout.shift else max(layout.period, out.period), made))
+        run = max(run for run, _ in partial)
+        total: Node | None = None
+        while True:
+            for _, made in (item for item in partial if item[0] == run):
+                total = made if total is None else builder.op("add_ct", (total, made), node.loc)
+            assert total is not None
+            if run == out.period:
+                break
+            run //= 2
+            total = builder.op("add_ct", (total, builder.op("rotate", (total,), node.loc, amount=run)), node.loc)
+        if "bias" in node.attrs:
+            total = self._add_plain(total, builder.context.array(node.attrs["bias"]), out, node, node.attrs["bias"])
+        return total
+
+    def _add_plain(self, value: Node, tensor: Array, layout: Layout, node: Node, name: Any) -> Node:
+        flat = np.zeros(layout.period)
+        flat[layout.places()] = tensor.ravel()
+        constant = self.builder.constant(flat, f"{name}.slots")
+        return self.builder.op("add_plain", (value,), node.loc, value=constant)
+
+    def _sum(self, node: Node, new: Mapping[Node, Node], layout: Layout) -> Node:
+        left, right = node.inputs
+        if right.op == "constant" or left.op == "constant":
+            constant, value = (right, left) if right.op == "constant" else (left, right)
+            assert isinstance(node.type, TensorType)
+            array = np.broadcast_to(self.builder.context.array(constant.attrs["value"]), node.type.shape)
+            operand = new[value]
+            if node.op == "sub":
+                array = -array if constant is right else array
+                operand = operand if constant is right else self.builder.op("negate", (operand,), node.loc)
+            return self._add_plain(operand, array, layout, node, constant.attrs["value"])
+        op = "add_ct" if node.op == "add" else "sub_ct"
+        return self.builder.op(op, (new[left], new[right]), node.loc)

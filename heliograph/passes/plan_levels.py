@@ -1,0 +1,323 @@
+"""Give every value its level and true scale, and put rescale, relinearize and level_drop where they are needed.
+
+Levels: everything runs as low in the chain as what follows allows, because lower is cheaper. Products stay unrescaled
+and unrelinearized while they are only added (lazy): a sum of products pays one rescale and one key switch.
+
+Scales: the primes are not powers of two, so scales drift. Every product with a plaintext may choose the plaintext's
+scale; the choice is made so that summands meet at exactly equal scales and results return to the nominal scale. No
+value is ever taken for what it is not: the planned scale is the true one, from the real primes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from heliograph.errors import InternalError, PlanningError
+from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir.slot_ops import SCALE_TOLERANCE
+from heliograph.target import Ring
+
+_PLAIN_PRODUCTS = frozenset({"linear_transform", "mul_plain", "lincomb"})
+_PRODUCTS = _PLAIN_PRODUCTS | {"mul_ct"}
+_SUMS = frozenset({"add_ct", "sub_ct"})
+_TRANSPARENT = frozenset({"add_plain", "add_scalar", "mul_int", "negate"})
+_ROTATIONS = frozenset({"rotate", "conjugate"})
+# A plaintext encoded at fewer bits than this has lost its digits.
+_MIN_PLAIN_BITS = 12.0
+_MAX_CORRECTIONS = 2000
+
+
+class TooFewLevelsError(PlanningError):
+    """The chain is too short; `needed` levels would do."""
+
+    def __init__(self, needed: int, given: int) -> None:
+        self.needed = needed
+        super().__init__(
+            f"the program needs {needed} levels, the ring has {given}", hint="lower a degree, or allow a larger ring"
+        )
+
+
+class Levels:
+    """The level at which each node of a packed program runs, and whether its result is a product not yet rescaled."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.pending: dict[Node, bool] = {}
+        # Where no product follows, few primes are left: rotations before the last rescale cost little more, and their
+        # error is divided by a prime with the rest.
+        final = dict.fromkeys(program.nodes, True)
+        for node in reversed(program.nodes):
+            for operand in node.inputs:
+                final[operand] &= final[node] and node.op not in _PRODUCTS
+        self.keeps = {
+            node
+            for node in program.nodes
+            if node.op in _SUMS or node.op in _TRANSPARENT or (node.op in _ROTATIONS and final[node])
+        }
+        for node in program.nodes:
+            if node.op in _PRODUCTS:
+                self.pending[node] = True
+            elif node in self.keeps:
+                self.pending[node] = all(self.pending[operand] for operand in node.inputs)
+            else:
+                self.pending[node] = False
+        # Wanted levels of each value as it is (pending) and after its rescale (ready).
+        as_is: dict[Node, int] = dict.fromkeys(program.nodes, -1)
+        ready: dict[Node, int] = dict.fromkeys(program.nodes, -1)
+        for node in program.outputs:
+            ready[node] = 0
+        self.level: dict[Node, int] = {}
+        for node in reversed(program.nodes):
+            if self.pending[node]:
+                level = max(as_is[node], ready[node] + 1, 1)
+            else:
+                level = max(as_is[node], ready[node], 0)
+            self.level[node] = level
+            wanted = as_is if self.takes_pending(node) else ready
+            for operand in node.inputs:
+                wanted[operand] = max(wanted[operand], level)
+
+    def takes_pending(self, node: Node) -> bool:
+        """Whether a node reads products as they are, without a rescale."""
+        return self.pending[node] and node in self.keeps
+
+    @property
+    def depth(self) -> int:
+        """Levels that the chain needs."""
+        return max((self.level[node] for node in self.program.nodes), default=0)
+
+
+class _Scales:
+    """True log2 scales. `scale` is that of the value as it is; `ready` that after its rescale, if it is pending."""
+
+    def __init__(self, program: Program, levels: Levels, log_primes: Sequence[float], nominal: float) -> None:
+        self.program, self.levels, self.log_primes, self.nominal = program, levels, log_primes, nominal
+        self.scale: dict[Node, float] = {}
+        self._adjustable: dict[Node, bool] = {}
+        self.mismatch: Node | None = None
+        for node in program.nodes:
+            self._visit(node)
+        # Readers first: what a sum or product wants of an open scale comes before its default.
+        for node in reversed(program.nodes):
+            self.force(node)
+        for node in program.nodes:
+            if node.op in _SUMS:
+                left, right = (self._seen(node, operand) for operand in node.inputs)
+                if abs(left - right) > SCALE_TOLERANCE / 2 and self.mismatch is None:
+                    self.mismatch = node
+
+    def _drop(self, node: Node) -> float:
+        return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
+
+    def ready(self, node: Node) -> float:
+        return self.force(node) - self._drop(node)
+
+    def _seen(self, reader: Node, operand: Node) -> float:
+        return self.force(operand) if self.levels.takes_pending(reader) else self.ready(operand)
+
+    def _set_seen(self, reader: Node, operand: Node, scale: float) -> None:
+        self.fix(operand, scale if self.levels.takes_pending(reader) else scale + self._drop(operand))
+
+    def adjustable(self, node: Node) -> bool:
+        """Whether the scale can still be chosen."""
+        return node not in self.scale and self._adjustable[node]
+
+    def _visit(self, node: Node) -> None:
+        """Settle what can be settled in program order; what stays open is a plain product or follows from one."""
+        operands = node.inputs
+        if node.op in _PLAIN_PRODUCTS:
+            self._adjustable[node] = True
+        elif node.op == "mul_ct":
+            left, right = operands
+            free = left is not right and self.adjustable(left) != self.adjustable(right)
+            if not free and left is not right and self.adjustable(left):
+                self.force(right)
+                free = self.adjustable(left)
+            self._adjustable[node] = free
+        elif node.op in _SUMS:
+            open_ = [self.adjustable(operand) for operand in operands]
+            self._adjustable[node] = all(open_)
+            if not all(open_):
+                rigid = operands[open_.index(False)]
+                scale = self._seen(node, rigid)
+                for operand in operands:
+                    if self.adjustable(operand):
+                        self._set_seen(node, operand, scale)
+        elif operands:
+            self._adjustable[node] = self.adjustable(operands[0])
+        else:
+            self._adjustable[node] = False
+        if not self._adjustable[node]:
+            self.force(node)
+
+    def force(self, node: Node) -> float:
+        """The scale of the value as it is, choosing the nominal one where it is still open."""
+        if node in self.scale:
+            return self.scale[node]
+        if self._adjustable.get(node, False):
+            self.fix(node, self.nominal + self._drop(node))
+            return self.scale[node]
+        if node.op == "input":
+            scale = self.nominal
+        elif node.op == "mul_ct":
+            scale = self.ready(node.inputs[0]) + self.ready(node.inputs[1])
+        else:
+            scale = self._seen(node, node.inputs[0])
+        self.scale[node] = scale
+        return scale
+
+    def fix(self, node: Node, scale: float) -> None:
+        """Choose the scale of an adjustable value."""
+        if node in self.scale:
+            return
+        self.scale[node] = scale
+        if node.op in _PLAIN_PRODUCTS:
+            return
+        if node.op == "mul_ct":
+            left, right = node.inputs
+            free, rigid = (left, right) if self.adjustable(left) else (right, left)
+            if not self.adjustable(free):
+                self.scale[node] = self.ready(left) + self.ready(right)
+                return
+            self.fix(free, scale - self.ready(rigid) + self._drop(free))
+            return
+        for operand in node.inputs:
+            if self.adjustable(operand):
+                self._set_seen(node, operand, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLevels:
+    """Packed values become ciphertexts with level and true scale, on the chain of `ring`."""
+
+    ring: Ring
+
+    name: ClassVar[str] = "plan-levels"
+    needs: ClassVar[Stage] = Stage.PACKED
+    makes: ClassVar[Stage] = Stage.MANAGED
+
+    def run(self, program: Program) -> Program:
+        # Open scales are settled by recursion along one polynomial or one sum, which may be some thousands of nodes long.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, 20 * len(program.nodes) + 1000))
+        try:
+            return self._run(program)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def _run(self, program: Program) -> Program:
+        for _ in range(_MAX_CORRECTIONS):
+            levels = Levels(program)
+            if levels.depth > self.ring.levels:
+                raise TooFewLevelsError(levels.depth, self.ring.levels)
+            scales = _Scales(program, levels, self.ring.log_primes, float(self.ring.scale_bits))
+            if scales.mismatch is None:
+                return _Emitter(program, levels, scales, self.ring).run()
+            program = _correct(program, levels, scales.mismatch)
+        raise InternalError("scales do not settle")
+
+
+def _correct(program: Program, levels: Levels, node: Node) -> Program:
+    """Multiply one operand of a sum by one, so that its scale can be chosen; the one with more levels to spare."""
+    builder = Builder(program.name, Stage.PACKED, program)
+    spent: dict[Node, int] = {}
+    for n in program.nodes:
+        spent[n] = max((spent[o] for o in n.inputs), default=0) + (1 if n.op in _PRODUCTS else 0)
+    position = 0 if spent[node.inputs[0]] <= spent[node.inputs[1]] else 1
+    new: dict[Node, Node] = {}
+    for n in program.nodes:
+        operands = [new[operand] for operand in n.inputs]
+        if n is node:
+            operands[position] = builder.op("lincomb", (operands[position],), n.loc, weights=(1.0,), constant=0.0)
+        if n.op == "input":
+            builder.inputs.append(n)
+            new[n] = n
+        else:
+            new[n] = builder.copy(n, operands)
+    return builder.finish(dict(zip(program.output_names, (new[n] for n in program.outputs), strict=True)))
+
+
+class _Emitter:
+    """Writes the managed program."""
+
+    def __init__(self, program: Program, levels: Levels, scales: _Scales, ring: Ring) -> None:
+        self.program, self.levels, self.scales = program, levels, scales
+        self.builder = Builder(program.name, Stage.MANAGED, program)
+        self.builder.set_chain(ring.log_primes)
+        self.builder.metadata["ring"] = ring.to_json()
+        self.made: dict[Node, Node] = {}
+        self.ready: dict[Node, Node] = {}
+        self.dropped: dict[tuple[Node, int], Node] = {}
+
+    def run(self) -> Program:
+        for node in self.program.nodes:
+            self.made[node] = self._emit(node)
+        outputs = {
+            name: self._at(self._ready(node), 0)
+            for name, node in zip(self.program.output_names, self.program.outputs, strict=True)
+        }
+        return self.builder.finish(outputs)
+
+    def _ready(self, node: Node) -> Node:
+        """The value relinearized and rescaled."""
+        if node not in self.ready:
+            value = self.made[node]
+            if self._type(value).parts > 2:
+                value = self._relinearized(value)
+            if self.levels.pending[node]:
+                value = self.builder.op("rescale", (value,), node.loc)
+            self.ready[node] = value
+        return self.ready[node]
+
+    def _relinearized(self, value: Node) -> Node:
+        return self.builder.op("relinearize", (value,), value.loc)
+
+    @staticmethod
+    def _type(value: Node) -> CipherType:
+        assert isinstance(value.type, CipherType)
+        return value.type
+
+    def _at(self, value: Node, level: int) -> Node:
+        """The value at a lower level."""
+        spare = self._type(value).level - level
+        if spare < 0:
+            raise InternalError(f"{value} is wanted at level {level}")
+        if spare == 0:
+            return value
+        key = (value, level)
+        if key not in self.dropped:
+            self.dropped[key] = self.builder.op("level_drop", (value,), value.loc, levels=spare)
+        return self.dropped[key]
+
+    def _emit(self, node: Node) -> Node:
+        builder, level = self.builder, self.levels.level[node]
+        if node.op == "input":
+            return builder.input(
+                node.attrs["name"],
+                node.loc,
+                **{**node.attrs, "level": level, "log_scale": self.scales.scale[node]},
+            )
+        as_is = self.levels.takes_pending(node)
+        operands = [self._at(self.made[operand] if as_is else self._ready(operand), level) for operand in node.inputs]
+        attrs = dict(node.attrs)
+        if node.op == "rescale":
+            return operands[0]
+        if node.op in _PLAIN_PRODUCTS:
+            plain = tuple(self.scales.scale[node] - self._type(operand).log_scale for operand in operands)
+            if min(plain) < _MIN_PLAIN_BITS:
+                raise PlanningError(
+                    f"a plaintext of {node.op} would be encoded with {min(plain):.1f} bits",
+                    where=node.loc,
+                    hint="use a larger scale",
+                )
+            if node.op == "lincomb":
+                attrs["plain_log_scales"] = plain
+            else:
+                attrs["plain_log_scale"] = plain[0]
+        if node.op in _SUMS:
+            # The plan makes summands meet within rounding of the logarithms; the result carries the first one's scale.
+            return builder.op(node.op, operands, node.loc)
+        return builder.op(node.op, operands, node.loc, **attrs)

@@ -1,0 +1,1 @@
+"""Execution of compiled programs: the simulator and OpenFHE behind one protocol, client and server."""

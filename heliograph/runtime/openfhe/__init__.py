@@ -1,0 +1,1 @@
+"""The OpenFHE backend: the only package that imports `openfhe`."""

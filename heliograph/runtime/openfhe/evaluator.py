@@ -1,0 +1,247 @@
+"""Evaluation of nodes on OpenFHE ciphertexts: the server's half. No secret key is ever here."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.execution.backend import Call
+from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.ir.diagonals import diagonal_map
+from heliograph.passes.bsgs import pair_offsets
+from heliograph.runtime.openfhe.context import make_context
+from heliograph.target import Ring
+
+DEFAULT_CACHE_BYTES = 1 << 30
+
+
+class PlaintextCache:
+    """Encoded plaintexts, the ones used longest ago dropped when a byte bound is reached."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._entries: OrderedDict[object, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: object, make: Callable[[], Any], size: int) -> Any:
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+            return entry[0]
+        value = make()
+        if size <= self.max_bytes:
+            self._entries[key] = (value, size)
+            self.bytes += size
+            while self.bytes > self.max_bytes:
+                _, (_, dropped) = self._entries.popitem(last=False)
+                self.bytes -= dropped
+        return value
+
+
+class OpenFHEEvaluator:
+    """Evaluates the nodes of one executable program; evaluation keys are found by the tag that ciphertexts carry."""
+
+    def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self.program = program
+        self.ring = Ring(**program.metadata["ring"])
+        self.context = make_context(self.ring)
+        self.calls: Counter[Call] = Counter()
+        self.cache = PlaintextCache(cache_bytes)
+        self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
+        self._order = 2 * self.ring.ring_dim
+        self._index = {node: i for i, node in enumerate(program.nodes)}
+        # Rotations of one value share its decomposition: how many are still to come, and the digits while they last.
+        self._rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
+        self._digits: dict[int, tuple[Any, int]] = {}
+
+    def describe(self, value: Any) -> tuple[int, int]:
+        return self.ring.levels - value.GetLevel(), value.NumberCiphertextElements()
+
+    def _count(self, primitive: str, level: int, parts: int) -> None:
+        self.calls[primitive, level, parts] += 1
+
+    def _encode(self, values: Array, log_scale: float, degree: int, level: int) -> Any:
+        """A plaintext whose true scale is 2**log_scale; OpenFHE is told the nominal one of that degree."""
+        factor = 2.0 ** (log_scale - degree * self.ring.scale_bits)
+        return self.context.MakeCKKSPackedPlaintext(
+            np.ascontiguousarray(values * factor), degree, self.ring.levels - level, None, self.ring.slots
+        )
+
+    def _scalar(self, value: float, log_scale: float, degree: int) -> float:
+        return float(value * 2.0 ** (log_scale - degree * self.ring.scale_bits))
+
+    def evaluate(self, node: Node, operands: Sequence[Any]) -> Any:
+        cc, x, a, op = self.context, operands[0], node.attrs, node.op
+        operand = node.inputs[0].type
+        assert isinstance(operand, CipherType)
+        level, parts = operand.level, operand.parts
+        if op in ("add_ct", "sub_ct"):
+            self._count("add", level, max(parts, operands[1].NumberCiphertextElements()))
+            return cc.EvalAdd(x, operands[1]) if op == "add_ct" else cc.EvalSub(x, operands[1])
+        if op == "mul_ct":
+            self._count("mul", level, 2)
+            return cc.EvalMultNoRelin(x, operands[1])
+        if op == "lincomb":
+            return self._combination(node, operands)
+        if op == "linear_transform":
+            return self._transform(node, x)
+        if op == "rotate":
+            return self._rotate_node(node, x)
+        if op == "mul_plain":
+            self._count("mul_plain", level, 2)
+            return cc.EvalMult(x, self._vector(node, a["plain_log_scale"], 1, level))
+        if op == "add_plain":
+            self._count("add_plain", level, parts)
+            return cc.EvalAdd(x, self._vector(node, operand.log_scale, x.GetNoiseScaleDeg(), level))
+        if op == "add_scalar":
+            self._count("add_plain", level, parts)
+            return cc.EvalAdd(x, self._vector(node, operand.log_scale, x.GetNoiseScaleDeg(), level))
+        if op == "mul_int":
+            return self._times(x, a["factor"], level, parts)
+        if op == "negate":
+            self._count("add", level, parts)
+            return cc.EvalNegate(x)
+        if op == "rescale":
+            self._count("rescale", level, parts)
+            return cc.Rescale(x)
+        if op == "level_drop":
+            return cc.LevelReduce(x, None, a["levels"])
+        if op == "relinearize":
+            self._count("relinearize", level, parts)
+            return cc.Relinearize(x)
+        raise ProgramError(f"the OpenFHE backend does not evaluate {op}", where=node.loc)
+
+    def _vector(self, node: Node, log_scale: float, degree: int, level: int) -> Any:
+        """The plaintext that a node adds or multiplies with.
+
+        Numbers are encoded as vectors too: OpenFHE's own sum with a number takes the scale of a product for
+        2**scale_bits times the prime, which is off by the distance of that prime from the power of two.
+        """
+
+        def make() -> Any:
+            if node.op == "add_scalar":
+                values = np.full(self.ring.slots, node.attrs["value"])
+            elif node.op == "lincomb":
+                values = np.full(self.ring.slots, node.attrs["constant"])
+            else:
+                values = np.resize(self.program.array(node.attrs["value"]), self.ring.slots)
+            return self._encode(values, log_scale, degree, level)
+
+        return self.cache.get(self._index[node], make, self._plaintext_bytes(level))
+
+    def _plaintext_bytes(self, level: int) -> int:
+        # One polynomial, and the complex vector that it was encoded from.
+        return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
+
+    def _times(self, x: Any, factor: int, level: int, parts: int) -> Any:
+        """A small whole multiple by doubling."""
+        total, power, rest = None, x, abs(factor)
+        while rest:
+            if rest & 1:
+                if total is not None:
+                    self._count("add", level, parts)
+                total = power if total is None else self.context.EvalAdd(total, power)
+            rest >>= 1
+            if rest:
+                self._count("add", level, parts)
+                power = self.context.EvalAdd(power, power)
+        if total is None:
+            raise ProgramError("a product with zero would be no ciphertext", hint="use a constant instead")
+        return self.context.EvalNegate(total) if factor < 0 else total
+
+    def _combination(self, node: Node, operands: Sequence[Any]) -> Any:
+        a = node.attrs
+        assert isinstance(node.type, CipherType)
+        level, total = node.type.level, None
+        for x, weight, plain in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
+            self._count("mul_scalar", level, 2)
+            term = self.context.EvalMult(x, self._scalar(weight, plain, 1))
+            if total is None:
+                total = term
+            else:
+                self._count("add", level, 2)
+                self.context.EvalAddInPlace(total, term)
+        assert total is not None
+        if a["constant"]:
+            self._count("add_plain", level, 2)
+            constant = self._vector(node, node.type.log_scale, total.GetNoiseScaleDeg(), level)
+            total = self.context.EvalAdd(total, constant)
+        return total
+
+    def _rotate(self, x: Any, amount: int, level: int, hoisted: Any = None) -> Any:
+        if hoisted is not None:
+            self._count("rotate_hoisted", level, 2)
+            return self.context.EvalFastRotation(x, amount, self._order, hoisted)
+        self._count("rotate", level, 2)
+        return self.context.EvalRotate(x, amount)
+
+    def _decompose(self, x: Any, level: int) -> Any:
+        self._count("decompose", level, 2)
+        return self.context.EvalFastRotationPrecompute(x)
+
+    def _rotate_node(self, node: Node, x: Any) -> Any:
+        assert isinstance(node.type, CipherType)
+        source, level = node.inputs[0], node.type.level
+        amount = node.attrs["amount"] % self.ring.slots
+        if self._rotations[source] < 2:
+            return self._rotate(x, amount, level)
+        key = self._index[source]
+        digits, left = self._digits.pop(key, (None, self._rotations[source]))
+        if digits is None:
+            digits = self._decompose(x, level)
+        if left > 1:
+            self._digits[key] = (digits, left - 1)
+        return self._rotate(x, amount, level, digits)
+
+    def _transform(self, node: Node, x: Any) -> Any:
+        """Hoisted baby steps, products with the diagonals, giant steps."""
+        a, slots, cc = node.attrs, self.ring.slots, self.context
+        assert isinstance(node.type, CipherType)
+        level, number = node.type.level, self._index[node]
+        diagonals = diagonal_map(
+            self.program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
+        )
+        groups = pair_offsets(diagonals.offsets, a["baby_steps"], a["giant_steps"], slots)
+        babies = sorted({b for pairs in groups.values() for b, _ in pairs})
+        direct = [b for b in babies if b and b not in self._paths]
+        rotated: dict[int, Any] = {0: x}
+        digits = self._decompose(x, level) if len(direct) > 1 else None
+        for b in direct:
+            rotated[b] = self._rotate(x, b, level, digits)
+        for b in (b for b in babies if b in self._paths):
+            value = x
+            for step in self._paths[b]:
+                value = self._rotate(value, step, level)
+            rotated[b] = value
+        size = self._plaintext_bytes(level)
+        total = None
+        for g, pairs in groups.items():
+            part = None
+            for b, offset in pairs:
+
+                def make(offset: int = offset, g: int = g) -> Any:
+                    return self._encode(np.roll(diagonals.diagonal(offset), g), a["plain_log_scale"], 1, level)
+
+                self._count("mul_plain", level, 2)
+                term = cc.EvalMult(rotated[b], self.cache.get((number, offset), make, size))
+                if part is None:
+                    part = term
+                else:
+                    self._count("add", level, 2)
+                    cc.EvalAddInPlace(part, term)
+            for step in self._paths.get(g, (g,) if g else ()):
+                part = self._rotate(part, step, level)
+            if total is None:
+                total = part
+            else:
+                self._count("add", level, 2)
+                cc.EvalAddInPlace(total, part)
+        if total is None:
+            # A map that is zero everywhere: a ciphertext of zeros of the right level and scale.
+            self._count("mul_plain", level, 2)
+            total = cc.EvalMult(x, self._encode(np.zeros(slots), a["plain_log_scale"], 1, level))
+        return total

@@ -1,0 +1,254 @@
+"""What a ring can carry and what it costs: the security table, the modulus chain, and the prices of primitives."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+from heliograph.errors import SecurityError
+
+# Largest log2(PQ) for 128-bit classical security, uniform ternary secret, sigma 3.19, by log2 of the ring dimension: the
+# table of the Homomorphic Encryption Standard as OpenFHE 1.6.1 extends it.
+MAX_LOG_PQ_128 = {10: 27, 11: 54, 12: 109, 13: 218, 14: 438, 15: 881, 16: 1747, 17: 3523}
+SPECIAL_PRIME_BITS = 60
+SIGMA = 3.19
+MAX_PRIME_BITS = 60
+MIN_SCALE_BITS = 20
+
+
+def max_log_pq(log_ring: int, security_bits: int) -> int:
+    """The largest log2(PQ) that keeps the security asked for."""
+    if security_bits != 128:
+        raise SecurityError(
+            f"a security level of {security_bits} bits is not in our table",
+            why="the table has 128 bits, classical",
+            hint="use security_bits=128 (or None, for tests, without any security)",
+        )
+    if log_ring not in MAX_LOG_PQ_128:
+        raise SecurityError(f"ring dimension 2^{log_ring} is not in the security table")
+    return MAX_LOG_PQ_128[log_ring]
+
+
+def _is_prime(n: int) -> bool:
+    """Miller-Rabin with the first twelve primes as bases: exact below 3.3e24 (Sorenson and Webster, 2015)."""
+    bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+    for p in bases:
+        if n % p == 0:
+            return n == p
+    d, s = n - 1, 0
+    while d % 2 == 0:
+        d, s = d // 2, s + 1
+    for a in bases:
+        x = pow(a, d, n)
+        if x in (1, n - 1):
+            continue
+        for _ in range(s - 1):
+            x = x * x % n
+            if x == n - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def _step_prime(start: int, step: int) -> int:
+    n = start + step
+    while not _is_prime(n):
+        n += step
+    return n
+
+
+@functools.lru_cache(maxsize=256)
+def chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: int) -> tuple[int, ...]:
+    """The primes q_0 .. q_levels, as OpenFHE chooses them with FIXEDMANUAL scaling.
+
+    All are 1 modulo 2N. q_levels is the first above 2**scale_bits, then alternately the next below and the next above;
+    q_0 is the last below 2**first_mod_bits. The backend refuses to run if OpenFHE's chain is another one.
+    """
+    m = 2 << log_ring
+    start = (1 << scale_bits) // m * m + 1
+    top = _step_prime(start if start < (1 << scale_bits) else start - m, m)
+    primes = [0] * (levels + 1)
+    primes[levels] = top
+    below = above = top
+    for count, index in enumerate(range(levels - 1, 0, -1)):
+        if count % 2 == 0:
+            below = _step_prime(below, -m)
+            primes[index] = below
+        else:
+            above = _step_prime(above, m)
+            primes[index] = above
+    if first_mod_bits == scale_bits:
+        primes[0] = _step_prime(min(below, top), -m)
+    else:
+        last = ((1 << first_mod_bits) - 1) // m * m + 1
+        primes[0] = last if last < (1 << first_mod_bits) and _is_prime(last) else _step_prime(last, -m)
+    return tuple(primes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The parameters of one modulus chain: HYBRID key switching, uniform ternary secret, FIXEDMANUAL scaling.
+
+    `digits` splits the chain for key switching; each digit has at most `alpha` primes, and `special` primes of 60 bits
+    cover the largest digit.
+    """
+
+    log_ring: int
+    first_mod_bits: int
+    scale_bits: int
+    levels: int
+    digits: int
+    security_bits: int | None = 128
+
+    @property
+    def ring_dim(self) -> int:
+        return 1 << self.log_ring
+
+    @property
+    def slots(self) -> int:
+        return self.ring_dim // 2
+
+    @property
+    def towers(self) -> int:
+        return self.levels + 1
+
+    @property
+    def alpha(self) -> int:
+        return -(-self.towers // self.digits)
+
+    @property
+    def special(self) -> int:
+        largest = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
+        # The primes above the powers of two make the product of a digit a little longer than the sum of the bits.
+        return -(-(largest + (1 if self.alpha > 1 else 0)) // SPECIAL_PRIME_BITS)
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        return chain_primes(self.log_ring, self.first_mod_bits, self.scale_bits, self.levels)
+
+    @property
+    def log_primes(self) -> tuple[float, ...]:
+        return tuple(math.log2(q) for q in self.primes)
+
+    @property
+    def log_pq(self) -> float:
+        """log2 of the largest modulus that a key is published under."""
+        return sum(self.log_primes) + self.special * SPECIAL_PRIME_BITS
+
+    @property
+    def legal(self) -> bool:
+        """Whether the digits split the chain as OpenFHE accepts, and every prime has a size that exists."""
+        return (
+            1 <= self.digits <= self.towers
+            and self.alpha * (self.digits - 1) < self.towers
+            and self.first_mod_bits <= MAX_PRIME_BITS
+            and self.log_ring + 2 < self.scale_bits <= self.first_mod_bits
+        )
+
+    @property
+    def secure(self) -> bool:
+        """Whether log2(PQ) is within the table for the security asked for (always, where none was)."""
+        return self.security_bits is None or self.log_pq <= max_log_pq(self.log_ring, self.security_bits)
+
+    def digits_at(self, towers: int) -> int:
+        """Key-switching digits in use with so many towers left."""
+        return -(-towers // self.alpha)
+
+    @property
+    def rotation_key_bytes(self) -> int:
+        return 2 * self.digits * (self.towers + self.special) * self.ring_dim * 8
+
+    def ciphertext_bytes(self, level: int, parts: int = 2) -> int:
+        return parts * (level + 1) * self.ring_dim * 8
+
+    def to_json(self) -> dict[str, int | None]:
+        return {
+            "log_ring": self.log_ring,
+            "first_mod_bits": self.first_mod_bits,
+            "scale_bits": self.scale_bits,
+            "levels": self.levels,
+            "digits": self.digits,
+            "security_bits": self.security_bits,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Milliseconds of the primitives, by a linear model of their transforms and products.
+
+    `ntt_ns` prices one butterfly layer of one coefficient, `mul_ns` one modular product of one coefficient, `conv_ns` one
+    product of a base conversion, `add_ns` one sum, `encode_ns` one layer of the encoder's complex transform; `call_us` is
+    the overhead of a call and `switch_us` that of each half of a key switch. Fitted to medians on `machine`.
+    """
+
+    machine: str
+    ntt_ns: float
+    mul_ns: float
+    conv_ns: float
+    add_ns: float
+    encode_ns: float
+    call_us: float
+    switch_us: float
+
+    def _ms(self, ring: Ring, ntts: float, muls: float, convs: float) -> float:
+        n = ring.ring_dim
+        return (
+            ntts * n * ring.log_ring * self.ntt_ns + muls * n * self.mul_ns + convs * n * self.conv_ns
+        ) * 1e-6 + self.call_us * 1e-3
+
+    def decompose_ms(self, ring: Ring, towers: int) -> float:
+        """Splitting a ciphertext into digits and raising each (done once for hoisted rotations)."""
+        digits, k, alpha = ring.digits_at(towers), ring.special, ring.alpha
+        parts = [min(alpha, towers - i * alpha) for i in range(digits)]
+        ntts = towers + sum(towers + k - part for part in parts)
+        convs = sum(part * (towers + k - part) for part in parts)
+        return self._ms(ring, ntts, 0.0, convs) + self.switch_us * 1e-3
+
+    def switch_ms(self, ring: Ring, towers: int) -> float:
+        """The product with a key and the division by the special primes."""
+        digits, k = ring.digits_at(towers), ring.special
+        ms = self._ms(ring, 2 * (k + towers), 2 * digits * (towers + k), 2 * k * towers)
+        return ms + self.switch_us * 1e-3
+
+    def rotate_ms(self, ring: Ring, level: int, hoisted: bool = False) -> float:
+        """One rotation; a hoisted one shares the decomposition, which is priced apart."""
+        towers = level + 1
+        ms = self.switch_ms(ring, towers) + self._ms(ring, 0, 2 * towers, 0)
+        return ms if hoisted else ms + self.decompose_ms(ring, towers)
+
+    def relinearize_ms(self, ring: Ring, level: int) -> float:
+        return self.switch_ms(ring, level + 1) + self.decompose_ms(ring, level + 1)
+
+    def mul_plain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
+        return self._ms(ring, 0, parts * (level + 1), 0)
+
+    def mul_ms(self, ring: Ring, level: int) -> float:
+        """A product of two ciphertexts, not relinearized."""
+        return self._ms(ring, 0, 4 * (level + 1), 0)
+
+    def rescale_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
+        return self._ms(ring, parts * (level + 1), parts * level, 0)
+
+    def add_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
+        return parts * (level + 1) * ring.ring_dim * self.add_ns * 1e-6 + self.call_us * 1e-3
+
+    def encode_ms(self, ring: Ring, level: int) -> float:
+        """Encoding one vector of all slots at a level: a complex transform and one transform per prime."""
+        return self._ms(ring, level + 1, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
+
+
+# Two cores of an AMD EPYC virtual machine, OpenFHE 1.6.1 from its wheel, two OpenMP threads.
+BUILT_IN = CostTable(
+    "built in", ntt_ns=0.76, mul_ns=1.9, conv_ns=0.22, add_ns=1.0, encode_ns=2.5, call_us=50.0, switch_us=430.0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The rings to choose from and the prices to choose by."""
+
+    security_bits: int | None = 128
+    log_rings: tuple[int, ...] = (12, 13, 14, 15, 16, 17)
+    costs: CostTable = field(default=BUILT_IN)

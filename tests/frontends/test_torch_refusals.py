@@ -1,0 +1,450 @@
+"""What cannot be traced: each error names the op, the user's line, the reason and what to do instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from frontends.support import Fn, agree, inputs
+from torch import nn
+
+from heliograph.errors import HeliographError, ProgramError, RangeError, UnsupportedError
+from heliograph.frontends.torch_export import trace
+
+X4 = (torch.zeros(1, 4),)
+IMAGE = (torch.zeros(1, 2, 6, 6),)
+
+
+def refusal(model: Any, *example: torch.Tensor, kind: type[HeliographError] = UnsupportedError, **options: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        trace(model, example, **options)
+    return caught.value
+
+
+# (function on its own line, example, what the text must say: op, cause or hint)
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[str]]] = {
+    "max_pool": (lambda x: F.max_pool2d(x, 2), IMAGE, ["torch.nn.functional.max_pool2d", "average pooling"]),
+    "softmax": (lambda x: torch.softmax(x, -1), X4, ["torch.softmax", "client", "aten.softmax"]),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), X4, ["torch.log_softmax", "client"]),
+    "layer_norm": (lambda x: F.layer_norm(x, (4,)), X4, ["layer_norm", "batch norm"]),
+    "group_norm": (lambda x: F.group_norm(x, 2), IMAGE, ["group_norm", "batch norm"]),
+    "hardswish": (lambda x: F.hardswish(x), X4, ["hardswish", "nn.SiLU"]),
+    "relu6": (lambda x: F.relu6(x), X4, ["relu6", "torch.relu(x) - torch.relu(x - 6)"]),
+    "elu": (lambda x: F.elu(x), X4, ["torch.nn.functional.elu", "nn.SiLU"]),
+    "mish": (lambda x: F.mish(x), X4, ["mish", "nn.SiLU"]),
+    "argmax": (lambda x: x.argmax(-1), X4, ["torch.argmax", "client"]),
+    "max": (lambda x: x.max(-1).values, X4, ["torch.max", "client"]),
+    "compare": (lambda x: (x > 0).float(), X4, ["comparison (>)", "client"]),
+    "where": (lambda x: torch.where(torch.tensor([True, False, True, False]), x, x * 2), X4, ["torch.where"]),
+    "abs": (lambda x: x.abs(), X4, ["torch.abs"]),
+    "clamp": (lambda x: x.clamp(0, 1), X4, ["torch.clamp"]),
+    "exp": (lambda x: x.exp(), X4, ["torch.exp", "polynomial"]),
+    "sqrt": (lambda x: torch.sqrt(x), X4, ["torch.sqrt", "polynomial"]),
+    "var": (lambda x: x.var(-1), X4, ["torch.var", "mean"]),
+    "norm": (lambda x: torch.linalg.vector_norm(x, dim=-1), X4, ["torch.linalg.vector_norm", "(x * x).sum(dim)"]),
+    "cumsum": (lambda x: x.cumsum(-1), X4, ["torch.cumsum", "triu"]),
+    "einsum": (lambda x: torch.einsum("bi,ij->bj", x, torch.ones(4, 4)), X4, ["torch.einsum", "matrix product"]),
+    "conv_transpose": (
+        lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 2, 2)),
+        IMAGE,
+        ["conv_transpose2d", "expand and reshape"],
+    ),
+    "interpolate": (lambda x: F.interpolate(x, scale_factor=2), IMAGE, ["interpolate", "expand and reshape"]),
+    "reflect_pad": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), IMAGE, ["pad with zeros"]),
+    "pad_with_one": (lambda x: F.pad(x, (1, 1), value=1.0), IMAGE, ["pads with 1.0", "pad with zeros"]),
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        IMAGE,
+        ["scaled_dot_product_attention", "softmax"],
+    ),
+    "divide_by_secret": (lambda x: 1 / x, X4, ["torch.reciprocal"]),
+    "divide_secrets": (lambda x: x / (x + 1), X4, ["the divisor depends on an input", "client"]),
+    "divide_by_zero": (lambda x: x / torch.tensor([1.0, 0.0, 1.0, 1.0]), X4, ["divisor holds a zero"]),
+    "floor_divide": (lambda x: torch.div(x, 2, rounding_mode="floor"), X4, ["rounding_mode='floor'"]),
+    "root": (lambda x: x**0.5, X4, ["exponent 0.5", "whole exponent"]),
+    "negative_power": (lambda x: x**-1, X4, ["exponent -1"]),
+    "secret_exponent": (lambda x: 2**x, X4, ["exponent depends on an input"]),
+    "matmul_of_secrets": (lambda x: x @ x, IMAGE, ["both factors", "unsqueeze(-1) * b.unsqueeze(-3)"]),
+    "secret_weights": (lambda x: F.linear(torch.ones(3, 4), x), X4, ["weights depend on an input"]),
+    "prelu": (lambda x: F.prelu(x, torch.tensor([0.1, 0.2])), IMAGE, ["one slope per channel", "nn.PReLU()"]),
+    "ceil_mode": (lambda x: F.avg_pool2d(x, 4, ceil_mode=True), IMAGE, ["ceil_mode=True", "ceil_mode=False"]),
+    "dropout": (lambda x: F.dropout(x, 0.5, True), X4, ["training mode", "model.eval()"]),
+    "random": (lambda x: x + torch.rand(4), X4, ["torch.rand", "random", "register_buffer"]),
+    "to_int": (lambda x: x.to(torch.int64), X4, ["torch.int64", "floating point"]),
+    "complex": (lambda x: x * torch.tensor(1j), X4, ["complex", "real numbers"]),
+    "fft": (lambda x: torch.fft.rfft(x).real, X4, ["torch.fft", "complex"]),
+    # Samples of the batch must not meet.
+    "mean_of_all": (lambda x: x.mean(), X4, ["mixes samples", "axis 0 of (1, 4)", "x.flatten(1).mean(1)"]),
+    "sum_over_batch": (lambda x: x.sum(0), X4, ["mixes samples", "batch axis"]),
+    "flatten_all": (lambda x: x.flatten(), IMAGE, ["mixes samples", "x.flatten(1)"]),
+    "swallow": (lambda x: x.view(12, 6), IMAGE, ["mixes samples", "(12, 6)", "x.view(x.size(0), -1)"]),
+    "squeeze_all": (lambda x: x.squeeze(), X4, ["mixes samples", "x.squeeze(-1)"]),
+    "first_sample": (lambda x: x[0], X4, ["mixes samples", "x[:, 0]"]),
+    "cat_batch": (lambda x: torch.cat([x, x]), X4, ["mixes samples", "dim=1"]),
+    "gram": (lambda x: x.t() @ torch.ones(1, 3), X4, ["mixes samples", "axis 1, the batch axis"]),
+    "expand_batch": (lambda x: x.expand(3, 4), X4, ["mixes samples"]),
+    "repeat_batch": (lambda x: x.repeat(3, 1), X4, ["mixes samples"]),
+    "pad_batch": (lambda x: F.pad(x, (0, 0, 1, 0)), X4, ["mixes samples", "pads axis 0"]),
+    "batch_broadcast": (lambda x: x + torch.ones(3, 4), X4, ["mixes samples"]),
+    "misaligned": (lambda x: x + x.unsqueeze(1), X4, ["mixes samples", "unsqueeze(1)"]),
+    "flip_batch": (lambda x: x.flip(0), X4, ["mixes samples"]),
+    "batch_last": (lambda x: x.t(), X4, ["batch axis at position 1", "permute"]),
+    # Control flow and shapes that depend on data.
+    "branch": (lambda x: x if x.sum() > 0 else -x, X4, ["control flow depends on the values"]),
+    "item": (lambda x: x * x[0, 0].item(), X4, ["mixes samples"]),
+    "float": (lambda x: x * float(x.sum(-1)), X4, ["control flow depends on the values"]),
+    "mask": (lambda x: x[x.detach() * 0 == 0], X4, ["comparison (==)"]),
+    "fixed_mask": (
+        lambda x: x[:, torch.tensor([True, False, True, True])],
+        X4,
+        ["control flow depends on the values", "mask"],
+    ),
+    "cond": (
+        lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)),
+        X4,
+        ["control flow depends on the values"],
+    ),
+    # State.
+    "write_input": (lambda x: x.mul_(2), X4, ["writes to an input in place", "x = x + 1"]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_is_refused_at_the_users_line(name: str) -> None:
+    function, example, words = FUNCTIONS[name]
+    error = refusal(Fn(function), *example)
+    text = str(error)
+    for word in words:
+        assert word in text, text
+    assert error.hint or "divisor" in text
+    assert error.where.split(" ")[0].endswith(f"test_torch_refusals.py:{function.__code__.co_firstlineno}"), text
+
+
+class WithLayer(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.block = nn.Sequential(layer)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.block(x)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.attention(x, x, x)[0]
+
+
+FORWARD_LINE = inspect.getsourcelines(WithLayer.forward)[1] + 1
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
+    "MaxPool2d": (lambda: nn.MaxPool2d(2), (1, 2, 4, 4), ["torch.nn.MaxPool2d", "average pooling"]),
+    "Softmax": (lambda: nn.Softmax(-1), (1, 4), ["torch.nn.Softmax: torch.softmax", "client"]),
+    "LayerNorm": (lambda: nn.LayerNorm(4), (1, 4), ["torch.nn.LayerNorm", "batch norm"]),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(2), (1, 2, 4, 4), ["torch.nn.InstanceNorm2d", "batch norm"]),
+    "Attention": (lambda: SelfAttention(), (1, 3, 4), ["torch.nn.MultiheadAttention", "block.0.attention", "softmax"]),
+    "Encoder": (lambda: nn.TransformerEncoderLayer(4, 2), (1, 3, 4), ["torch.nn.TransformerEncoderLayer", "softmax"]),
+    "LRN": (lambda: nn.LocalResponseNorm(2), (1, 2, 4, 4), ["torch.nn.LocalResponseNorm", "batch norm"]),
+    "Softsign": (lambda: nn.Softsign(), (1, 4), ["torch.nn.Softsign", "nn.SiLU"]),
+    "LSTMCell": (lambda: nn.LSTMCell(4, 3), (1, 4), ["torch.nn.LSTMCell cannot", "unroll"]),
+    "Hardswish": (lambda: nn.Hardswish(), (1, 4), ["torch.nn.Hardswish", "nn.SiLU"]),
+    "ReLU6": (lambda: nn.ReLU6(), (1, 4), ["torch.nn.ReLU6", "nn.ReLU"]),
+    "LSTM": (lambda: nn.LSTM(4, 3, batch_first=True), (1, 5, 4), ["torch.nn.LSTM", "unroll"]),
+    "GRU": (lambda: nn.GRU(4, 3, batch_first=True), (1, 5, 4), ["torch.nn.GRU", "unroll"]),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 1, 2), (1, 2, 4, 4), ["torch.nn.ConvTranspose2d"]),
+    "Circular": (lambda: nn.Conv2d(2, 1, 3, padding=1, padding_mode="circular"), (1, 2, 4, 4), ["circular"]),
+    "untracked": (
+        lambda: nn.BatchNorm1d(4, track_running_stats=False),
+        (2, 4),
+        ["statistics of the batch", "track_running_stats=True"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_is_refused_with_its_layer(name: str) -> None:
+    layer, shape, words = MODULES[name]
+    error = refusal(WithLayer(layer()).eval(), torch.zeros(shape))
+    text = str(error)
+    line = inspect.getsourcelines(SelfAttention.forward)[1] + 1 if name == "Attention" else FORWARD_LINE
+    assert f"test_torch_refusals.py:{line} (block.0" in error.where
+    for word in words:
+        assert word in text, text
+    assert error.hint
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
+def test_training_batch_norm(kind: type[nn.Module], batch: int) -> None:
+    shape = (batch, 4) if kind is nn.BatchNorm1d else (batch, 4, 2, 2)
+    module = WithLayer(kind(4))
+    error = refusal(module, torch.zeros(shape))
+    assert "training mode" in str(error)
+    assert "statistics of the batch" in error.why
+    assert "model.eval()" in error.hint
+    assert "block.0" in str(error)
+    assert f"test_torch_refusals.py:{FORWARD_LINE}" in error.where
+    norm = module.block[0]
+    assert int(norm.num_batches_tracked) == 0
+    assert module.training
+
+
+def test_training_dropout_module() -> None:
+    error = refusal(WithLayer(nn.Dropout()), torch.zeros(1, 4))
+    assert "this dropout is in training mode" in error.why
+    assert "(block.0)" in error.where
+
+
+def test_training_flag_alone_does_not_matter() -> None:
+    assert trace(WithLayer(nn.Linear(4, 2)), torch.zeros(1, 4)).nodes[-1].op == "linear"
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x * self.count
+
+
+def test_buffer_written_in_place() -> None:
+    module = Counter()
+    error = refusal(module, torch.zeros(1, 4))
+    assert "writes to a buffer or parameter in place: 'count'" in str(error)
+    assert f":{inspect.getsourcelines(Counter.forward)[1] + 1}" in error.where
+    assert torch.equal(module.count, torch.zeros(4))
+
+
+def test_integer_input() -> None:
+    error = refusal(nn.Embedding(5, 3), torch.zeros(1, 2, dtype=torch.int64))
+    assert "input 'input' holds int64 values" in str(error)
+    assert "client" in error.hint
+
+
+def test_complex_input_and_constant() -> None:
+    assert "input 'args_0' is complex" in str(refusal(Fn(lambda x: x), torch.zeros(1, 2, dtype=torch.complex64)))
+
+
+def test_dynamic_shapes() -> None:
+    exported = torch.export.export(
+        nn.Linear(3, 2), (torch.zeros(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    with pytest.raises(UnsupportedError, match="input 'input' has a dynamic shape") as caught:
+        trace(exported, torch.zeros(2, 3))
+    assert "dynamic_shapes" in caught.value.hint
+
+
+def test_unknown_op_hints_at_rules() -> None:
+    error = refusal(Fn(lambda x: torch.special.bessel_j0(x)), *X4)
+    assert "there is no rule for aten.special_bessel_j0" in error.why
+    assert "register a rule" in error.hint
+
+
+def test_no_batch_axis() -> None:
+    error = refusal(nn.Conv2d(2, 3, 3), torch.zeros(2, 6, 6))
+    assert "has no batch axis" in error.why
+    assert "unsqueeze(0)" in error.hint
+    assert "mixes samples" in str(refusal(nn.Linear(4, 2), torch.zeros(4)))
+    error = refusal(nn.Linear(4, 2), torch.zeros(()), kind=ProgramError)
+    assert "example_input 0 has no axes" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        (None, "trace needs example_input"),
+        ("text", "example_input 0 is str"),
+        ((torch.zeros(1, 4), [1.0]), "example_input 1 is list"),
+        (torch.zeros(0, 4), "holds no element"),
+        (torch.zeros(1, 5), "the model cannot be run on example_input"),
+        ((torch.zeros(1, 4), torch.zeros(1, 4)), "the model cannot be run on example_input"),
+    ],
+)
+def test_bad_example(example: Any, words: str) -> None:
+    with pytest.raises(ProgramError, match=words):
+        trace(nn.Linear(4, 2), example)
+
+
+def test_error_of_the_model_is_shown_with_its_line() -> None:
+    error = refusal(Fn(lambda x: x.view(7)), *X4, kind=ProgramError)
+    assert "shape '[7]' is invalid" in error.why
+    assert f"test_torch_refusals.py:{inspect.currentframe().f_lineno - 2}" in error.where  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_torchscript() -> None:
+    error = refusal(WithLayer(torch.jit.trace(nn.Linear(4, 2), X4[0])), *X4, kind=ProgramError)
+    assert "TorchScript" in str(error)
+
+
+def test_failures_leave_no_noise(capfd: pytest.CaptureFixture[str]) -> None:
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        while x.sum() > 1:
+            x = x / 2
+        return x
+
+    refusal(Fn(loop), *X4)
+    refusal(nn.Linear(5, 2), *X4, kind=ProgramError)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""
+
+
+def test_not_a_module() -> None:
+    with pytest.raises(ProgramError, match=r"trace takes a torch\.nn\.Module"):
+        trace(lambda x: x, torch.zeros(1, 3))  # type: ignore[arg-type]
+
+
+def test_batch_sizes_differ() -> None:
+    error = refusal(Fn(lambda x, y: (x, y)), torch.zeros(1, 3), torch.zeros(2, 3), kind=ProgramError)
+    assert "different batch sizes" in str(error)
+
+
+def test_constant_output() -> None:
+    error = refusal(Fn(lambda x: (x, torch.ones(3))), torch.zeros(1, 3), kind=ProgramError)
+    assert "output 'y1' does not depend on an input" in str(error)
+
+
+# ---------------------------------------------------------------------------------------------- ranges, calibration
+
+SAMPLES = np.linspace(-1, 2, 12).reshape(3, 4)
+
+
+def test_range_from_calibration() -> None:
+    program = trace(nn.Linear(4, 2), *X4, calibration=torch.as_tensor(SAMPLES))
+    assert (program.inputs[0].attrs["low"], program.inputs[0].attrs["high"]) == (-1.0, 2.0)
+    assert len(program.calibration) == 1
+    assert program.calibration[0].dtype == np.float64
+    np.testing.assert_array_equal(program.calibration[0], SAMPLES)
+    assert "calibration" not in str(program)
+
+
+def test_declared_range_is_kept() -> None:
+    program = trace(nn.Linear(4, 2), *X4, input_range=(-5, 5), calibration=(SAMPLES,))
+    assert (program.inputs[0].attrs["low"], program.inputs[0].attrs["high"]) == (-5.0, 5.0)
+    open_ = trace(nn.Linear(4, 2), *X4)
+    assert "low" not in open_.inputs[0].attrs
+    assert open_.calibration == ()
+
+
+def test_two_inputs_with_ranges() -> None:
+    module = Fn(lambda x, y: x * y)
+    example = (torch.zeros(1, 4), torch.zeros(1, 4))
+    program = trace(module, example, input_range=((-2, 2), None), calibration=(SAMPLES, SAMPLES * 10))
+    assert [node.attrs["high"] for node in program.inputs] == [2.0, 20.0]
+    assert [a.shape for a in program.calibration] == [(3, 4), (3, 4)]
+    for options, words in (
+        ({"input_range": (-1, 1)}, "one (low, high) per input"),
+        ({"input_range": ((-1, 1),)}, "one (low, high) per input"),
+        ({"calibration": SAMPLES}, "calibration has 1 entries, the model 2 inputs"),
+        ({"calibration": (SAMPLES, SAMPLES[:2])}, "3 and 2 samples"),
+    ):
+        assert words in str(refusal(module, *example, kind=ProgramError, **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"input_range": (1, 1)}, ["range of input 'input' is (1, 1)", "low must be below high"]),
+        ({"input_range": (float("nan"), 1)}, ["both finite"]),
+        ({"input_range": 3}, ["not a pair"]),
+        ({"input_range": "ab"}, ["not a pair"]),
+        ({"calibration": SAMPLES[0]}, ["has shape (4,), expected (samples, 4)", "samples[np.newaxis]"]),
+        ({"calibration": SAMPLES[:, :3]}, ["has shape (3, 3), expected (samples, 4)"]),
+        ({"calibration": np.empty((0, 4))}, ["holds no sample"]),
+        ({"calibration": np.ones((2, 4))}, ["one number 1", "input_range"]),
+        ({"calibration": [["a"] * 4]}, ["not an array of real numbers"]),
+    ],
+)
+def test_bad_ranges_and_samples(options: dict[str, Any], words: list[str]) -> None:
+    text = str(refusal(nn.Linear(4, 2), *X4, kind=ProgramError, **options))
+    for word in words:
+        assert word in text, text
+
+
+def test_nan_in_calibration() -> None:
+    samples = SAMPLES.copy()
+    samples[1, 2] = np.nan
+    error = refusal(nn.Linear(4, 2), *X4, kind=ProgramError, calibration=samples)
+    assert "holds nan in sample 1, element (2,)" in str(error)
+
+
+def test_calibration_outside_of_the_range() -> None:
+    error = refusal(nn.Linear(4, 2), *X4, kind=RangeError, input_range=(-1, 1.5), calibration=SAMPLES)
+    assert "has 1.72727 in sample 2, element (2,), outside of input_range (-1, 1.5)" in str(error)
+    assert "2 of 12 elements" in error.why
+
+
+# ---------------------------------------------------------------------------------------------- parameters, forms
+
+
+def test_parameters_without_values() -> None:
+    error = refusal(nn.Sequential(nn.LazyLinear(3)), *X4, kind=ProgramError)
+    assert "parameter '0.weight' has no values yet" in str(error)
+    with torch.device("meta"):
+        module = nn.Linear(4, 2)
+    assert "parameter 'weight' has no values yet" in str(refusal(module, *X4, kind=ProgramError))
+
+
+def test_parameters_that_are_not_finite() -> None:
+    module = WithLayer(nn.Linear(4, 2))
+    nn.init.constant_(module.block[0].weight, float("nan"))
+    error = refusal(module, *X4, kind=ProgramError)
+    assert "constant block.0.weight holds NaN or infinity" in str(error)
+    assert f":{FORWARD_LINE} (block.0)" in error.where
+
+
+def test_decomposed_program_hints_at_the_module() -> None:
+    exported = torch.export.export(nn.Linear(4, 2), (torch.zeros(1, 3, 4),)).run_decompositions()
+    with pytest.raises(UnsupportedError, match="trace the module itself"):
+        trace(exported)
+
+
+# (what has no rule, what the hint says to write instead)
+REWRITES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "abs": (torch.abs, lambda x: torch.relu(x) + torch.relu(-x)),
+    "clamp": (lambda x: x.clamp(-0.5, 1), lambda x: -0.5 + torch.relu(x + 0.5) - torch.relu(x - 1)),
+    "clamp_max": (lambda x: x.clamp(max=0.5), lambda x: 0.5 - torch.relu(0.5 - x)),
+    "relu6": (lambda x: F.relu6(5 * x), lambda x: torch.relu(5 * x) - torch.relu(5 * x - 6)),
+    "hardtanh": (F.hardtanh, lambda x: torch.relu(x + 1) - torch.relu(x - 1) - 1),
+    "hardswish": (F.hardswish, lambda x: x * (torch.relu(x + 3) - torch.relu(x - 3)) / 6),
+    "hardsigmoid": (F.hardsigmoid, lambda x: (torch.relu(x + 3) - torch.relu(x - 3)) / 6),
+    "maximum": (lambda x: torch.maximum(x, 2 * x), lambda x: 2 * x + torch.relu(x - 2 * x)),
+    "minimum": (lambda x: torch.minimum(x, 2 * x), lambda x: x - torch.relu(x - 2 * x)),
+    "logsigmoid": (F.logsigmoid, lambda x: -F.softplus(-x)),
+    "glu": (lambda x: F.glu(x, 1), lambda x: x.chunk(2, 1)[0] * torch.sigmoid(x.chunk(2, 1)[1])),
+    "var": (lambda x: x.var(-1, correction=0), lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)),
+    "cumsum": (lambda x: x.cumsum(-1), lambda x: x @ torch.triu(torch.ones(6, 6, dtype=x.dtype))),
+    "prelu": (
+        lambda x: F.prelu(x, torch.linspace(0, 1, 6, dtype=x.dtype)),
+        lambda x: torch.relu(x) - torch.linspace(0, 1, 6, dtype=x.dtype) * torch.relu(-x),
+    ),
+    "bilinear": (
+        lambda x: F.bilinear(x, x, torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)),
+        lambda x: ((x @ torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)) * x).sum(-1).t(),
+    ),
+    "matmul": (
+        lambda x: x.view(-1, 2, 3) @ x.view(-1, 3, 2),
+        lambda x: (x.view(-1, 2, 3).unsqueeze(-1) * x.view(-1, 3, 2).unsqueeze(-3)).sum(-2),
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", REWRITES)
+def test_what_a_hint_says_to_write_is_the_same_and_traces(name: str, batch: int) -> None:
+    refused, rewritten = REWRITES[name]
+    x = inputs([(6,)], batch)[0]
+    assert refusal(Fn(refused), x).hint
+    torch.testing.assert_close(rewritten(x), refused(x))
+    agree(Fn(rewritten), (6,), batch=batch)
