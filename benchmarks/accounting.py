@@ -8,17 +8,13 @@ installed are left out and said to be. Prints tables and writes accounting.json 
 
 from __future__ import annotations
 
-import os
-
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
-
 import argparse
 import contextlib
 import io
 import itertools
 import json
 import math
+import os
 import platform
 import signal
 import sys
@@ -30,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import mpmath
+import threadpoolctl
 from mpmath import mp, mpf
 
 from heliograph.dp.accounting import Tolerance, epsilon
@@ -119,9 +116,7 @@ def peer_prv(composition: Composition, delta: float) -> tuple[float | None, floa
     # Approximate mechanisms lose their delta outright; the accountant gets what is left.
     kept = sum(k * math.log1p(-m.delta) for m, k in composition if isinstance(m, Approximate))
     rest = (delta + math.expm1(kept)) / math.exp(kept)
-    accountant = PRVAccountant(
-        prvs=variables, max_self_compositions=counts, eps_error=0.01, delta_error=rest * 1e-3
-    )
+    accountant = PRVAccountant(prvs=variables, max_self_compositions=counts, eps_error=0.01, delta_error=rest * 1e-3)
     low, _, high = accountant.compute_epsilon(rest, counts)
     return float(low), float(high)
 
@@ -221,9 +216,7 @@ def delta_50_digits(p: float, multiplier: float, steps: int, at: float, remove: 
         spread = mpmath.sqrt(
             steps
             * (
-                log_moment(theta + side, nodes, logs, step)
-                - 2 * centre
-                + log_moment(theta - side, nodes, logs, step)
+                log_moment(theta + side, nodes, logs, step) - 2 * centre + log_moment(theta - side, nodes, logs, step)
             ).real
             / side**2
         )
@@ -300,9 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=None, help="where accounting.json goes")
     parser.add_argument("--quick", action="store_true", help="a small grid")
-    parser.add_argument(
-        "--limit", type=float, default=20.0, help="seconds a peer may take on one composition"
-    )
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds a peer may take on one composition")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     mark = " (above 0.5: times are not to be trusted)" if load > 0.5 else ""
@@ -423,4 +414,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpoolctl.threadpool_limits(1):
+        main()

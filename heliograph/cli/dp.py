@@ -26,7 +26,7 @@ def dp() -> None:
     """
 
 
-class _Number(click.ParamType):
+class _Number(click.ParamType[float]):
     """A number; what it may be is checked, with a reason, by the package."""
 
     name = "number"
@@ -38,7 +38,7 @@ class _Number(click.ParamType):
             self.fail(f"{str(value)[:40]!r} is not a number", param, ctx)
 
 
-class _Whole(click.ParamType):
+class _Whole(click.ParamType[int]):
     """A whole number; 1e5 is one."""
 
     name = "integer"
@@ -83,9 +83,7 @@ def _tolerance_option(text: str) -> Callable[[Command], Command]:
 @_tolerance_option("Width of the bracket (default: the larger of 1e-3 and 1e-4 of epsilon).")
 @_neighbors
 @_as_json
-def epsilon(
-    expr: str, delta: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool
-) -> None:
+def epsilon(expr: str, delta: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool) -> None:
     """Epsilon of a composition at a delta, between proved bounds."""
     from heliograph.dp import accounting
 
@@ -97,16 +95,12 @@ def epsilon(
 
 @dp.command()
 @click.argument("expr")
-@click.option(
-    "--epsilon", "epsilon_", type=_NUMBER, required=True, help="The epsilon at which delta is wanted."
-)
+@click.option("--epsilon", "epsilon_", type=_NUMBER, required=True, help="The epsilon at which delta is wanted.")
 @_method
 @_tolerance_option("Width of the bracket as a share of delta (default 0.01).")
 @_neighbors
 @_as_json
-def delta(
-    expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool
-) -> None:
+def delta(expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool) -> None:
     """Delta of a composition at an epsilon, between proved bounds."""
     from heliograph.dp import accounting
     from heliograph.dp.accounting import Tolerance
@@ -159,9 +153,7 @@ def noise(p: float, steps: int, epsilon_: float, delta: float, besides: str | No
     click.echo(f"noise multiplier {found.value:.6g}")
     _print(found.bracket, False)
     click.echo(
-        "0.1 % less noise is proved not to be enough"
-        if found.tight
-        else "not shown to be within 0.1 % of the best"
+        "0.1 % less noise is proved not to be enough" if found.tight else "not shown to be within 0.1 % of the best"
     )
 
 
@@ -214,12 +206,8 @@ def compare(expr: str, delta: float, tolerance: float | None, as_json: bool) -> 
 
 @dp.command()
 @click.argument("expr")
-@click.option(
-    "--png", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where the picture goes."
-)
-@click.option(
-    "--from", "smallest", type=_NUMBER, default=1e-12, show_default=True, help="The smallest delta."
-)
+@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where the picture goes.")
+@click.option("--from", "smallest", type=_NUMBER, default=1e-12, show_default=True, help="The smallest delta.")
 @click.option("--to", "largest", type=_NUMBER, default=1e-2, show_default=True, help="The largest delta.")
 @click.option("--points", type=click.IntRange(2, 200), default=25, show_default=True)
 @_as_json

@@ -38,9 +38,7 @@ class Audit:
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
     """One-sided exact bounds on a binomial probability: each holds with the confidence by itself."""
     if not 0 <= successes <= trials or trials < 1 or not 0 < confidence < 1:
-        raise ProgramError(
-            "need 0 <= successes <= trials, trials >= 1, confidence in (0, 1)", where="clopper_pearson"
-        )
+        raise ProgramError("need 0 <= successes <= trials, trials >= 1, confidence in (0, 1)", where="clopper_pearson")
     alpha = 1 - confidence
     lower = 0.0 if successes == 0 else float(beta.ppf(alpha, successes, trials - successes + 1))
     upper = 1.0 if successes == trials else float(beta.ppf(1 - alpha, successes + 1, trials - successes))
@@ -145,9 +143,7 @@ def one_run(
     if coins.shape != values.shape:
         raise ProgramError("scores and included must have the same length", where="one_run")
     if guess_in < 0 or guess_out < 0 or not 1 <= guess_in + guess_out <= values.size:
-        raise ProgramError(
-            "guess_in + guess_out must be between 1 and the number of canaries", where="one_run"
-        )
+        raise ProgramError("guess_in + guess_out must be between 1 and the number of canaries", where="one_run")
     order = np.argsort(values, kind="stable")
     right = int(coins[order[values.size - guess_in :]].sum()) if guess_in else 0
     right += int((~coins[order[:guess_out]]).sum())

@@ -101,9 +101,7 @@ def largest_p(
     return Calibration("p", 1 / found.value, found.bracket, target, found.tight)
 
 
-def most_steps(
-    target: float, delta: float, mechanism: Mechanism | Composition, *, limit: int = 10**8
-) -> Calibration:
+def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, *, limit: int = 10**8) -> Calibration:
     """The largest number of runs of a mechanism (or a composition) that is (target, delta)-private, at most `limit`.
 
     `tight` says that one run more (0.1 % more, from 1,000 runs on) is proved to exceed the target.
@@ -241,9 +239,7 @@ def _smallest(
 
 def _check_target(target: float) -> None:
     if isinstance(target, bool) or not isinstance(target, int | float) or not 1e-6 <= target <= 1e5:
-        raise ProgramError(
-            f"epsilon = {target!r} is no target", where="epsilon", why="targets lie in [1e-6, 1e5]"
-        )
+        raise ProgramError(f"epsilon = {target!r} is no target", where="epsilon", why="targets lie in [1e-6, 1e5]")
 
 
 def _check_steps(steps: int) -> None:

@@ -88,30 +88,29 @@ class Composition:
         return Composition(tuple((mechanism.replaced(), count) for mechanism, count in self.items))
 
     def simplified(self) -> Composition:
-        """An equivalent composition with fewer mechanisms: Gaussians are one, p = 0 is nothing, p = 1 is not sampled.
-
-        The one Gaussian's multiplier is right to a few units of round-off; who needs a bound widens for that.
-        """
-        rest: list[tuple[Mechanism, int]] = []
-        gaussians: list[tuple[float, int]] = []
+        """The same composition with p = 0 left out and p = 1 not sampled."""
+        items: list[tuple[Mechanism, int]] = []
         for mechanism, count in self.items:
             if isinstance(mechanism, SampledGaussian) and mechanism.p == 1.0:
                 mechanism = Gaussian(mechanism.noise_multiplier)
             elif isinstance(mechanism, SampledLaplace) and mechanism.p == 1.0:
                 mechanism = Laplace(mechanism.epsilon)
             sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
-            if count == 0 or (sampled and mechanism.arguments()["p"] == 0.0):
-                continue
-            if isinstance(mechanism, Gaussian):
-                gaussians.append((mechanism.noise_multiplier, count))
-            else:
-                rest.append((mechanism, count))
-        if len(gaussians) == 1 and gaussians[0][1] == 1:
-            rest.insert(0, (Gaussian(gaussians[0][0]), 1))
-        elif gaussians:
-            precision = math.fsum(count / multiplier**2 for multiplier, count in gaussians)
-            rest.insert(0, (_bare_gaussian(1 / math.sqrt(precision)), 1))
-        return Composition(tuple(rest))
+            if count and not (sampled and mechanism.arguments()["p"] == 0.0):
+                items.append((mechanism, count))
+        return Composition(tuple(items))
+
+    def merged(self) -> Composition:
+        """An equivalent composition in which all Gaussians are one.
+
+        Its multiplier is right to a few units of round-off; who needs a bound widens for that.
+        """
+        gaussians = [(m.noise_multiplier, count) for m, count in self.items if isinstance(m, Gaussian)]
+        if sum(count for _, count in gaussians) < 2:
+            return self
+        precision = math.fsum(count / multiplier**2 for multiplier, count in gaussians)
+        rest = tuple((m, count) for m, count in self.items if not isinstance(m, Gaussian))
+        return Composition(((_bare_gaussian(1 / math.sqrt(precision)), 1), *rest))
 
 
 def _bare_gaussian(multiplier: float) -> Gaussian:

@@ -43,11 +43,7 @@ class Table(Mechanism):
             raise ProgramError("upper and lower must have the same length", where=self.name)
 
     def pair(self, direction: Direction) -> Pair:
-        return (
-            _table_pair(self.upper, self.lower)
-            if direction == "remove"
-            else _table_pair(self.lower, self.upper)
-        )
+        return _table_pair(self.upper, self.lower) if direction == "remove" else _table_pair(self.lower, self.upper)
 
     def text(self) -> str:
         return f"table(upper={list(self.upper)!r}, lower={list(self.lower)!r})"
@@ -92,11 +88,7 @@ class Densities(Mechanism):
 
     def pair(self, direction: Direction) -> Pair:
         if direction not in self._pairs:
-            logs = (
-                (self.log_upper, self.log_lower)
-                if direction == "remove"
-                else (self.log_lower, self.log_upper)
-            )
+            logs = (self.log_upper, self.log_lower) if direction == "remove" else (self.log_lower, self.log_upper)
             self._pairs[direction] = _density_pair(*logs, np.asarray(self.points), self.tail_mass)
         return self._pairs[direction]
 
@@ -178,9 +170,7 @@ class DensityPart:
             mass, error = _masses(log_density, merged) if merged.size > 1 else (np.zeros(1), np.zeros(1))
             mass, error = np.append(mass, 0.0), np.append(error, 0.0)
             for values in (mass, error):
-                sums.append(
-                    np.where(empty, 0.0, np.add.reduceat(values, np.minimum(starts, values.size - 1)))
-                )
+                sums.append(np.where(empty, 0.0, np.add.reduceat(values, np.minimum(starts, values.size - 1))))
         # The last sum runs to the end of the merged points, which is the end of x.
         return Cells(sums[0], sums[2], sums[1], sums[3])
 

@@ -79,9 +79,7 @@ class Mechanism(ABC):
 
     # What records check themselves with.
 
-    def _check(
-        self, name: str, low: float, high: float, why: str, hint: str = "", *, open_low: bool = False
-    ) -> float:
+    def _check(self, name: str, low: float, high: float, why: str, hint: str = "", *, open_low: bool = False) -> float:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ProgramError(f"{name} must be a number, not {value!r}", where=self.name, why=why)
@@ -114,9 +112,7 @@ class Mechanism(ABC):
 
     def _check_epsilon(self, name: str = "epsilon") -> float:
         low, high = _EPSILON_RANGE
-        return self._check(
-            name, low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]"
-        )
+        return self._check(name, low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]")
 
 
 @dataclass(frozen=True)
@@ -200,9 +196,7 @@ class DiscreteGaussian(Mechanism):
     symmetric = True
 
     def __post_init__(self) -> None:
-        self._check(
-            "sigma", 1e-2, 1e5, "the discrete Gaussian is tabulated: 0.01 <= sigma <= 100,000", "use gaussian"
-        )
+        self._check("sigma", 1e-2, 1e5, "the discrete Gaussian is tabulated: 0.01 <= sigma <= 100,000", "use gaussian")
         _check_integer(self, "sensitivity", 10**5)
         if self.sensitivity > 50 * self.sigma:
             raise ProgramError(
@@ -255,9 +249,7 @@ class RandomizedResponse(Mechanism):
         self._check_epsilon()
         _check_integer(self, "categories", 10**9)
         if self.categories < 2:
-            raise ProgramError(
-                "categories must be at least 2", where=self.name, why="one answer tells nothing"
-            )
+            raise ProgramError("categories must be at least 2", where=self.name, why="one answer tells nothing")
 
     def pair(self, direction: Direction) -> Pair:
         return _response_pair(self.epsilon, float(self.categories - 2))
@@ -300,9 +292,7 @@ class Approximate(Mechanism):
     def __post_init__(self) -> None:
         self._check("epsilon", 0.0, _EPSILON_RANGE[1], f"epsilon lies in [0, {_EPSILON_RANGE[1]:g}]")
         if 0 < self.epsilon < _EPSILON_RANGE[0]:
-            raise ProgramError(
-                "epsilon is too small", where=self.name, why="it is below 1e-9", hint="use 0 or 1e-9"
-            )
+            raise ProgramError("epsilon is too small", where=self.name, why="it is below 1e-9", hint="use 0 or 1e-9")
         self._check("delta", 0.0, 1.0, "delta is a probability")
 
     def pair(self, direction: Direction) -> Pair:
@@ -347,9 +337,7 @@ def _discrete_laplace_pair(epsilon: float, sensitivity: int) -> Pair:
     inner = np.arange(1, sensitivity, dtype=np.float64)
     top = -np.log1p(np.exp(-epsilon))  # log of the mass at or beyond the centre
     centre = np.log(-np.expm1(-epsilon)) + top  # log of the mass of the centre: tanh(epsilon / 2)
-    loss = np.concatenate(
-        ([-epsilon * sensitivity], epsilon * (2 * inner - sensitivity), [epsilon * sensitivity])
-    )
+    loss = np.concatenate(([-epsilon * sensitivity], epsilon * (2 * inner - sensitivity), [epsilon * sensitivity]))
     log_a = np.concatenate(([top - epsilon * sensitivity], centre - epsilon * (sensitivity - inner), [top]))
     return Pair(Atoms(loss, np.exp(log_a), 1e-13), None, 0.0)
 
@@ -358,9 +346,7 @@ def _discrete_laplace_pair(epsilon: float, sensitivity: int) -> Pair:
 def _response_pair(epsilon: float, others: float) -> Pair:
     log_total = epsilon + math.log1p((1 + others) * math.exp(-epsilon))
     loss = np.array([-epsilon, 0.0, epsilon])
-    mass = np.exp(
-        np.array([-log_total, (math.log(others) if others else -np.inf) - log_total, epsilon - log_total])
-    )
+    mass = np.exp(np.array([-log_total, (math.log(others) if others else -np.inf) - log_total, epsilon - log_total]))
     keep = mass > 0
     return Pair(Atoms(loss[keep], mass[keep], 32 * 2.0**-53 * (1 + epsilon)), None, 0.0)
 

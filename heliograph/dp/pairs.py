@@ -52,10 +52,15 @@ NO_ATOMS = Atoms(np.empty(0), np.empty(0))
 class Part(Protocol):
     """The continuous part of a pair: an interval of x along which the loss rises."""
 
-    low: float
-    """Infimum of the loss."""
-    high: float
-    """Supremum of the loss."""
+    @property
+    def low(self) -> float:
+        """Infimum of the loss."""
+        ...
+
+    @property
+    def high(self) -> float:
+        """Supremum of the loss."""
+        ...
 
     def loss(self, x: Array) -> Array:
         """The loss at x."""
@@ -116,10 +121,11 @@ def normal_cells(x: Array) -> tuple[Array, Array]:
 class _Base(Protocol):
     """A symmetric location family under a shift: what is sampled. A0 is shifted, B0 is not, t = log(A0/B0)."""
 
-    low: float
-    high: float
-    flip: float
-    """x -> flip - x exchanges the two distributions."""
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
 
     def loss(self, x: Array) -> Array: ...
 
@@ -138,12 +144,13 @@ class GaussianBase:
 
     mu: float
 
-    low = -np.inf
-    high = np.inf
+    @property
+    def low(self) -> float:
+        return -np.inf
 
     @property
-    def flip(self) -> float:
-        return self.mu
+    def high(self) -> float:
+        return np.inf
 
     def loss(self, x: Array) -> Array:
         return np.asarray(self.mu * (x - self.mu / 2))
@@ -175,8 +182,6 @@ class LaplaceBase:
     """
 
     epsilon: float
-
-    flip = 1.0
 
     @property
     def low(self) -> float:

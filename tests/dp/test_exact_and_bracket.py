@@ -179,10 +179,7 @@ FIGURES = [
     (SampledGaussian(0.001, 0.8) * 10_000, 1e-5, 0.78239, 3e-4),
     (SampledGaussian(0.05, 1.0) * 100, 1e-5, 3.50215, 3e-4),
     (
-        SampledGaussian(0.01, 1.0) * 1000
-        + SampledGaussian(0.004, 0.8) * 2000
-        + Laplace(0.1) * 5
-        + Gaussian(5) * 3,
+        SampledGaussian(0.01, 1.0) * 1000 + SampledGaussian(0.004, 0.8) * 2000 + Laplace(0.1) * 5 + Gaussian(5) * 3,
         1e-5,
         2.95882,
         3e-4,
@@ -204,9 +201,7 @@ def test_known_figures(composition: Composition, at: float, known: float, slack:
 
 
 def test_renyi_figure() -> None:
-    assert epsilon(SampledGaussian(0.01, 1.0) * 1000, 1e-5, method="rdp").upper == pytest.approx(
-        2.10137, abs=1e-4
-    )
+    assert epsilon(SampledGaussian(0.01, 1.0) * 1000, 1e-5, method="rdp").upper == pytest.approx(2.10137, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +250,7 @@ def test_inversion_refuses_few_effective_steps() -> None:
         epsilon(SampledGaussian(1e-4, 0.6) * 1000, 1e-6, method="inversion")
 
 
-@pytest.mark.parametrize(
-    "composition", [SampledGaussian(0.02, 1.0) * 200, Laplace(0.3) * 4 + Gaussian(4.0)], ids=str
-)
+@pytest.mark.parametrize("composition", [SampledGaussian(0.02, 1.0) * 200, Laplace(0.3) * 4 + Gaussian(4.0)], ids=str)
 def test_all_methods_agree(composition: Composition) -> None:
     best = epsilon(composition, 1e-5)
     for method in methods():
@@ -329,9 +322,7 @@ def test_densities_are_their_mechanism() -> None:
 def test_replacing_a_record() -> None:
     from heliograph.errors import UnsupportedError
 
-    assert (
-        epsilon(Gaussian(2.0), 1e-5, neighboring="replace").estimate == epsilon(Gaussian(1.0), 1e-5).estimate
-    )
+    assert epsilon(Gaussian(2.0), 1e-5, neighboring="replace").estimate == epsilon(Gaussian(1.0), 1e-5).estimate
     with pytest.raises(UnsupportedError, match="replace"):
         epsilon(SampledGaussian(0.1, 1.0), 1e-5, neighboring="replace")
 

@@ -67,9 +67,7 @@ def test_five_are_three_and_two(mechanism: Mechanism, at: float) -> None:
 def test_splitting_between_nearly_equal_records(p: float, noise: float, at: float) -> None:
     # With two records the composition takes two discretizations and two spectra; their laws differ by 1e-9.
     one = epsilon(SampledGaussian(p, noise) * 5, at, method="pld")
-    two = epsilon(
-        SampledGaussian(p, noise) * 3 + SampledGaussian(p, noise * (1 + 1e-9)) * 2, at, method="pld"
-    )
+    two = epsilon(SampledGaussian(p, noise) * 3 + SampledGaussian(p, noise * (1 + 1e-9)) * 2, at, method="pld")
     assert one.lower <= two.upper + 1e-6
     assert two.lower <= one.upper + 1e-6
 
@@ -112,13 +110,9 @@ def test_both_directions_below_the_renyi_bound(p: float, noise: float, count: in
 @given(st.floats(0.01, 0.4), st.floats(0.7, 3.0), st.integers(1, 100), deltas)
 def test_less_noise_and_more_sampling_cost_more(p: float, noise: float, count: int, at: float) -> None:
     base = epsilon(SampledGaussian(p, noise) * count, at, method="pld", tolerance=COARSE)
+    assert base.lower <= epsilon(SampledGaussian(p, noise * 0.8) * count, at, method="pld", tolerance=COARSE).upper
     assert (
-        base.lower
-        <= epsilon(SampledGaussian(p, noise * 0.8) * count, at, method="pld", tolerance=COARSE).upper
-    )
-    assert (
-        base.lower
-        <= epsilon(SampledGaussian(min(2 * p, 1.0), noise) * count, at, method="pld", tolerance=COARSE).upper
+        base.lower <= epsilon(SampledGaussian(min(2 * p, 1.0), noise) * count, at, method="pld", tolerance=COARSE).upper
     )
 
 

@@ -22,15 +22,11 @@ class Accountant(Protocol):
     remark: str
     """What a reader must know about its numbers."""
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Epsilon at delta. Raises ProgramError (or UnsupportedError) where the method does not apply."""
         ...
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Delta at epsilon. Raises ProgramError (or UnsupportedError) where the method does not apply."""
         ...
 
@@ -156,11 +152,7 @@ def _ask(
     if quantity == "epsilon" and upper is not None and math.isinf(upper):
         reason = infinite_reason(simple, given)
     width = math.inf if lower is None or upper is None else 0.0 if lower == upper else upper - lower
-    allowed = (
-        tolerance.for_epsilon(lower or 0.0)
-        if quantity == "epsilon"
-        else tolerance.delta_share * (lower or 0.0)
-    )
+    allowed = tolerance.for_epsilon(lower or 0.0) if quantity == "epsilon" else tolerance.delta_share * (lower or 0.0)
     reached = width <= max(allowed, 1e-300)
     if chosen.proved and not reached and not reason:
         reason = f"the tolerance was not reached: the bracket is {width:.3g} wide"

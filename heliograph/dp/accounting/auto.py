@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from heliograph.dp.accounting.exact import Exact
 from heliograph.dp.accounting.inversion import Inversion
 from heliograph.dp.accounting.pld import LossDistribution
@@ -21,9 +23,7 @@ class Auto:
     def __init__(self) -> None:
         self.used = ""
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Epsilon at delta by the first method that is proved and within the tolerance."""
         for method in (Exact(), Inversion(least_steps=20_000)):
             if not method.suits(composition):
@@ -32,18 +32,13 @@ class Auto:
                 found = method.epsilon(composition, direction, delta, tolerance)
             except ProgramError:
                 continue
-            if found.lower is not None and found.upper is not None:
-                if found.upper == found.lower or found.upper - found.lower <= tolerance.for_epsilon(
-                    found.lower
-                ):
-                    self._note(method.name)
-                    return found
+            if _width(found) <= tolerance.for_epsilon(found.lower or 0.0):
+                self._note(method.name)
+                return found
         self._note("pld")
         return LossDistribution().epsilon(composition, direction, delta, tolerance)
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Delta at epsilon by the first method that is proved and within the tolerance."""
         for method in (Exact(), Inversion(least_steps=20_000)):
             if not method.suits(composition):
@@ -52,10 +47,9 @@ class Auto:
                 found = method.delta(composition, direction, epsilon, tolerance)
             except ProgramError:
                 continue
-            if found.lower is not None and found.upper is not None:
-                if found.upper - found.lower <= max(tolerance.delta_share * found.lower, 1e-300):
-                    self._note(method.name)
-                    return found
+            if _width(found) <= max(tolerance.delta_share * (found.lower or 0.0), 1e-300):
+                self._note(method.name)
+                return found
         self._note("pld")
         return LossDistribution().delta(composition, direction, epsilon, tolerance)
 
@@ -63,3 +57,9 @@ class Auto:
         # Directions may take different ways; both are named.
         if name not in self.used.split("+"):
             self.used = f"{self.used}+{name}" if self.used else name
+
+
+def _width(found: Estimate) -> float:
+    if found.lower is None or found.upper is None:
+        return math.inf
+    return 0.0 if found.lower == found.upper else found.upper - found.lower

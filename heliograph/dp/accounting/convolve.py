@@ -159,16 +159,13 @@ class Composed:
         values = np.maximum(values, 0.0)[::-1]
         # Sum over s > e of P(s) e^(-theta (s - e)) (1 - e^(e - s)), a difference of two one-sided filters.
         filtered = [
-            lfilter([1.0], [1.0, -math.exp(-rate * self.step)], values)
-            for rate in (self.theta, self.theta + 1)
+            lfilter([1.0], [1.0, -math.exp(-rate * self.step)], values) for rate in (self.theta, self.theta + 1)
         ]
         carried = np.maximum(filtered[0] - filtered[1], 0.0)[::-1]
         place = (epsilon - losses - self.origin) / self.step - first
         reached = np.interp(place, np.arange(carried.size), carried, left=0.0, right=0.0)
         # Left of the window all of the law lies above epsilon: it carries what its lower end does, decaying.
-        fade = np.where(
-            place < 0, np.exp(np.maximum(self.theta * self.step * np.minimum(place, 0.0), -700.0)), 0.0
-        )
+        fade = np.where(place < 0, np.exp(np.maximum(self.theta * self.step * np.minimum(place, 0.0), -700.0)), 0.0)
         return np.asarray(reached + fade * float(carried[0]) + (self.entry_error + 1e-300) * 1e-3)
 
     def delta_at(self, epsilon: float) -> tuple[float, float, float]:
@@ -205,11 +202,9 @@ class Composed:
         return min(max(below, 0.0), 1.0), min(above, 1.0), factor * slope
 
 
-def window(
-    terms: Terms, theta: float, moments: tuple[float, float, float], need: float
-) -> tuple[float, float]:
+def window(terms: Terms, theta: float, moments: tuple[float, float, float], need: float) -> tuple[float, float]:
     """Losses below and above which the composition tilted by theta has at most e^-need of mass each."""
-    base, mean, variance = moments
+    base, _, variance = moments
     spread = math.sqrt(max(variance, 1e-300))
     need = need + 1e-3 + 1e-9 * abs(base)
     ends = []
@@ -248,9 +243,7 @@ def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, slack:
     return combine(spectra, step, theta, low, high, need, length)
 
 
-def length_for(
-    step: float, theta: float, epsilon: float, low: float, high: float, need: float, slack: float
-) -> int:
+def length_for(step: float, theta: float, epsilon: float, low: float, high: float, need: float, slack: float) -> int:
     """The number of nodes on a circle on which wrap-around misses the terms of delta at epsilon."""
     reach = min(need / max(theta, 1e-9), max(high - epsilon, 0.0))
     width = max(high - epsilon, epsilon + reach - low, reach) * (1 + slack) + 8 * step
@@ -284,9 +277,7 @@ def combine(
         drift += count * np.log1p(each.error / np.maximum(size, 1e-300))
         # The logarithm and the angle of 1 + z err by a few units of |z| / |1 + z|, their multiples by as much again.
         noise += count * (
-            np.abs(each.log_size[kept])
-            + np.abs(each.angle[kept])
-            + each.away[kept] / np.maximum(size, 1e-300)
+            np.abs(each.log_size[kept]) + np.abs(each.angle[kept]) + each.away[kept] / np.maximum(size, 1e-300)
         )
         log_scale += count * each.log_weight
         relative += count * each.relative
@@ -294,9 +285,7 @@ def combine(
         shift += count * each.shift
         total = each.total + each.infinite
         log_total += count * math.log(total)
-        log_finite += (
-            count * math.log1p(-min(each.infinite / total, 1.0)) if each.infinite < total else -np.inf
-        )
+        log_finite += count * math.log1p(-min(each.infinite / total, 1.0)) if each.infinite < total else -np.inf
     size = np.exp(np.minimum(log_size, 50.0))
     product = np.zeros(bound.size, dtype=np.complex128)
     product[kept] = size * np.exp(1j * angle)
@@ -308,6 +297,4 @@ def combine(
     # A law that was rounded up may hold a little more than one, one that was rounded down a little less.
     above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-300 if lost > 0 else 0.0)
     below = max(lost * math.exp(min(log_total, 0.0)) * (1 - 1e-9) - 1e-250, 0.0)
-    return Composed(
-        step, values, theta, log_scale, origin, entry, relative, above, below, low, high, need, shift
-    )
+    return Composed(step, values, theta, log_scale, origin, entry, relative, above, below, low, high, need, shift)

@@ -26,6 +26,8 @@ from heliograph.dp.pairs import UNIT, Array, Cells, Pair, Part
 MAX_CELLS = 1 << 22
 """No discretization has more nodes than this: the mesh is too fine for the range."""
 
+_BELOW, _ABOVE = np.array([-np.inf]), np.array([np.inf])
+
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
@@ -44,7 +46,7 @@ class Lattice:
 
     def losses(self) -> Array:
         """The loss at each node, without the shift."""
-        return self.offset + self.step * self.index
+        return np.asarray(self.offset + self.step * self.index, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,7 @@ class Mesh:
         if self.at is None or self.spacing is None:
             if last - first >= MAX_CELLS:
                 raise TooFineError
-            return np.arange(first, last + 1)
+            return np.arange(first, last + 1, dtype=np.int64)
         inside = (self.at > low) & (self.at < high)
         at = np.concatenate(([low - 2 * self.step], self.at[inside], [high + 2 * self.step]))
         spacing = np.interp(at, self.at, self.spacing)
@@ -73,7 +75,7 @@ class Mesh:
         places = np.interp(np.arange(0.0, number[-1]), number, at)
         chosen = np.round((places - offset) / self.step).astype(np.int64)
         chosen = np.unique(np.clip(chosen, first, last))
-        return np.unique(np.concatenate(([first], chosen, [last])))
+        return np.asarray(np.unique(np.concatenate(([first], chosen, [last]))), dtype=np.int64)
 
 
 class TooFineError(Exception):
@@ -99,7 +101,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
     """
     step = mesh.step
     index = _nodes(pair, mesh, offset, log_tail)
-    nodes = offset + step * index
+    nodes = np.asarray(offset + step * index, dtype=np.float64)
     mass = np.zeros(index.size)
     infinite = pair.infinite + pair.unsure
     shift = 0.0
@@ -115,7 +117,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
         mass += np.bincount(below, weights=a * (1 - up), minlength=index.size)
         shift = 2 * float(noise.max())
     if pair.part is not None:
-        cells = pair.part.cells(np.concatenate(([-np.inf], pair.part.edge(nodes), [np.inf])))
+        cells = pair.part.cells(np.concatenate((_BELOW, pair.part.edge(nodes), _ABOVE)))
         error = pair.part.edge_error(float(np.abs(nodes).max()))
         total = cells.a + cells.a_error
         # Below the first node: rounded up to it. Above the last: infinite.
@@ -125,9 +127,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
         with np.errstate(over="ignore", invalid="ignore"):
             scale = np.exp(nodes[:-1])
             excess = a - scale * b
-            slack = (
-                cells.a_error[1:-1] + scale * cells.b_error[1:-1] + (4 * error + 8 * UNIT) * (a + scale * b)
-            )
+            slack = cells.a_error[1:-1] + scale * cells.b_error[1:-1] + (4 * error + 8 * UNIT) * (a + scale * b)
             up_mass = (excess + slack) / -np.expm1(-np.diff(nodes)) * (1 + 16 * UNIT)
         # Where B has underflowed the cell goes to its upper end: only first order, but above.
         up_mass = np.where(np.isfinite(up_mass), np.clip(up_mass, 0.0, total[1:-1]), total[1:-1])
@@ -144,10 +144,10 @@ def optimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float, spare: fl
     """
     step = mesh.step
     index = _nodes(pair, mesh, offset, log_tail)
-    mass = np.zeros(index.size)
+    mass: Array = np.zeros(index.size)
     shift = 0.0
     if pair.part is not None:
-        mass, shift = _merged(pair.part, offset + step * index, step, spare)
+        mass, shift = _merged(pair.part, np.asarray(offset + step * index, dtype=np.float64), step, spare)
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 - pair.atoms.relative_error)
         noise = 64 * UNIT * (1 + np.abs(loss))
@@ -317,7 +317,7 @@ def _halves(part: Part, nodes: Array) -> _Halves:
 
 def _price(part: Part, first: int, count: int, step: float, offset: float) -> float:
     """What rounding down costs in mean loss between the first node and the last."""
-    halves = _halves(part, offset + step * (first + np.arange(count)))
+    halves = _halves(part, np.asarray(offset + step * (first + np.arange(count)), dtype=np.float64))
     balance = halves.excess[1:] - halves.deficit[:-1]
     # A node whose deficit prevails falls to the node below it with all its mass.
     mass = halves.a[0] + halves.a[1]
@@ -339,9 +339,7 @@ def _fluxes(u1: Array, u2: Array, v1: Array, v2: Array, above: float) -> Array:
     short_right = np.maximum(v2[:-1] - phi[1:-1], 0.0)
     more = np.zeros_like(phi)
     more[2:] = np.where(short_left > 0, v2[1:] + short_left * _ratio(v1[1:], u1[1:]), 0.0)
-    more[:-2] = np.maximum(
-        more[:-2], np.where(short_right > 0, u1[:-1] + short_right * _ratio(u2[:-1], v2[:-1]), 0.0)
-    )
+    more[:-2] = np.maximum(more[:-2], np.where(short_right > 0, u1[:-1] + short_right * _ratio(u2[:-1], v2[:-1]), 0.0))
     phi[1:-1] = np.maximum(phi[1:-1], more[1:-1])
     phi[1:-1] = np.minimum(phi[1:-1], np.minimum(u1[1:] + u2[1:], v1[:-1] + v2[:-1]))
     return phi

@@ -44,17 +44,13 @@ class Exact:
         """Whether there is a closed form."""
         return _curve(composition, "remove") is not None
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Epsilon at delta between doubles that enclose it."""
         with mp.workdps(_DIGITS):
             curve = self._need(composition, direction)
             return _solve(curve, mpf(delta))
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Delta at epsilon between doubles that enclose it."""
         with mp.workdps(_DIGITS):
             value = self._need(composition, direction)(mpf(epsilon))
@@ -199,15 +195,11 @@ def _responses(composition: Composition) -> Curve | None:
     with mp.workdps(_DIGITS):
         for mechanism, times in composition:
             if isinstance(mechanism, Approximate):
-                log_kept += (
-                    times * mpmath.log1p(-mpf(mechanism.delta)) if mechanism.delta < 1 else -mpmath.inf
-                )
+                log_kept += times * mpmath.log1p(-mpf(mechanism.delta)) if mechanism.delta < 1 else -mpmath.inf
                 if mechanism.epsilon == 0:
                     continue
                 epsilons.add(mechanism.epsilon)
-            elif isinstance(mechanism, Pure):
-                epsilons.add(mechanism.epsilon)
-            elif isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2:
+            elif isinstance(mechanism, Pure) or (isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2):
                 epsilons.add(mechanism.epsilon)
             else:
                 return None

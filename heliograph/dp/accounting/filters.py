@@ -95,9 +95,7 @@ class RenyiFilter:
     def spend(self, mechanism: Mechanism, count: int = 1) -> None:
         """Charge a mechanism, or raise BudgetError and charge nothing."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ProgramError(
-                f"a count must be a positive integer, not {count!r}", where="RenyiFilter.spend"
-            )
+            raise ProgramError(f"a count must be a positive integer, not {count!r}", where="RenyiFilter.spend")
         if not self.fits(mechanism, count):
             raise BudgetError(
                 f"the privacy budget does not admit {mechanism.text()} * {count}",
@@ -146,10 +144,8 @@ class RenyiFilter:
             numbers = [float(state[key]) for key in ("epsilon", "delta", "order", "spent")]  # type: ignore[arg-type]
             steps = int(state["steps"])  # type: ignore[call-overload]
         except (KeyError, TypeError, ValueError) as error:
-            raise ProgramError(
-                "no state of a Renyi filter", where="RenyiFilter.from_json", why=repr(error)
-            ) from None
-        return cls(*numbers, steps=steps)
+            raise ProgramError("no state of a Renyi filter", where="RenyiFilter.from_json", why=repr(error)) from None
+        return cls(numbers[0], numbers[1], numbers[2], spent=numbers[3], steps=steps)
 
 
 @dataclass
@@ -222,9 +218,7 @@ class RenyiOdometer:
             raise ProgramError("first must be positive and levels in [1, 60]", where="RenyiOdometer")
         self.shares = [self.delta / ((j + 1) * (j + 2)) for j in range(self.levels)]
         # For a budget rho the best order is 1 + sqrt(log(1/delta) / rho), as for Gaussian noise of rho * order.
-        self.orders = [
-            1 + math.sqrt(-math.log(share) / (self.first * 2.0**j)) for j, share in enumerate(self.shares)
-        ]
+        self.orders = [1 + math.sqrt(-math.log(share) / (self.first * 2.0**j)) for j, share in enumerate(self.shares)]
         self.budgets = [self.first * 2.0**j * order for j, order in enumerate(self.orders)]
 
     def spend(self, mechanism: Mechanism, count: int = 1) -> None:

@@ -45,9 +45,7 @@ def _variance(mechanism: Mechanism, direction: Direction) -> float:
         mean = float((mass * loss).sum() / mass.sum())
         return float((mass * (loss - mean) ** 2).sum() / mass.sum())
     step = span / 2000
-    return convolve.tilted_moments([(pessimistic(pair, Mesh(step), offset_for(pair, step), -60.0), 1)], 0.0)[
-        2
-    ]
+    return convolve.tilted_moments([(pessimistic(pair, Mesh(step), offset_for(pair, step), -60.0), 1)], 0.0)[2]
 
 
 class CentralLimit:
@@ -57,9 +55,7 @@ class CentralLimit:
     proved = False
     remark = "a central-limit estimate: no bound, and often below the true value"
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """The epsilon of the limiting Gaussian; infinite losses are ignored."""
         mu = central_mu(composition, direction)
         if gaussian_delta(mu, 0.0) <= delta:
@@ -70,8 +66,6 @@ class CentralLimit:
         root = brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-12)
         return Estimate(None, float(root), None)
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """The delta of the limiting Gaussian; infinite losses are ignored."""
         return Estimate(None, gaussian_delta(central_mu(composition, direction), epsilon), None)

@@ -6,9 +6,9 @@ It is used only where four errors are bounded:
 
 - aliasing: the trapezoid rule with step eta gives the sum over m of e^(theta x) delta(x) at x = eps + 2 pi m / eta (Poisson);
   all terms are positive, those with m != 0 are bounded by Chernoff's bound with another tilt;
-- truncation: with phi the characteristic function of one step's tilted loss, |phi|^2 <= 1 - v t^2 + m4 t^4 / 24 near 0
-  (v the variance, m4 the fourth moment of the difference of two copies), beyond that a grid with |phi'| <= sqrt(v), and for
-  large t |phi| <= V / t with V the total variation of the density of the loss;
+- truncation: with phi the characteristic function of one step's tilted loss, |phi|^2 <= 1 - v t^2 + m4 t^4 / 24
+  near 0 (v the variance, m4 the fourth moment of the difference of two copies), beyond that a grid with
+  |phi'| <= sqrt(v), and for large t |phi| <= V / t with V the total variation of the density of the loss;
 - quadrature: M itself is an integral of an analytic function over the line; the trapezoid rule's relative error is bounded
   by the integrand's size in a strip (Trefethen and Weideman 2014, theorem 5.1);
 - round-off: relative to the sum of absolute values, a few units per step of the composition.
@@ -53,9 +53,7 @@ class Inversion:
         kinds = all(isinstance(mechanism, Gaussian | SampledGaussian) for mechanism, _ in composition)
         return kinds and composition.steps >= max(self.least_steps, 1)
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Epsilon at delta between bounds; PlanningError where an error is not bounded."""
         self._check(composition)
 
@@ -92,9 +90,7 @@ class Inversion:
             half *= 2
         raise _refusal("the errors are larger than delta")
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Delta at epsilon between bounds; PlanningError where an error is not bounded."""
         self._check(composition)
 
@@ -133,9 +129,7 @@ class _Line:
         self.steps = composition.steps
         steps = [_Step(mechanism, direction, theta) for mechanism, _ in composition]  # type: ignore[arg-type]
         counts = [count for _, count in composition]
-        self.log_moment = math.fsum(
-            count * step.log_moment for step, count in zip(steps, counts, strict=True)
-        )
+        self.log_moment = math.fsum(count * step.log_moment for step, count in zip(steps, counts, strict=True))
         variance = math.fsum(count * step.variance for step, count in zip(steps, counts, strict=True))
         # Truncation: the mechanism that falls fastest is enough, the others are at most 1.
         cuts = [step.cut(count) for step, count in zip(steps, counts, strict=True)]
@@ -146,7 +140,7 @@ class _Line:
         self.aliases: list[tuple[float, float]] = []
         for _ in range(12):
             self.alias = self._alias_bound(composition, direction, epsilon, period)
-            if self.alias <= self.log_moment - theta * 0 - 34.0:
+            if self.alias <= self.log_moment - 34.0:
                 break
             period *= 1.3
         self.period = period
@@ -155,8 +149,8 @@ class _Line:
         if count_nodes > 200_000:
             raise _refusal("too many nodes on the line")
         self.eta = eta
-        self.t = eta * np.arange(count_nodes)
-        log_phi = np.zeros(count_nodes, dtype=np.complex128)
+        self.t: Array = np.asarray(eta * np.arange(count_nodes), dtype=np.float64)
+        log_phi: Complex = np.zeros(count_nodes, dtype=np.complex128)
         error = 64 * UNIT
         for step, count in zip(steps, counts, strict=True):
             part, part_error = step.log_phi(self.t)
@@ -174,9 +168,7 @@ class _Line:
         self.sum_abs = float((self.weight * np.abs(self.first)).sum()) * eta / (2 * math.pi)
         self.z = z
 
-    def _alias_bound(
-        self, composition: Composition, direction: Direction, epsilon: float, period: float
-    ) -> float:
+    def _alias_bound(self, composition: Composition, direction: Direction, epsilon: float, period: float) -> float:
         """log of a bound on the other periods' share of e^(theta eps) delta, for epsilons within period / 8."""
         slack = period / 8
         best_right = best_left = math.inf
@@ -185,9 +177,7 @@ class _Line:
             right = total_log_moment(composition, self.theta + s, direction) - s * (epsilon - slack + period)
             best_right = min(best_right, right - math.log(-math.expm1(-s * period)))
             if factor < 1.0:
-                left = total_log_moment(composition, self.theta - s, direction) + s * (
-                    epsilon + slack - period
-                )
+                left = total_log_moment(composition, self.theta - s, direction) + s * (epsilon + slack - period)
             else:
                 s = self.theta
                 left = s * (epsilon + slack - period)
@@ -249,13 +239,14 @@ class _Step:
         count = max(math.ceil((high - low) * best / (2 * math.pi)), 16)
         if count > 400_000:
             raise _refusal("too many nodes in the quadrature of one step")
-        x, step = np.linspace(low, high, count, retstep=True)
+        x = np.asarray(np.linspace(low, high, count), dtype=np.float64)
+        step = (high - low) / (count - 1)
         t = mu * x - mu * mu / 2
         exponent = self.power * sampled_loss(t, p) - x * x / 2
         top = float(exponent.max())
         weights = np.exp(exponent - top)
         total = float(weights.sum())
-        log_moment = top + math.log(total * float(step)) - 0.5 * math.log(2 * math.pi)
+        log_moment = top + math.log(total * step) - 0.5 * math.log(2 * math.pi)
         return x, weights / total, log_moment
 
     def log_phi(self, t: Array) -> tuple[Complex, float]:
@@ -272,24 +263,13 @@ class _Step:
         for start in range(0, t.size, 256):
             block = np.outer(t[start : start + 256], centred)
             half = np.sin(block / 2)
-            away[start : start + 256] = (-2 * half * half) @ weights + 1j * (
-                (np.sin(block) - block) @ weights
-            )
-        value = np.log1p(away)
+            away[start : start + 256] = (-2 * half * half) @ weights + 1j * ((np.sin(block) - block) @ weights)
+        value: Complex = np.log1p(away)
         # The mean of `centred` is zero to round-off only; that residue is the error of the phase.
         residue = abs(float(np.dot(weights, centred))) + 8 * UNIT * float(np.dot(weights, np.abs(centred)))
-        size = (
-            float(np.abs(away).max())
-            if t.size < 3
-            else float(np.abs(away[np.abs(away) < 0.5]).max(initial=0.0))
-        )
-        error = (
-            float(t[-1]) * residue
-            + 64 * UNIT * size
-            + 16 * UNIT * (1 + abs(self.log_moment))
-            + 4 * math.exp(-44.0)
-        )
-        return value + 1j * t * mean, error + 8 * UNIT * float(t[-1]) * abs(mean)
+        size = float(np.abs(away).max()) if t.size < 3 else float(np.abs(away[np.abs(away) < 0.5]).max(initial=0.0))
+        error = float(t[-1]) * residue + 64 * UNIT * size + 16 * UNIT * (1 + abs(self.log_moment)) + 4 * math.exp(-44.0)
+        return np.asarray(value + 1j * t * mean, dtype=np.complex128), error + 8 * UNIT * float(t[-1]) * abs(mean)
 
     def cut(self, count: int) -> float:
         """A t beyond which |phi|^count is proved to be at most e^-_CUT; infinite where none is found."""
@@ -332,14 +312,12 @@ class _Step:
         three zeros, so at most two maxima: the variation is at most four times the largest value.
         """
         mu, p = self.mu, self.p
-        x, distance = np.linspace(
-            -14.0 - (self.theta + 3) * mu, 14.0 + (self.theta + 3) * mu, 4000, retstep=True
-        )
+        reach = 14.0 + (self.theta + 3) * mu
+        x = np.asarray(np.linspace(-reach, reach, 4000), dtype=np.float64)
+        distance = 2 * reach / 3999
         t = mu * x - mu * mu / 2
         log_base = sampled_loss(t, p)
         log_slope = math.log(mu * p) + t - log_base
-        density = (
-            self.power * log_base - x * x / 2 - 0.5 * math.log(2 * math.pi) - log_slope - self.log_moment
-        )
+        density = self.power * log_base - x * x / 2 - 0.5 * math.log(2 * math.pi) - log_slope - self.log_moment
         curvature = 1 + (abs(self.power) + 1) * mu * mu / 4
-        return 4 * math.exp(min(float(density.max()) + curvature * float(distance) ** 2 / 8, 600.0))
+        return 4 * math.exp(min(float(density.max()) + curvature * distance**2 / 8, 600.0))

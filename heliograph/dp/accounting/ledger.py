@@ -79,9 +79,7 @@ class Ledger:
                 release.noise_std,
                 release.sampling_probability,
             ):
-                self.releases[i] = Release(
-                    known.name, known.mechanism, known.count + release.count, *same[2:]
-                )
+                self.releases[i] = Release(known.name, known.mechanism, known.count + release.count, *same[2:])
                 return
         self.releases.append(release)
 
@@ -139,9 +137,7 @@ def _check_stated(release: Release, where: str) -> None:
     if multiplier is not None and release.noise_std is not None and release.sensitivity:
         stated = release.noise_std / release.sensitivity
         if abs(stated - multiplier) > 1e-6 * multiplier:
-            raise WireError(
-                f"noise_std / sensitivity = {stated:.9g} is not that of {mechanism.text()}", where=where
-            )
+            raise WireError(f"noise_std / sensitivity = {stated:.9g} is not that of {mechanism.text()}", where=where)
 
 
 @dataclass(frozen=True)
@@ -208,12 +204,8 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
             problems.append(str(error).replace("\n", " "))
         claimed = data.get("epsilon_upper")
         if not isinstance(claimed, int | float) or claimed < budget.epsilon * (1 - 1e-9):
-            problems.append(
-                f"an adaptive run is private at its filter's budget {budget.epsilon:g}, not at {claimed!r}"
-            )
-        return Verification(
-            not problems, bracket, _number(claimed), "filter", len(ledger.releases), tuple(problems)
-        )
+            problems.append(f"an adaptive run is private at its filter's budget {budget.epsilon:g}, not at {claimed!r}")
+        return Verification(not problems, bracket, _number(claimed), "filter", len(ledger.releases), tuple(problems))
     if accounting != "fixed":
         raise WireError(f"accounting = {accounting!r} is not known", where="accounting")
     return _judged(
@@ -229,14 +221,10 @@ def _judged(
     slack = 1e-9
     claimed = _number(upper)
     if claimed is not None and claimed < bracket.lower * (1 - slack) - slack:
-        problems.append(
-            f"the claimed epsilon {claimed:.9g} is below the proved lower bound {bracket.lower:.9g}"
-        )
+        problems.append(f"the claimed epsilon {claimed:.9g} is below the proved lower bound {bracket.lower:.9g}")
     stated = _number(lower)
     if stated is not None and stated > bracket.upper * (1 + slack) + slack:
-        problems.append(
-            f"the claimed lower bound {stated:.9g} is above the proved upper bound {bracket.upper:.9g}"
-        )
+        problems.append(f"the claimed lower bound {stated:.9g} is above the proved upper bound {bracket.upper:.9g}")
     return Verification(not problems, bracket, claimed, accounting, releases, tuple(problems))
 
 
@@ -322,9 +310,7 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
         count = get("count")
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise WireError(f"count = {count!r} is no count", where=where)
-        return [
-            (mechanism, each * count) for mechanism, each in _event(get("event"), f"{where}.event", depth + 1)
-        ]
+        return [(mechanism, each * count) for mechanism, each in _event(get("event"), f"{where}.event", depth + 1)]
     if kind == "ComposedDpEvent":
         found: list[tuple[Mechanism, int]] = []
         for number, each in enumerate(get("events")):

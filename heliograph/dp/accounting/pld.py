@@ -52,9 +52,7 @@ class Interval:
 
 def infinite_mass(pairs: PairTerms) -> float:
     """The probability that some loss of the composition is infinite."""
-    log_finite = sum(
-        count * (math.log1p(-pair.infinite) if pair.infinite < 1 else -np.inf) for pair, count in pairs
-    )
+    log_finite = sum(count * (math.log1p(-pair.infinite) if pair.infinite < 1 else -np.inf) for pair, count in pairs)
     return -math.expm1(log_finite)
 
 
@@ -71,11 +69,7 @@ def lattice_gap(pair: Pair) -> float:
 
 def _aligned(pairs: PairTerms, step: float) -> float:
     """A step at most about the one wanted on which the atoms of the pairs lie, as nearly as can be."""
-    gaps = [
-        (lattice_gap(pair), count, float(pair.atoms.a.max()))
-        for pair, count in pairs
-        if pair.atoms.loss.size > 1
-    ]
+    gaps = [(lattice_gap(pair), count, float(pair.atoms.a.max())) for pair, count in pairs if pair.atoms.loss.size > 1]
     gaps = [entry for entry in gaps if entry[0] > 0]
     if not gaps:
         return step
@@ -88,9 +82,7 @@ def _aligned(pairs: PairTerms, step: float) -> float:
         candidate = lead / parts
         # Atoms that miss a node are rounded down by what they miss, in each of their steps.
         miss = sum(
-            count * mass * candidate * ((gap / candidate + 1e-7) % 1.0)
-            for gap, count, mass in gaps
-            if gap != lead
+            count * mass * candidate * ((gap / candidate + 1e-7) % 1.0) for gap, count, mass in gaps if gap != lead
         )
         if miss < 0.98 * price:
             best, price = candidate, miss
@@ -200,11 +192,7 @@ def saddle_for_epsilon(terms: Terms, epsilon: float, start: float) -> float:
         move = (epsilon - mean) / slope if slope > 0 else np.inf
         new = x + move
         if not low < new < high or abs(move) > 2:
-            new = (
-                (low + high) / 2
-                if not (low < x + math.copysign(1.0, move) < high)
-                else x + math.copysign(1.0, move)
-            )
+            new = (low + high) / 2 if not (low < x + math.copysign(1.0, move) < high) else x + math.copysign(1.0, move)
         if abs(new - x) < 0.01 or abs(mean - epsilon) < 0.05 * math.sqrt(variance) or high - low < 0.01:
             return math.exp(new)
         x = new
@@ -225,9 +213,7 @@ def _epsilon_below(law: Composed, delta: float, guess: float) -> float:
     return _search(lambda e: law.delta_at(e)[0], delta, guess, law.step, above=False)
 
 
-def _search(
-    value: Callable[[float], float], delta: float, guess: float, step: float, *, above: bool
-) -> float:
+def _search(value: Callable[[float], float], delta: float, guess: float, step: float, *, above: bool) -> float:
     """The epsilon where a falling function of it crosses delta, on the side asked for, to about 1e-10.
 
     It starts at the guess and moves out from there: far from it the function may be no more than a trivial bound.
@@ -306,9 +292,7 @@ def epsilon_interval(pairs: PairTerms, delta: float, tolerance: float, relative:
         if best.width <= goal or math.isinf(best.lower):
             break
         middle = (best.lower + best.upper) / 2
-        epsilon = (
-            middle if best.lower > best.upper / 2 else best.upper if math.isfinite(best.upper) else best.lower
-        )
+        epsilon = middle if best.lower > best.upper / 2 else best.upper if math.isfinite(best.upper) else best.lower
         shrink = 0.85 * math.sqrt(goal / best.width) if math.isfinite(best.width) else 0.1
         finer = _aligned(pairs, step * min(max(shrink, 1 / 40), 0.8))
         if finer >= step:
@@ -339,13 +323,9 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interva
             total, _, variance = convolve.tilted_moments(above, theta)
             if math.isnan(log_delta):
                 log_delta = (
-                    total
-                    - theta * epsilon
-                    - math.log(1 + theta * math.sqrt(2 * math.pi * variance) * (1 + theta))
+                    total - theta * epsilon - math.log(1 + theta * math.sqrt(2 * math.pi * variance) * (1 + theta))
                 )
-                wanted = (
-                    max(log_delta, math.log(lost) - 12.0 if lost > 0 else -np.inf) - math.log(steps) - 12.0
-                )
+                wanted = max(log_delta, math.log(lost) - 12.0 if lost > 0 else -np.inf) - math.log(steps) - 12.0
                 if wanted < log_tail and wanted > -1e5:
                     log_tail = wanted
                     continue
@@ -382,9 +362,7 @@ def _widened(interval: Interval) -> Interval:
     )
 
 
-def _read(
-    above: Terms, below: Terms, delta: float, epsilon: float, theta: float
-) -> tuple[float, float, Composed]:
+def _read(above: Terms, below: Terms, delta: float, epsilon: float, theta: float) -> tuple[float, float, Composed]:
     """Upper and lower bounds on epsilon from lattice laws, with the tilt corrected where it was far off."""
     for _ in range(6):
         law = convolve.compose(above, theta, epsilon, math.log(delta))
@@ -411,19 +389,15 @@ class LossDistribution:
     proved = True
     remark = ""
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Proved bounds on epsilon at delta, within the tolerance or as near as was reached."""
-        pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
+        pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative)
         return _estimate(found)
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Proved bounds on delta at epsilon, within the tolerance or as near as was reached."""
-        pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
+        pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share))
 
 

@@ -42,9 +42,7 @@ class PrivacyRandomVariables:
     proved = False
     remark = "the paper's error bounds, which leave floating-point error out"
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """The paper's bounds on epsilon at delta; PlanningError where delta would drown in round-off."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
         if not pairs:
@@ -60,9 +58,7 @@ class PrivacyRandomVariables:
         middle = _inverse(nodes, mass, (delta - lost) / (1 - lost))
         return Estimate(max(lower, 0.0), max(middle, 0.0), max(upper, 0.0))
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """The paper's bounds on delta at epsilon, with delta_error 1e-10."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
         if not pairs:
@@ -71,8 +67,7 @@ class PrivacyRandomVariables:
         error = 1e-10
         nodes, mass = self._law(composition, direction, pairs, error)
         whole = [
-            lost + (1 - lost) * _delta(nodes, mass, epsilon + shift)
-            for shift in (self.eps_error, 0, -self.eps_error)
+            lost + (1 - lost) * _delta(nodes, mass, epsilon + shift) for shift in (self.eps_error, 0, -self.eps_error)
         ]
         return Estimate(max(whole[0] - error, 0.0), whole[1], min(whole[2] + error, 1.0))
 
@@ -95,15 +90,10 @@ class PrivacyRandomVariables:
         reach = 3 + max(
             self.eps_error,
             epsilon_bound(composition, direction, delta_error / 4)[0],
-            *(
-                epsilon_bound(Composition(((m, 1),)), direction, delta_error / (8 * steps))[0]
-                for m, _ in composition
-            ),
+            *(epsilon_bound(Composition(((m, 1),)), direction, delta_error / (8 * steps))[0] for m, _ in composition),
         )
         if not math.isfinite(reach):
-            raise PlanningError(
-                "the method prv found no finite window", where="method prv", hint="use the method pld"
-            )
+            raise PlanningError("the method prv found no finite window", where="method prv", hint="use the method pld")
         half = fft.next_fast_len(math.ceil(reach / step), real=True)
         if 2 * half > _MOST_NODES:
             raise ProgramError(

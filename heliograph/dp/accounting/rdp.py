@@ -49,9 +49,7 @@ def _log_moment(mechanism: Mechanism, theta: float, direction: Direction) -> flo
     elif isinstance(mechanism, Laplace):
         # Mironov 2017, table II.
         a, e = theta + 1, mechanism.epsilon
-        value = float(
-            np.logaddexp(math.log(a / (2 * a - 1)) + theta * e, math.log(theta / (2 * a - 1)) - a * e)
-        )
+        value = float(np.logaddexp(math.log(a / (2 * a - 1)) + theta * e, math.log(theta / (2 * a - 1)) - a * e))
     else:
         value = _from_pair(mechanism.pair(direction), theta)
     return value + _SLACK * (1 + abs(value)) * min(theta, 1.0)
@@ -61,9 +59,7 @@ def _from_pair(pair: Pair, theta: float) -> float:
     if pair.part is None:
         exponent = theta * pair.atoms.loss
         top = float(exponent.max())
-        return top + math.log(
-            float(np.dot(pair.atoms.a, np.exp(exponent - top))) * (1 + pair.atoms.relative_error)
-        )
+        return top + math.log(float(np.dot(pair.atoms.a, np.exp(exponent - top))) * (1 + pair.atoms.relative_error))
     low, high = pair.part.loss_range(-60.0, -60.0)
     step = max(high - low, 1e-9) / 4000
     lattice = pessimistic(pair, Mesh(step), offset_for(pair, step), -80.0)
@@ -110,9 +106,7 @@ def _spare_delta(composition: Composition, direction: Direction, delta: float) -
     from heliograph.dp.accounting.pld import infinite_mass
 
     lossy = [
-        (m.pair(direction), k)
-        for m, k in composition
-        if isinstance(m, Approximate) or _has_infinite(m, direction)
+        (m.pair(direction), k) for m, k in composition if isinstance(m, Approximate) or _has_infinite(m, direction)
     ]
     return delta - infinite_mass(lossy) * (1 + 1e-12) if lossy else delta
 
@@ -159,16 +153,12 @@ class Renyi:
     proved = True
     remark = "an upper bound only"
 
-    def epsilon(
-        self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance
-    ) -> Estimate:
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """An upper bound on epsilon at delta."""
         bound, _ = epsilon_bound(composition, direction, delta)
         return Estimate(0.0, bound, bound)
 
-    def delta(
-        self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance
-    ) -> Estimate:
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """An upper bound on delta at epsilon."""
         lost = 1.0 - _spare_delta(composition, direction, 1.0)
         if not composition.items:

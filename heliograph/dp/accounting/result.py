@@ -73,8 +73,7 @@ class Bracket:
             "method": self.method,
             "direction": self.direction,
             "directions": {
-                name: [json_number(each.lower), json_number(each.upper)]
-                for name, each in self.directions.items()
+                name: [json_number(each.lower), json_number(each.upper)] for name, each in self.directions.items()
             },
             "seconds": round(self.seconds, 6),
             "proved": self.proved,

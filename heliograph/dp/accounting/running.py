@@ -14,7 +14,7 @@ import time
 from heliograph.dp.accounting import convolve
 from heliograph.dp.accounting.accountant import check_delta, infinite_reason
 from heliograph.dp.accounting.convolve import Spectrum, TooLongError
-from heliograph.dp.accounting.discretize import Mesh, TooFineError
+from heliograph.dp.accounting.discretize import Lattice, Mesh, TooFineError
 from heliograph.dp.accounting.pld import (
     Interval,
     _epsilon_above,
@@ -56,9 +56,7 @@ class RunningAccountant:
         """The bracket on epsilon now, by the certified bracket; wider than the tolerance only where that says so."""
         started = time.perf_counter()
         # No Gaussians are merged here: a merged one would be a new mechanism, with a new mesh, at every step.
-        counts = tuple(
-            (m, k) for m, k in self.counts.items() if k and Composition(((m, k),)).simplified().items
-        )
+        counts = tuple((m, k) for m, k in self.counts.items() if k and Composition(((m, k),)).simplified().items)
         directions: dict[Direction, Estimate] = {}
         for direction in DIRECTIONS:
             if directions and all(mechanism.symmetric for mechanism, _ in counts):
@@ -117,8 +115,8 @@ class _Plan:
     ) -> None:
         self.horizon = dict(horizon)
         self.delta = delta
-        self.above: dict[Mechanism, tuple[convolve.Lattice, Spectrum]] = {}
-        self.below: dict[Mechanism, tuple[convolve.Lattice, Spectrum]] = {}
+        self.above: dict[Mechanism, tuple[Lattice, Spectrum]] = {}
+        self.below: dict[Mechanism, tuple[Lattice, Spectrum]] = {}
         self.usable = False
         pairs = [(mechanism.pair(direction), count) for mechanism, count in horizon]
         lost = infinite_mass(pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
@@ -96,9 +97,7 @@ def _check_depth(text: str) -> None:
 
 
 def _syntax_error(error: UnexpectedInput, text: str) -> ProgramError:
-    if isinstance(error, UnexpectedEOF) or (
-        isinstance(error, UnexpectedToken) and error.token.type == "$END"
-    ):
+    if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
         lines = text.rstrip().split("\n")
         where = f"line {len(lines)}, column {len(lines[-1]) + 1}"
         what = "the expression ends too early"
@@ -136,9 +135,7 @@ def _composed(node: Any) -> Composition | int:
     values = [_composed(child) for child in node.children]
     if node.data == "sum":
         if len(values) > MAX_TERMS:
-            raise ProgramError(
-                f"a sum of {len(values)} terms", where=_where(node), why=f"at most {MAX_TERMS} are read"
-            )
+            raise ProgramError(f"a sum of {len(values)} terms", where=_where(node), why=f"at most {MAX_TERMS} are read")
         items: list[tuple[Mechanism, int]] = []
         for child, value in zip(node.children, values, strict=True):
             if isinstance(value, int):
@@ -166,13 +163,11 @@ def _composed(node: Any) -> Composition | int:
     return _placed(node, lambda: found * count)
 
 
-def _placed(node: Tree[Token] | Token, make: Any) -> Any:
+def _placed(node: Tree[Token] | Token, make: Callable[[], Composition]) -> Composition:
     try:
         return make()
     except ProgramError as error:
-        raise type(error)(
-            error.what, where=f"{_where(node)}: {error.where}", why=error.why, hint=error.hint
-        ) from None
+        raise type(error)(error.what, where=f"{_where(node)}: {error.where}", why=error.why, hint=error.hint) from None
 
 
 def _too_many(node: Tree[Token] | Token, count: float) -> ProgramError:
@@ -197,9 +192,7 @@ def _count(token: Token) -> int:
 def _float(token: Token) -> float:
     value = float(token)
     if value != value or value in (float("inf"), float("-inf")):
-        raise ProgramError(
-            f"{_short(str(token))} is no usable number", where=_where(token), why="it is not finite"
-        )
+        raise ProgramError(f"{_short(str(token))} is no usable number", where=_where(token), why="it is not finite")
     return value
 
 
@@ -216,7 +209,9 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
     given: dict[str, Any] = {}
     places: dict[str, Token] = {}
     for argument in node.children[1:]:
+        assert isinstance(argument, Tree)
         key, value = argument.children
+        assert isinstance(key, Token)
         if str(key) not in known:
             raise ProgramError(
                 f"{kind.name} has no parameter {_short(str(key))}",
@@ -227,9 +222,7 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
             raise ProgramError(f"the parameter {key} is given twice", where=_where(key))
         given[str(key)] = _value(kind, value)
         places[str(key)] = key
-    missing = [
-        key for key, field in known.items() if key not in given and field.default is field.default_factory
-    ]
+    missing = [key for key, field in known.items() if key not in given and field.default is field.default_factory]
     if missing:
         raise ProgramError(f"{kind.name} needs {', '.join(missing)}", where=_where(node))
     try:
@@ -249,19 +242,13 @@ def _value(kind: type[Mechanism], node: Any) -> Any:
     child = node.children[0]
     if isinstance(child, Token):
         if kind is Table:
-            raise ProgramError(
-                "a table takes lists of probabilities", where=_where(child), hint="upper=[0.6, 0.4]"
-            )
+            raise ProgramError("a table takes lists of probabilities", where=_where(child), hint="upper=[0.6, 0.4]")
         value = _float(child)
         return (
-            int(value)
-            if value.is_integer() and abs(value) < 1e15 and "." not in child and "e" not in child
-            else value
+            int(value) if value.is_integer() and abs(value) < 1e15 and "." not in child and "e" not in child else value
         )
     if kind is not Table:
         raise ProgramError("a list where a number belongs", where=_where(node))
     if len(child.children) > _MAX_LIST:
-        raise ProgramError(
-            f"a list of {len(child.children)}", where=_where(node), why=f"at most {_MAX_LIST} entries"
-        )
+        raise ProgramError(f"a list of {len(child.children)}", where=_where(node), why=f"at most {_MAX_LIST} entries")
     return tuple(_float(token) for token in child.children)
