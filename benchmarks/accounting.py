@@ -257,7 +257,8 @@ def judged(composition: Composition, delta: float, claim: Result, bracket: Resul
         return bool(fine)
 
     try:
-        return f"50 digits: ours {'holds' if holds(bracket) else 'IS WRONG'}, theirs {'holds' if holds(claim) else 'is wrong'}"
+        our, their = "holds" if holds(bracket) else "IS WRONG", "holds" if holds(claim) else "is wrong"
+        return f"50 digits: ours {our}, theirs {their}"
     except ArithmeticError:
         return "not checked: the 50-digit inversion did not converge"
 

@@ -282,7 +282,8 @@ def _print(bracket: Bracket, as_json: bool) -> None:
     row = bracket.to_json()
     given = f"delta {row['delta']:.3g}" if bracket.quantity == "epsilon" else f"epsilon {row['epsilon']:.6g}"
     click.echo(
-        f"{bracket.quantity} in [{_shown(row['lower'])}, {_shown(row['upper'])}], about {_shown(row['estimate'])}, at {given}"
+        f"{bracket.quantity} in [{_shown(row['lower'])}, {_shown(row['upper'])}], "
+        f"about {_shown(row['estimate'])}, at {given}"
     )
     for name, (low, high) in row["directions"].items():
         click.echo(f"  {name}: [{_shown(low)}, {_shown(high)}]")

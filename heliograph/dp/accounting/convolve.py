@@ -230,7 +230,7 @@ def window(terms: Terms, theta: float, moments: tuple[float, float, float], need
 
 
 def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, slack: float = 0.1) -> Composed:
-    """The composition of lattice laws of one step, tilted by theta, for epsilons near the one given and delta near e^log_delta.
+    """The composition of lattice laws of one step, tilted by theta, for epsilons and log deltas near those given.
 
     Raises TooLongError where the window needs more than `MAX_LENGTH` nodes.
     """

@@ -199,7 +199,9 @@ def _responses(composition: Composition) -> Curve | None:
                 if mechanism.epsilon == 0:
                     continue
                 epsilons.add(mechanism.epsilon)
-            elif isinstance(mechanism, Pure) or (isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2):
+            elif isinstance(mechanism, Pure) or (
+                isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2
+            ):
                 epsilons.add(mechanism.epsilon)
             else:
                 return None

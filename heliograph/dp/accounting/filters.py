@@ -100,7 +100,7 @@ class RenyiFilter:
             raise BudgetError(
                 f"the privacy budget does not admit {mechanism.text()} * {count}",
                 where=f"filter (epsilon {self.epsilon:g}, delta {self.delta:g}), after {self.steps} steps",
-                why=f"it costs {self.cost(mechanism, count):.6g}, {max(self.remaining, 0.0):.6g} of {self.budget:.6g} is left",
+                why=f"it costs {self.cost(mechanism, count):.6g}; of {self.budget:.6g} there is {self.remaining:.6g} left",
                 hint="stop here: what was released so far is within the budget",
             )
         self.spent = (self.spent + self.cost(mechanism, count)) * (1 + 2.0**-50)

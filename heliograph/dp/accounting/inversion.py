@@ -4,8 +4,8 @@ With M(z) = E_A[e^(z L)] of the whole composition and theta > 0,
 `e^(theta eps) delta(eps) = 1/(2 pi) integral of M(theta + i t) e^(-i t eps) / ((theta + i t)(1 + theta + i t)) dt`.
 It is used only where four errors are bounded:
 
-- aliasing: the trapezoid rule with step eta gives the sum over m of e^(theta x) delta(x) at x = eps + 2 pi m / eta (Poisson);
-  all terms are positive, those with m != 0 are bounded by Chernoff's bound with another tilt;
+- aliasing: the trapezoid rule with step eta gives the sum over m of e^(theta x) delta(x) at x = eps + 2 pi m / eta
+  (Poisson); all terms are positive, those with m != 0 are bounded by Chernoff's bound with another tilt;
 - truncation: with phi the characteristic function of one step's tilted loss, |phi|^2 <= 1 - v t^2 + m4 t^4 / 24
   near 0 (v the variance, m4 the fourth moment of the difference of two copies), beyond that a grid with
   |phi'| <= sqrt(v), and for large t |phi| <= V / t with V the total variation of the density of the loss;
@@ -253,7 +253,9 @@ class _Step:
         """log of the characteristic function of the tilted loss at t, and a bound on the error of one step's."""
         if self.p == 1.0:
             mean = (self.theta + 0.5) * self.mu**2
-            return 1j * t * mean - self.mu**2 * t**2 / 2, 8 * UNIT * (1 + float(t[-1]) * abs(mean))
+            return np.asarray(1j * t * mean - self.mu**2 * t**2 / 2, dtype=np.complex128), 8 * UNIT * (
+                1 + float(t[-1]) * abs(mean)
+            )
         x, weights, _ = self._nodes(float(t[-1]), 44.0)
         loss = self.sign * sampled_loss(self.mu * x - self.mu**2 / 2, self.p)
         mean = float(np.dot(weights, loss))

@@ -314,8 +314,15 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interva
     log_tail = -50.0 - math.log(steps)
     step = _aligned(pairs, _first_step(pairs, log_tail))
     meshes = [Mesh(step)] * len(pairs)
-    best = Interval(0.0, 1.0)
+    # No loss is above the sum of the largest: 1 - e^(epsilon - sum) of what is finite counts at most.
+    largest = math.fsum(count * _largest(pair) for pair, count in pairs) * (1 + 1e-14)
+    best = Interval(
+        lost * (1 - 1e-12), min(lost * (1 + 1e-12) + max(-math.expm1(min(epsilon - largest, 0.0)), 0.0), 1.0)
+    )
+    if any(pair.unsure for pair, _ in pairs):
+        best = Interval(best.lower, 1.0)
     theta, log_delta = 1.0, math.nan
+    stalled = 0
     for _ in range(_ROUNDS):
         try:
             above, below = _lattices(pairs, meshes, log_tail, 1e-4 / (1 + theta))
@@ -332,16 +339,18 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interva
             law = convolve.compose(above, theta, epsilon, log_delta)
             other = convolve.compose(below, theta, epsilon, log_delta)
         except (TooFineError, TooLongError):
-            if best.upper >= 1.0:
+            if best.upper >= 1.0 and best.lower == 0.0:
                 step *= 4
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
+        before = best.width
         upper = law.delta_at(max(epsilon - law.shift, 0.0))[1] * (1 + _WIDEN)
         lower = other.delta_at(max(epsilon - other.shift, 0.0))[0] * (1 - _WIDEN)
         best = Interval(max(best.lower, lower), min(best.upper, upper))
         goal = max(relative * best.lower, 1e-300)
-        if best.width <= goal:
+        stalled = stalled + 1 if best.width > 0.7 * before else 0
+        if best.width <= goal or stalled == 2:
             break
         # Far from the goal the width is no power of the mesh; then a fixed factor.
         shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
@@ -351,6 +360,11 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interva
         step = finer
         meshes = _meshes(above, law, epsilon, step, relative / (1 + theta))
     return best
+
+
+def _largest(pair: Pair) -> float:
+    tops = [float(pair.atoms.loss[-1])] if pair.atoms.loss.size else []
+    return max([*tops, pair.part.high] if pair.part is not None else tops or [0.0])
 
 
 def _widened(interval: Interval) -> Interval:
