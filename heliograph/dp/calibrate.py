@@ -111,20 +111,26 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
     limit = min(limit, MAX_STEPS // max(Composition.of(mechanism).steps, 1))
     tolerance = _tolerance(target)
 
-    def upper(count: int) -> float:
-        found = epsilon(Composition.of(mechanism) * count, delta, tolerance=tolerance).upper
-        return math.inf if found is None else found
+    def fits(count: int) -> bool:
+        # A rough bracket decides most counts; the fine one those near the answer.
+        for each in (Tolerance(absolute=0.02 * target, relative=0.02), Tolerance(2e-3 * target, 2e-3), tolerance):
+            found = epsilon(Composition.of(mechanism) * count, delta, tolerance=each)
+            if found.upper is not None and found.upper <= target:
+                return True
+            if found.lower is not None and found.lower > target:
+                return False
+        return False
 
     low, high = 0, 1
-    while high < limit and upper(high) <= target:
+    while high < limit and fits(high):
         low, high = high, min(high * 8, limit)
-    if high == limit and upper(limit) <= target:
+    if high == limit and fits(limit):
         bracket = epsilon(Composition.of(mechanism) * limit, delta, tolerance=tolerance)
         return Calibration("steps", limit, bracket, target, False)
     while high - low > 1:
         middle = (low + high) // 2 if low < 64 or high < 2 * low else math.isqrt(low * high)
         middle = min(max(middle, low + 1), high - 1)
-        if upper(middle) <= target:
+        if fits(middle):
             low = middle
         else:
             high = middle
@@ -134,7 +140,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
         raise PlanningError(
             f"not even one run is private at epsilon {target:g}, delta {delta:g}",
             where="steps",
-            why=f"one run has epsilon {upper(1):.6g}",
+            why=f"one run has epsilon {epsilon(mechanism, delta).estimate:.6g}",
             hint="use more noise or a larger epsilon",
         )
     bracket = epsilon(Composition.of(mechanism) * low, delta, tolerance=tolerance)

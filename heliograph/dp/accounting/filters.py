@@ -154,7 +154,7 @@ class CurveFilter:
 
     plan: Composition
     delta: float
-    orders: tuple[float, ...] = tuple(1 + 10 ** (k / 8) for k in range(-8, 25))
+    orders: tuple[float, ...] = tuple(1 + 10 ** (k / 24) for k in range(-24, 61))
     spent: list[float] = field(default_factory=list)
     steps: int = 0
 

@@ -30,6 +30,10 @@ from heliograph.dp.accounting.pld import (
 from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism
+from heliograph.dp.pairs import Pair
+
+_NEED = 40.0
+"""log of the tilted mass that windows leave out: no delta is known beforehand to relate it to."""
 
 
 class RunningAccountant:
@@ -128,27 +132,39 @@ class _Plan:
             coarse = _first_step(pairs, log_tail)
             above, _ = _lattices(pairs, [Mesh(coarse)] * len(pairs), log_tail, tolerance.absolute)
             theta, guess = saddle_for_delta(above, math.log(spare))
-            guess = max(guess, 1e-3)
-            theta = saddle_for_epsilon(above, guess, max(theta, 1e-6))
-            # The width is about steps * mesh^2 * (1 + theta) / 8; half the tolerance for the horizon's worst.
-            goal = tolerance.for_epsilon(guess) / 2
-            steps = sum(k for _, k in pairs)
-            mesh = min(math.sqrt(8 * goal / (steps * (1 + theta))), coarse)
-            above, below = _lattices(pairs, [Mesh(mesh)] * len(pairs), log_tail, tolerance.absolute)
-            self.theta, self.step = theta, mesh
-            need = 40.0
-            moments = convolve.tilted_moments(above, theta)
-            low, high = convolve.window(above, theta, moments, need)
-            # Fewer steps have their epsilon anywhere between 0 and the horizon's: the circle holds it all.
-            low = min(low, -0.1 * guess)
-            self.length = convolve.length_for(mesh, theta, 0.0, low, max(high, guess), need, 0.2)
-            for (mechanism, _), (up, _), (down, _) in zip(horizon, above, below, strict=True):
-                self.above[mechanism] = (up, convolve.spectrum(up, theta, self.length))
-                self.below[mechanism] = (down, convolve.spectrum(down, theta, self.length))
-            self.guess = guess
-            self.usable = True
+            self.guess = guess = max(guess, 1e-3)
+            self.theta = saddle_for_epsilon(above, guess, max(theta, 1e-6))
+            # The width is about steps * mesh^2 * (1 + theta) / 8; where the horizon shows otherwise, again.
+            goal = 0.7 * tolerance.for_epsilon(guess)
+            mesh = min(math.sqrt(8 * goal / (sum(k for _, k in pairs) * (1 + self.theta))), coarse)
+            for _ in range(4):
+                self._build(horizon, pairs, mesh, log_tail, tolerance)
+                found = self.read(horizon)
+                width = found.upper - found.lower
+                if width <= goal or not math.isfinite(width):
+                    break
+                mesh *= 0.9 * max(math.sqrt(goal / width), 0.1)
         except (TooFineError, TooLongError):
             return
+
+    def _build(
+        self,
+        horizon: tuple[tuple[Mechanism, int], ...],
+        pairs: list[tuple[Pair, int]],
+        mesh: float,
+        log_tail: float,
+        tolerance: Tolerance,
+    ) -> None:
+        above, below = _lattices(pairs, [Mesh(mesh)] * len(pairs), log_tail, tolerance.absolute)
+        self.step = mesh
+        low, high = convolve.window(above, self.theta, convolve.tilted_moments(above, self.theta), _NEED)
+        # Fewer steps have their epsilon anywhere between 0 and the horizon's: the circle holds it all.
+        low = min(low, -0.1 * self.guess)
+        self.length = convolve.length_for(mesh, self.theta, 0.0, low, max(high, self.guess), _NEED, 0.2)
+        for (mechanism, _), (up, _), (down, _) in zip(horizon, above, below, strict=True):
+            self.above[mechanism] = (up, convolve.spectrum(up, self.theta, self.length))
+            self.below[mechanism] = (down, convolve.spectrum(down, self.theta, self.length))
+        self.usable = True
 
     def covers(self, counts: tuple[tuple[Mechanism, int], ...]) -> bool:
         """Whether the plan was made for these mechanisms and no fewer steps of each."""
@@ -162,9 +178,9 @@ class _Plan:
         for table in (self.above, self.below):
             terms = [(table[mechanism][0], count) for mechanism, count in counts]
             moments = convolve.tilted_moments(terms, self.theta)
-            low, high = convolve.window(terms, self.theta, moments, 40.0)
+            low, high = convolve.window(terms, self.theta, moments, _NEED)
             spectra = [(table[mechanism][1], count) for mechanism, count in counts]
-            result.append(convolve.combine(spectra, self.step, self.theta, low, high, 40.0, self.length))
+            result.append(convolve.combine(spectra, self.step, self.theta, low, high, _NEED, self.length))
         guess = min(max(moments[1], 1e-3), self.guess)
         upper = _epsilon_above(result[0], self.delta, guess)
         upper = max(upper + result[0].shift, 0.0)
