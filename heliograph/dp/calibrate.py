@@ -171,17 +171,19 @@ def _smallest(
     fine = _tolerance(target)
     low, high = limits  # epsilon(low) > target >= epsilon(high), in logarithms below
     x = min(max(1.0, low * 1.5), high)
+    if ask(high, rough).estimate > target:
+        raise PlanningError(
+            f"epsilon {target:g} at delta {delta:g} cannot be reached",
+            where=name,
+            why="the other mechanisms alone exceed it, or delta is below what they lose",
+        )
     # Bracket the answer by factors, roughly.
     if ask(x, rough).estimate > target:
         low = x
         while True:
             x = x * 4
             if x >= high:
-                raise PlanningError(
-                    f"epsilon {target:g} at delta {delta:g} cannot be reached",
-                    where=name,
-                    why="the other mechanisms alone exceed it, or delta is below what they lose",
-                )
+                break
             if ask(x, rough).estimate <= target:
                 high = x
                 break

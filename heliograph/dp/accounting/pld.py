@@ -203,24 +203,25 @@ def _epsilon_above(law: Composed, delta: float, guess: float) -> float:
     """An epsilon at which the law's delta is proved to be at most `delta`; infinite if there is none."""
     if law.infinite_above >= delta:
         return math.inf
-    return _search(lambda e: law.delta_at(e)[1], delta, guess, law.step, above=True)
+    return _search(lambda e: law.delta_at(e)[1], delta, guess, law.theta, above=True)
 
 
 def _epsilon_below(law: Composed, delta: float, guess: float) -> float:
     """An epsilon at which the law's delta is proved to be at least `delta`; 0 if there is none."""
     if law.infinite_below >= delta:
         return math.inf
-    return _search(lambda e: law.delta_at(e)[0], delta, guess, law.step, above=False)
+    return _search(lambda e: law.delta_at(e)[0], delta, guess, law.theta, above=False)
 
 
-def _search(value: Callable[[float], float], delta: float, guess: float, step: float, *, above: bool) -> float:
+def _search(value: Callable[[float], float], delta: float, guess: float, theta: float, *, above: bool) -> float:
     """The epsilon where a falling function of it crosses delta, on the side asked for, to about 1e-10.
 
     It starts at the guess and moves out from there: far from it the function may be no more than a trivial bound.
     """
     low, high = -math.inf, math.inf  # value(low) > delta, value(high) <= delta
     x = max(guess, 0.0)
-    move = max(0.002, 0.002 * x, 2 * step)
+    # log delta falls with a slope of about theta there; a law is of use some hundreds around its tilt.
+    move = max(min(max(0.002, 0.002 * x), 2 / theta), 1e-9)
     tolerance = max(1e-10, 1e-11 * guess)
     log_delta = math.log(delta)
     last: tuple[float, float] | None = None
