@@ -104,15 +104,19 @@ def _clean(x: Array) -> Array:
     return np.asarray(np.clip(x, -1e150, 1e150))
 
 
-def normal_cells(x: Array) -> tuple[Array, Array]:
+def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
     """Masses of N(0, 1) between consecutive entries of x, and absolute bounds on their round-off.
 
-    Each is a difference of tails on the side where both are small, so that the bound is relative to the tail.
+    Each is a difference of tails on the side where both are small, so that the bound is relative to the tail. Where x was
+    itself a difference, `place` is what it was subtracted from: x is as uncertain as that is large.
     """
     x = _clean(x)
     tail = ndtr(-np.abs(x))
     # Beyond 37 the tail is denormal or zero: its own floor stands for the lost relative accuracy.
     error = _NDTR_UNITS * UNIT * (1 + np.minimum(x * x, 2000.0)) * tail + 1e-300
+    if place is not None:
+        # The density is at most (|x| + 1) times the tail.
+        error = error + 2 * UNIT * np.minimum(np.abs(place), 1e150) * (np.minimum(np.abs(x), 50.0) + 1) * tail
     left, right = tail[:-1], tail[1:]
     mass = np.where(x[:-1] >= 0, left - right, np.where(x[1:] <= 0, right - left, 1 - left - right))
     return np.maximum(mass, 0.0), error[:-1] + error[1:] + UNIT * mass
@@ -160,7 +164,7 @@ class GaussianBase:
 
     def cells(self, x: Array) -> Cells:
         b, b_error = normal_cells(x)
-        a, a_error = normal_cells(x - self.mu)
+        a, a_error = normal_cells(x - self.mu, x)
         return Cells(a, b, a_error, b_error)
 
     def densities(self, x: Array) -> tuple[Array, Array]:

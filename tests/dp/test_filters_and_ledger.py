@@ -158,7 +158,7 @@ def test_a_running_step_does_not_cost_more_later() -> None:
     running = RunningAccountant(1e-5, Tolerance(absolute=5e-3))
     costs = []
     for block in range(3):
-        running.step(SampledGaussian(0.01, 1.0), 500 * 10**block)
+        running.step(SampledGaussian(0.01, 1.0), 200 * 8**block)
         running.epsilon()
         times = []
         for _ in range(5):
@@ -167,8 +167,8 @@ def test_a_running_step_does_not_cost_more_later() -> None:
             running.epsilon()
             times.append(time.perf_counter() - started)
         costs.append(min(times))
-    # The first hundredfold of steps; a cost that followed the steps would grow a hundredfold.
-    assert costs[-1] < 20 * costs[0] + 0.05
+    # Sixty times the steps; a cost that followed them would grow as much.
+    assert costs[-1] < 20 * costs[0] + 0.03
 
 
 def report(**changes: Any) -> dict[str, Any]:

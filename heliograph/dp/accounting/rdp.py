@@ -19,7 +19,7 @@ from heliograph.dp.accounting import convolve
 from heliograph.dp.accounting.discretize import Mesh, offset_for, pessimistic
 from heliograph.dp.accounting.result import Estimate, Tolerance
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Approximate, Direction, Gaussian, Laplace, Mechanism, SampledGaussian
+from heliograph.dp.mechanisms import Direction, Gaussian, Laplace, Mechanism, SampledGaussian
 from heliograph.dp.pairs import Pair
 
 _SLACK = 1e-12
@@ -111,10 +111,12 @@ def _spare_delta(composition: Composition, direction: Direction, delta: float) -
     return delta - infinite_mass(lossy) * (1 + 1e-12) if lossy else delta
 
 
-def _has_infinite(mechanism: Mechanism, direction: Direction) -> bool:
+def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
+    """The probability that a mechanism's loss is infinite, or not known."""
     if isinstance(mechanism, Gaussian | SampledGaussian | Laplace):
-        return False
-    return mechanism.pair(direction).infinite > 0
+        return 0.0
+    pair = mechanism.pair(direction)
+    return pair.infinite + pair.unsure
 
 
 def epsilon_bound(composition: Composition, direction: Direction, delta: float) -> tuple[float, float]:
