@@ -103,12 +103,11 @@ def conversion(theta: float, delta: float) -> float:
 
 
 def _spare_delta(composition: Composition, direction: Direction, delta: float) -> float:
-    from heliograph.dp.accounting.pld import infinite_mass
-
-    lossy = [
-        (m.pair(direction), k) for m, k in composition if isinstance(m, Approximate) or _has_infinite(m, direction)
-    ]
-    return delta - infinite_mass(lossy) * (1 + 1e-12) if lossy else delta
+    log_kept = 0.0
+    for mechanism, count in composition:
+        lost = lost_mass(mechanism, direction)
+        log_kept += count * (math.log1p(-lost) if lost < 1 else -math.inf)
+    return delta + math.expm1(log_kept) * (1 + 1e-12)
 
 
 def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
