@@ -176,10 +176,13 @@ def _check_frame(data: Bytes, max_bytes: int, what: str) -> None:
 
 def _read_blob(entry: Any, data: Bytes, start: int, what: str) -> tuple[str, npt.NDArray[Any] | Bytes]:
     try:
-        name, dtype = str(entry["name"]), str(entry["dtype"])
-        shape = tuple(int(n) for n in entry["shape"])
-        offset, length = int(entry["offset"]), int(entry["length"])
-    except (KeyError, TypeError, ValueError, OverflowError):
+        name, dtype, shape = entry["name"], entry["dtype"], entry["shape"]
+        offset, length = entry["offset"], entry["length"]
+        if not (type(name) is str and type(dtype) is str and type(shape) is list):
+            raise TypeError
+        if not all(type(number) is int for number in (*shape, offset, length)):
+            raise TypeError
+    except (KeyError, TypeError):
         raise WireError(f"{what}: its list of contents is malformed") from None
     if offset < 0 or length < 0 or start + offset + length > len(data) - _DIGEST or min(shape, default=0) < 0:
         raise WireError(f"{what}: blob {name!r} lies outside the file")

@@ -135,9 +135,19 @@ class Ring:
 
     @property
     def special(self) -> int:
-        largest = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
-        # The primes above the powers of two make the product of a digit a little longer than the sum of the bits.
-        return -(-(largest + (1 if self.alpha > 1 else 0)) // SPECIAL_PRIME_BITS)
+        """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
+        sum_of_bits = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
+        # The primes lie on both sides of the powers of two: their product has this many bits or one more.
+        if (sum_of_bits + 4) % SPECIAL_PRIME_BITS:
+            return self.special_for_security
+        primes, alpha = self.primes, self.alpha
+        longest = max(math.prod(primes[i : i + alpha]).bit_length() for i in range(0, self.towers, alpha))
+        return -(-(longest + 4) // SPECIAL_PRIME_BITS)
+
+    @property
+    def special_for_security(self) -> int:
+        """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
+        return -(-(self.first_mod_bits + (self.alpha - 1) * self.scale_bits + 5) // SPECIAL_PRIME_BITS)
 
     @property
     def primes(self) -> tuple[int, ...]:
@@ -174,8 +184,11 @@ class Ring:
             return True
         limit = max_log_pq(self.log_ring, self.security_bits)
         # The primes lie on both sides of the power of two; what is far too much is not worth finding them.
-        roughly = self.first_mod_bits + self.levels * self.scale_bits + self.special * SPECIAL_PRIME_BITS
-        return roughly <= limit + 0.05 * self.levels + 2 and self.log_pq <= limit
+        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
+        roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
+        if roughly > limit + 0.05 * self.levels + 2:
+            return False
+        return self.log_pq + special_bits - self.special * SPECIAL_PRIME_BITS <= limit
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""

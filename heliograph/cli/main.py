@@ -16,6 +16,8 @@ from heliograph.errors import HeliographError
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
+    "check": ("heliograph.cli.language", "check", "Check programs of the language."),
+    "fmt": ("heliograph.cli.language", "fmt", "Format programs of the language."),
     "compile": ("heliograph.cli.compile", "compile_command", "Compile a PyTorch module; print what it will cost."),
     "inspect": ("heliograph.cli.inspect", "inspect_command", "Print the bill, the program at a stage, or the depths."),
     "diff": ("heliograph.cli.diff", "diff_command", "Say what changed in cost between two artifacts, and where."),

@@ -101,7 +101,8 @@ class PublicArtifact:
                 raise refuse("an output lacks its scales")
             if type(f["relinearization_key"]) is not bool or not _is_fingerprint(f["fingerprint"]):
                 raise refuse("its fingerprint or relinearization_key is malformed")
-            predicted = {key: real(f["predicted"][key], key, 0.0, 1e18) for key in _PREDICTED}
+            for key in _PREDICTED:
+                real(f["predicted"][key], key, 0.0, 1e18)
             return PublicArtifact(
                 printable(f["name"], "its name"),
                 f["fingerprint"],
@@ -110,7 +111,7 @@ class PublicArtifact:
                 tuple(f["outputs"]),
                 check_rotations(f["rotation_keys"], ring),
                 f["relinearization_key"],
-                predicted,
+                {key: f["predicted"][key] for key in _PREDICTED},
             )
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None

@@ -177,6 +177,7 @@ def _plan_on(
         except RangeError as out_of_range:
             if headroom >= 30:
                 raise PlanningError(out_of_range.what) from None
+            failure = out_of_range.what
             headroom += 3
             rings = candidates(log_ring, levels, headroom, options)
             continue

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heliograph.errors import WireError
+from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program
+from heliograph.ir.diagonals import diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.target import Ring
 
@@ -313,3 +314,23 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
             raise refuse(f"the plaintext {what} does not fit the slots")
     elif node.op == "rotate":
         whole(a["amount"], f"the amount {what}", -ring.slots, ring.slots)
+
+
+def check_transforms(program: Program, ring: Ring) -> None:
+    """Raise a WireError unless every linear transform can be evaluated: its steps reach all diagonals of its matrix.
+
+    This opens the matrices; the server does it, who opens them anyway.
+    """
+    for node in program.nodes:
+        if node.op != "linear_transform":
+            continue
+        a = node.attrs
+        try:
+            matrix = program.matrix(a["matrix"])
+            diagonals = diagonal_map(matrix, ring.slots, a["in_period"], a["out_period"], a["in_shift"])
+            reached = {(g + b) % ring.slots for g in a["giant_steps"] for b in a["baby_steps"]}
+            good = reached.issuperset(offset % ring.slots for offset in diagonals.offsets)
+        except (HeliographError, IndexError, ValueError):
+            good = False
+        if not good:
+            raise refuse(f"the steps of a linear transform at {node.loc} do not reach every diagonal")

@@ -47,6 +47,9 @@ class Simulator:
         self._random = np.random.default_rng(seed)
         self._bias = noise.switch_bias(self.ring, self._random) if noisy else np.zeros(self.ring.slots)
         self._keys = frozenset(program.metadata["rotation_keys"])
+        rotations = [node for node in program.nodes if node.op == "rotate"]
+        self._rotations = Counter(node.inputs[0] for node in rotations)
+        self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
         log_primes = self.ring.log_primes
         self._log_q = [sum(log_primes[: level + 1]) for level in range(len(log_primes))]
@@ -66,7 +69,7 @@ class Simulator:
             if noise.decryption_fails(self.ring, ciphertext.log_scale, imaginary):
                 raise RangeError(
                     "the result could not be decrypted: its error is larger than its message",
-                    hint="simulate with check_ranges=True to see which layer overflows",
+                    hint="compile with a larger scale_bits or precision_bits",
                 )
             std = noise.decryption_std(self.ring, imaginary) * 2.0**-ciphertext.log_scale
             slots = slots + self._random.normal(size=slots.shape) * std
@@ -125,7 +128,7 @@ class Simulator:
         if op == "linear_transform":
             return self._transform(node, x)
         if op == "rotate":
-            self._count("rotate", x.level, 2)
+            self._count_rotation(node, x.level)
             return self._rotate(x, a["amount"], node)
         if op == "mul_plain":
             self._count("mul_plain", x.level, 2)
@@ -171,6 +174,16 @@ class Simulator:
 
     def _count(self, primitive: str, level: int, parts: int) -> None:
         self.calls[primitive, level, parts] += 1
+
+    def _count_rotation(self, node: Node, level: int) -> None:
+        """Rotations of one value share its decomposition, as in the backends."""
+        source = node.inputs[0]
+        if self._rotations[source] < 2:
+            self._count("rotate", level, 2)
+            return
+        if self._first_rotation[source] is node:
+            self._count("decompose", level, 2)
+        self._count("rotate_hoisted", level, 2)
 
     def _plain(self, values: Array, log_scale: float) -> Array:
         """A plaintext as encoding leaves it."""

@@ -330,8 +330,11 @@ def _identity(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return values[0]
 
 
-def _rescale_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+def _rescale_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
     operand = operands[0]
+    if isinstance(operand, SlotsType):
+        # At the packed stage it is a wish: the level planner puts a rescale here, or says why it cannot.
+        return operand
     if operand.level < 1:
         raise ProgramError("rescale: no level is left")
     if operand.level >= len(context.log_primes):
@@ -348,12 +351,13 @@ def _drop_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Ty
 define(
     OpSpec(
         "rescale",
-        LEVELED,
+        SLOTS,
         (1, 1),
         {},
         _rescale_type,
         _identity,
-        "Divide by the prime of the level: one level down, the scale smaller by that prime.",
+        "Divide by the prime of the level: one level down, the scale smaller by that prime. "
+        "At the packed stage a wish of the program's author.",
     )
 )
 define(

@@ -44,6 +44,7 @@ def _structural(
     infer: Callable[[TensorType, Attrs], tuple[int, ...]],
     move: Callable[[Array, Attrs], Array],
     doc: str,
+    stages: frozenset[Stage] = TENSOR,
 ) -> None:
     """Define an op that only moves, repeats or drops elements; `move` works on values and on indices alike."""
 
@@ -58,7 +59,7 @@ def _structural(
     define(
         OpSpec(
             name,
-            TENSOR,
+            stages,
             (1, 1),
             attrs,
             infer_type,
@@ -257,7 +258,16 @@ def _matmul_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
             f"matmul: shapes {left.shape} and {right.shape} do not match",
             why=f"the last axis of the left ({left.shape[-1]}) must equal the rows of the right ({inner})",
         )
-    return TensorType(np.matmul(np.empty(left.shape), np.empty(right.shape)).shape, _secret(operands))
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise ProgramError(
+            f"matmul: shapes {left.shape} and {right.shape} do not match",
+            why="each axis before the last two must be equal or 1, counted from the last",
+        ) from None
+    rows = left.shape[-2:-1] if len(left.shape) > 1 else ()
+    columns = right.shape[-1:] if len(right.shape) > 1 else ()
+    return TensorType((*batch, *rows, *columns), _secret(operands))
 
 
 def _matmul(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -709,6 +719,7 @@ _structural(
     _reshape_shape,
     lambda x, a: x.reshape((x.shape[0], *a["shape"])),
     "The same elements in row-major order under another shape.",
+    ARITHMETIC,
 )
 _structural(
     "permute",

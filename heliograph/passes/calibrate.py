@@ -80,32 +80,6 @@ class Calibrate:
         return table
 
 
-class _Units:
-    """Size, mean and spread of each unit of one value."""
-
-    def __init__(self, node: Node) -> None:
-        assert isinstance(node.type, TensorType)
-        rank = len(node.type.shape)
-        # Over samples, and over the places of a channel.
-        self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
-        self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))
-        self.count = 0
-        self.largest: Array = np.zeros(())
-        self.total: Array = np.zeros(())
-        self.squares: Array = np.zeros(())
-
-    def add(self, value: Array) -> None:
-        self.count += math.prod(value.shape[axis] for axis in self.axes)
-        self.largest = np.maximum(self.largest, np.abs(value).max(axis=self.axes))
-        self.total = self.total + value.sum(axis=self.axes)
-        self.squares = self.squares + np.square(value).sum(axis=self.axes)
-
-    def reach(self) -> Array:
-        mean = self.total / self.count
-        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
-        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))
-
-
 def _check(program: Program) -> int:
     """The number of samples; a ProgramError where they are not samples of the program's inputs."""
     if len(program.calibration) != len(program.inputs):
@@ -138,3 +112,29 @@ def _check(program: Program) -> int:
     if counts == {0}:
         raise ProgramError("calibration holds no samples", hint="give at least one, or none at all")
     return counts.pop()
+
+
+class _Units:
+    """Size, mean and spread of each unit of one value."""
+
+    def __init__(self, node: Node) -> None:
+        assert isinstance(node.type, TensorType)
+        rank = len(node.type.shape)
+        # Over samples, and over the places of a channel.
+        self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
+        self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))
+        self.count = 0
+        self.largest: Array = np.zeros(())
+        self.total: Array = np.zeros(())
+        self.squares: Array = np.zeros(())
+
+    def add(self, value: Array) -> None:
+        self.count += math.prod(value.shape[axis] for axis in self.axes)
+        self.largest = np.maximum(self.largest, np.abs(value).max(axis=self.axes))
+        self.total = self.total + value.sum(axis=self.axes)
+        self.squares = self.squares + np.square(value).sum(axis=self.axes)
+
+    def reach(self) -> Array:
+        mean = self.total / self.count
+        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
+        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))

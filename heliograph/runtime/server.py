@@ -8,6 +8,7 @@ from typing import Any
 
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.memory import BASE_BYTES, memory_bytes
+from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute
 from heliograph.ir import Node
@@ -50,6 +51,7 @@ class Server:
         keys.check_names(key_names(amounts, bool(metadata["relinearization_key"])))
         if not is_tag(keys.client):
             raise WireError("the evaluation keys carry no usable name of a client")
+        check_transforms(artifact.program, artifact.ring)
         if check_memory:
             require_memory(self._needed_bytes(artifact, keys), f"the server of {artifact.name!r}")
         self.artifact = artifact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,25 +20,25 @@ DEFAULT_CACHE_BYTES = 1 << 30
 
 
 class PlaintextCache:
-    """Encoded plaintexts, the ones used longest ago dropped when a byte bound is reached."""
+    """Encoded plaintexts, kept until a byte bound is reached.
+
+    What is there stays: a program reads its plaintexts in the same order on every run, and dropping the one used longest
+    ago would drop each just before it is needed.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._entries: OrderedDict[object, tuple[Any, int]] = OrderedDict()
+        self._entries: dict[object, Any] = {}
 
     def get(self, key: object, make: Callable[[], Any], size: int) -> Any:
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-            return entry[0]
-        value = make()
-        if size <= self.max_bytes:
-            self._entries[key] = (value, size)
-            self.bytes += size
-            while self.bytes > self.max_bytes:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self.bytes -= dropped
+        """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
+        value = self._entries.get(key)
+        if value is None:
+            value = make()
+            if self.bytes + size <= self.max_bytes:
+                self._entries[key] = value
+                self.bytes += size
         return value
 
     def clear(self) -> None:
@@ -59,9 +59,9 @@ class OpenFHEEvaluator:
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
         self._order = 2 * self.ring.ring_dim
         self._index = {node: i for i, node in enumerate(program.nodes)}
-        # Rotations of one value share its decomposition: how many are still to come, and the digits while they last.
+        # Rotations of one value share its decomposition: how many are still to come, and of which ciphertext.
         self._rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
-        self._digits: dict[int, tuple[Any, int]] = {}
+        self._digits: dict[int, tuple[Any, Any, int]] = {}
 
     def describe(self, value: Any) -> tuple[int, int]:
         return self.ring.levels - value.GetLevel(), value.NumberCiphertextElements()
@@ -195,11 +195,12 @@ class OpenFHEEvaluator:
         if self._rotations[source] < 2:
             return self._rotate(x, amount, level)
         key = self._index[source]
-        digits, left = self._digits.pop(key, (None, self._rotations[source]))
-        if digits is None:
-            digits = self._decompose(x, level)
+        of, digits, left = self._digits.pop(key, (None, None, self._rotations[source]))
+        # An evaluation that was broken off leaves digits of its own ciphertext behind.
+        if of is not x:
+            digits, left = self._decompose(x, level), self._rotations[source]
         if left > 1:
-            self._digits[key] = (digits, left - 1)
+            self._digits[key] = (x, digits, left - 1)
         return self._rotate(x, amount, level, digits)
 
     def _transform(self, node: Node, x: Any) -> Any:

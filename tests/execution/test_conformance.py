@@ -1,0 +1,270 @@
+"""What every backend must do: values, levels, parts, scales, refusals and counted calls of each op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.backends import BACKENDS, Session, openfhe, run, simulator
+from helpers.random_programs import random_inputs
+
+from heliograph.compiler.driver import compile
+from heliograph.compiler.options import Options
+from heliograph.errors import HeliographError, ProgramError, RangeError
+from heliograph.execution.backend import execute
+from heliograph.interpret import interpret, run_nodes
+from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
+from heliograph.ir.layout import Layout
+from heliograph.passes.schedule import Schedule
+from heliograph.target import Ring
+
+RING = Ring(10, 60, 45, 4, 2, None)
+SLOTS = RING.slots
+Body = Callable[[Builder, Node, Node], "Node | list[Node]"]
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Callable[..., Session]:
+    return BACKENDS[request.param]
+
+
+def program_of(body: Body, level: int = RING.levels, log_scale: float = 45.0, keys: tuple[int, ...] = ()) -> Program:
+    """An executable program on two full vectors at a level and scale."""
+    builder = Builder("ops", Stage.MANAGED)
+    builder.set_chain(RING.log_primes)
+    layout = Layout((SLOTS,), SLOTS, SLOTS).to_json()
+    nodes = [builder.input(name, slots=SLOTS, chunk=0, level=level, log_scale=log_scale) for name in "xy"]
+    made = body(builder, *nodes)
+    outputs = made if isinstance(made, list) else [made]
+    builder.metadata.update(
+        ring=RING.to_json(),
+        rotation_keys=sorted(keys),
+        rotation_paths={},
+        relinearization_key=True,
+        inputs=[{"name": name, "shape": [SLOTS], "layout": layout} for name in "xy"],
+        outputs=[{"name": f"y{i}", "shape": [SLOTS], "layout": layout} for i in range(len(outputs))],
+    )
+    return Schedule().run(builder.finish(outputs))
+
+
+def samples() -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    return [random.uniform(-1, 1, size=SLOTS) for _ in range(2)]
+
+
+def matrix(builder: Builder, rows: int = 8, cols: int = 16) -> Any:
+    random = np.random.default_rng(5)
+    dense = random.normal(size=(rows, cols)) * (random.random((rows, cols)) < 0.4)
+    return builder.constant(SparseMatrix.of(dense), "m")
+
+
+def vector(builder: Builder) -> Any:
+    return builder.constant(np.random.default_rng(6).uniform(-1, 1, size=64), "v")
+
+
+def transform(builder: Builder, x: Node, name: Any = None) -> Node:
+    # Offsets of an (8, 16) map are 0..7.
+    return builder.op(
+        "linear_transform",
+        (x,),
+        matrix=name or matrix(builder),
+        in_period=16,
+        in_shift=0,
+        out_period=8,
+        baby_steps=(0, 1, 2, 3),
+        giant_steps=(0, 4),
+        plain_log_scale=44.0,
+    )
+
+
+TRANSFORM_KEYS = (1, 2, 3, 4)
+OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
+    "add_ct": (lambda b, x, y: b.op("add_ct", (x, y)), ()),
+    "sub_ct": (lambda b, x, y: b.op("sub_ct", (x, y)), ()),
+    "add_of_three_parts": (lambda b, x, y: b.op("add_ct", (b.op("mul_ct", (x, y)), b.op("mul_ct", (x, x)))), ()),
+    "mul_ct": (lambda b, x, y: b.op("mul_ct", (x, y)), ()),
+    "mul_relinearized": (lambda b, x, y: b.op("relinearize", (b.op("mul_ct", (x, y)),)), ()),
+    "rescale": (lambda b, x, y: b.op("rescale", (b.op("relinearize", (b.op("mul_ct", (x, y)),)),)), ()),
+    "rescale_three_parts": (lambda b, x, y: b.op("rescale", (b.op("mul_ct", (x, y)),)), ()),
+    "rotate": (lambda b, x, y: b.op("rotate", (x,), amount=5), (5,)),
+    "rotate_right": (lambda b, x, y: b.op("rotate", (x,), amount=SLOTS - 3), (SLOTS - 3,)),
+    "rotations_of_one_value": (
+        lambda b, x, y: b.op("add_ct", (b.op("rotate", (x,), amount=5), b.op("rotate", (x,), amount=7))),
+        (5, 7),
+    ),
+    "mul_plain": (lambda b, x, y: b.op("mul_plain", (x,), value=vector(b), plain_log_scale=43.5), ()),
+    "add_plain": (lambda b, x, y: b.op("add_plain", (x,), value=vector(b)), ()),
+    "add_plain_to_product": (lambda b, x, y: b.op("add_plain", (b.op("mul_ct", (x, y)),), value=vector(b)), ()),
+    "add_scalar": (lambda b, x, y: b.op("add_scalar", (x,), value=-0.375), ()),
+    "add_scalar_to_product": (lambda b, x, y: b.op("add_scalar", (b.op("mul_ct", (x, y)),), value=0.3), ()),
+    "mul_int": (lambda b, x, y: b.op("mul_int", (x,), factor=2), ()),
+    "mul_int_negative": (lambda b, x, y: b.op("mul_int", (x,), factor=-11), ()),
+    "mul_int_one": (lambda b, x, y: b.op("mul_int", (x,), factor=1), ()),
+    "negate": (lambda b, x, y: b.op("negate", (x,)), ()),
+    "lincomb": (
+        lambda b, x, y: b.op("lincomb", (x, y), weights=(0.7, -1.3), constant=0.25, plain_log_scales=(44.0, 44.0)),
+        (),
+    ),
+    "lincomb_of_zero": (
+        lambda b, x, y: b.op("lincomb", (x,), weights=(0.0,), constant=0.5, plain_log_scales=(45.0,)),
+        (),
+    ),
+    "linear_transform": (lambda b, x, y: transform(b, x), TRANSFORM_KEYS),
+    "zero_transform": (
+        lambda b, x, y: transform(b, x, b.constant(SparseMatrix.of(np.zeros((8, 16))), "zero")),
+        TRANSFORM_KEYS,
+    ),
+    "level_drop": (lambda b, x, y: b.op("level_drop", (x,), levels=1), ()),
+    "output_is_input": (lambda b, x, y: [x, b.op("add_ct", (x, y))], ()),
+}
+
+
+@pytest.mark.parametrize("level", [RING.levels, 2])
+@pytest.mark.parametrize("log_scale", [45.0, 44.25])
+@pytest.mark.parametrize("name", OPS_UNDER_TEST)
+def test_value_level_and_parts(backend: Callable[..., Session], name: str, level: int, log_scale: float) -> None:
+    body, keys = OPS_UNDER_TEST[name]
+    program = program_of(body, level, log_scale, keys)
+    session = backend(program)
+    seen: dict[Node, tuple[int, int]] = {}
+    values = samples()
+    outputs, _ = run(
+        program, values, session, lambda node, value: seen.update({node: session.evaluator.describe(value)})
+    )
+    for node in program.nodes:
+        assert isinstance(node.type, CipherType)
+        assert seen[node] == (node.type.level, node.type.parts)
+    expected = run_nodes(program, {node: v[np.newaxis] for node, v in zip(program.inputs, values, strict=True)})
+    for output, wanted in zip(outputs, expected, strict=True):
+        # A scale that is tracked wrongly shows as a factor: 2**-20 is far below the distance of any prime to 2**45.
+        np.testing.assert_allclose(output, np.broadcast_to(wanted[0], SLOTS), atol=2e-8, rtol=0)
+
+
+@pytest.mark.parametrize("name", OPS_UNDER_TEST)
+def test_backends_count_the_same_calls(name: str) -> None:
+    body, keys = OPS_UNDER_TEST[name]
+    program = program_of(body, keys=keys)
+    counts = [run(program, samples(), make(program))[1] for make in (simulator, openfhe)]
+    assert counts[0] == counts[1]
+
+
+def test_missing_rotation_key_is_refused(backend: Callable[..., Session]) -> None:
+    program = program_of(lambda b, x, y: b.op("rotate", (x,), amount=5), keys=(5,))
+    without = replace(program, metadata={**program.metadata, "rotation_keys": []})
+    with pytest.raises((HeliographError, RuntimeError)):
+        run(without, samples(), backend(without))
+
+
+def test_missing_level_is_refused(backend: Callable[..., Session]) -> None:
+    program = program_of(lambda b, x, y: b.op("rescale", (x,)), level=1)
+    session = backend(program)
+    node = next(node for node in program.nodes if node.op == "rescale")
+    last = session.encrypt(samples()[0], 0, 45.0)
+    with pytest.raises((HeliographError, RuntimeError)):
+        session.evaluator.evaluate(node, [last])
+
+
+def test_input_of_another_level_is_refused(backend: Callable[..., Session]) -> None:
+    program = program_of(lambda b, x, y: b.op("add_ct", (x, y)))
+    session = backend(program)
+    with pytest.raises(ProgramError, match="planned were"):
+        execute(program, session.evaluator, {node: session.encrypt(samples()[0], 2, 45.0) for node in program.inputs})
+
+
+@pytest.mark.parametrize("log_factor", [20, 24, 30])
+def test_overflow_is_refused(backend: Callable[..., Session], log_factor: int) -> None:
+    """A value beyond its modulus raises: at the node in the simulator, at decryption in OpenFHE."""
+    program = program_of(lambda b, x, y: b.op("mul_int", (x,), factor=1 << log_factor), level=0)
+    values = [np.random.default_rng(0).normal(size=SLOTS) for _ in range(2)]
+    with pytest.raises(RangeError):
+        run(program, values, backend(program))
+
+
+def test_only_executable_programs_execute(backend: Callable[..., Session]) -> None:
+    program = program_of(lambda b, x, y: b.op("add_ct", (x, y)))
+    with pytest.raises(ProgramError, match="compile it first"):
+        execute(replace(program, stage=Stage.MANAGED), backend(program).evaluator, {})
+
+
+def test_a_broken_evaluation_leaves_nothing_behind(backend: Callable[..., Session]) -> None:
+    """Rotations of one value share a decomposition; the next run does not take that of a run that was broken off."""
+    program = program_of(OPS_UNDER_TEST["rotations_of_one_value"][0], keys=(5, 7))
+    session = backend(program)
+
+    def stop(node: Node, value: Any) -> None:
+        if node.op == "rotate":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(program, samples(), session, stop)
+    values = [-v for v in samples()]
+    outputs, _ = run(program, values, session)
+    np.testing.assert_allclose(outputs[0], np.roll(values[0], -5) + np.roll(values[0], -7), atol=1e-7)
+
+
+def test_values_are_freed_at_last_use(backend: Callable[..., Session]) -> None:
+    """A program whose table of last uses frees a value too early fails instead of giving another answer."""
+    program = program_of(lambda b, x, y: b.op("add_ct", (b.op("add_ct", (x, y)), x)))
+    table = [list(freed) for freed in program.metadata["last_uses"]]
+    table[2] = sorted({*table[2], 0})
+    broken = replace(program, metadata={**program.metadata, "last_uses": table})
+    with pytest.raises(Exception, match=r"None|incompatible"):
+        run(broken, samples(), backend(broken))
+
+
+# ------------------------------------------------------------------------------------------ whole programs
+
+
+def network(kind: str) -> Program:
+    random = np.random.default_rng(1)
+    builder = Builder(kind, Stage.TENSOR)
+    if kind == "mlp":
+        x = builder.input("x", shape=(40,), low=-1.0, high=1.0)
+        h = builder.op("linear", (x,), weight=builder.constant(random.normal(size=(24, 40)) / 6, "w1"))
+        h = builder.op("gelu", (h,), degree=7)
+        return builder.finish(
+            [builder.op("linear", (h,), weight=builder.constant(random.normal(size=(5, 24)) / 5, "w2"))]
+        )
+    if kind == "cnn":
+        x = builder.input("x", shape=(2, 8, 8), low=0.0, high=1.0)
+        w = builder.constant(random.normal(size=(4, 2, 3, 3)) / 4, "w")
+        h = builder.op("conv", (x,), weight=w, stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=1)
+        h = builder.op("silu", (h,), degree=5)
+        h = builder.op("reshape", (h,), shape=(64,))
+        return builder.finish(
+            [builder.op("linear", (h,), weight=builder.constant(random.normal(size=(6, 64)) / 8, "f"))]
+        )
+    if kind == "products":
+        x = builder.input("x", shape=(64,), low=-1.0, high=1.0)
+        y = builder.input("y", shape=(64,), low=-1.0, high=1.0)
+        p = builder.op("mul", (x, y))
+        q = builder.op("power", (x,), exponent=3)
+        return builder.finish([builder.op("add", (p, q)), builder.op("sub", (builder.op("mul", (p, p)), y))])
+    assert kind == "deep"
+    x = builder.input("x", shape=(16,), low=-1.0, high=1.0)
+    h = x
+    for i in range(2):
+        w = builder.constant(random.normal(size=(16, 16)) / 4, f"w{i}")
+        h = builder.op("add", (h, builder.op("tanh", (builder.op("linear", (h,), weight=w),), degree=15)))
+    return builder.finish([h])
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "products", "deep"])
+def test_predicted_error_is_within_three_bits(kind: str) -> None:
+    source = network(kind)
+    program = compile(source, Options(security_bits=None, log_ring=11, scale_bits=40)).program
+    errors: dict[str, list[np.ndarray]] = {"simulator": [], "openfhe": []}
+    session = openfhe(program)
+    for seed in range(6):
+        values = random_inputs(source, seed)
+        exact = interpret(program, *values)
+        exact = exact if isinstance(exact, tuple) else (exact,)
+        for name, used in (("simulator", simulator(program, seed)), ("openfhe", session)):
+            outputs, _ = run(program, values, used)
+            errors[name].append(np.concatenate([(a - b).ravel() for a, b in zip(outputs, exact, strict=True)]))
+    for statistic in (lambda e: np.sqrt(np.mean(np.square(e))), lambda e: np.max(np.abs(e))):
+        bits = np.log2(statistic(errors["simulator"]) / statistic(errors["openfhe"]))
+        assert abs(bits) <= 3, f"{kind}: predicted error is off by {bits:.1f} bits"
