@@ -89,7 +89,5 @@ def artifact(
     precision_bits: float = 10.0,
 ) -> Any:
     degrees = {} if sigmoid is None else {"sigmoid": sigmoid}
-    options = hg.Options(
-        degree=degree, degrees=degrees, security_bits=None, log_ring=11, precision_bits=precision_bits
-    )
+    options = hg.Options(degree=degree, degrees=degrees, security_bits=None, log_ring=11, precision_bits=precision_bits)
     return hg.compile(program(kind, shape, calibrated), options)

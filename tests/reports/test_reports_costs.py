@@ -87,7 +87,18 @@ def test_an_interrupted_save_leaves_the_old_table(cache, monkeypatch):
 
 def test_the_fit_recovers_a_known_table():
     rings = [Ring(12, 45, 35, 3, 2, None), Ring(14, 50, 40, 7, 4, None), Ring(15, 50, 40, 9, 3, None)]
-    names = ["rotate", "rotate_hoisted", "decompose", "relinearize", "rescale", "mul", "mul_plain", "add", "encode", "key"]
+    names = [
+        "rotate",
+        "rotate_hoisted",
+        "decompose",
+        "relinearize",
+        "rescale",
+        "mul",
+        "mul_plain",
+        "add",
+        "encode",
+        "key",
+    ]
     samples = []
     for ring in rings:
         for level in (1, 2, ring.levels):
@@ -119,5 +130,3 @@ def test_a_machine_is_measured(tmp_path):
     assert 0.5 < fitted / total < 2.0
     assert "primitives measured" in str(found)
     assert load_costs(save_costs(found.costs, tmp_path / "costs.json")) == found.costs
-
-

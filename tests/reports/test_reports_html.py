@@ -88,7 +88,9 @@ def hostile():
     """An artifact whose names would be script and markup if they were not escaped."""
     made = artifact()
     values = dict(made.report.values)
-    values["ranges"] = [{**entry, "layer": HOSTILE, "location": HOSTILE, "source": HOSTILE} for entry in values["ranges"]]
+    values["ranges"] = [
+        {**entry, "layer": HOSTILE, "location": HOSTILE, "source": HOSTILE} for entry in values["ranges"]
+    ]
     values["predicted_ms_by_layer"] = {HOSTILE: 3.0}
     values["assumed"] = [HOSTILE]
     values["costs"] = HOSTILE
@@ -151,9 +153,7 @@ def test_a_browser_renders_the_page_and_logs_nothing(chromium, tmp_path):
 
 def test_the_console_would_show_an_error(chromium, tmp_path):
     """The check above can fail: a broken page is noticed."""
-    dom, console = browse(
-        chromium, tmp_path, page().replace('"use strict";', '"use strict"; nowhere();'), "--dump-dom"
-    )
+    dom, console = browse(chromium, tmp_path, page().replace('"use strict";', '"use strict"; nowhere();'), "--dump-dom")
     assert "nowhere is not defined" in console
     assert 'data-ready="yes"' not in dom
 

@@ -98,7 +98,13 @@ def _public_keys(made):
 
 
 def test_figures_in_words():
-    assert [bytes_text(n) for n in (0, 999, 1000, 2_500_000, 7.2e12)] == ["0 B", "999 B", "1.0 kB", "2.5 MB", "7200.0 GB"]
+    assert [bytes_text(n) for n in (0, 999, 1000, 2_500_000, 7.2e12)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "2.5 MB",
+        "7200.0 GB",
+    ]
     assert [seconds_text(s) for s in (0.0004, 0.3, 4.0, 75)] == ["0.4 ms", "300 ms", "4.00 s", "75 s"]
     assert [error_text(e) for e in (0.0, 0.25)] == ["0", "0.25 (2.0 bits)"]
 
@@ -185,7 +191,9 @@ def test_what_a_pass_did_before_and_after(golden):
 
 def test_the_numbers_of_an_explanation_are_those_of_the_artifact():
     recorder, made = recorded(), artifact()
-    numbers = {i.what.split(",")[0]: i for step, _ in recorder.steps for i in recorder.explain(program(), step).improved}
+    numbers = {
+        i.what.split(",")[0]: i for step, _ in recorder.steps for i in recorder.explain(program(), step).improved
+    }
     assert numbers["rotation keys"].after == made.report.values["rotation_keys"]
     assert numbers["products of ciphertexts"].after == made.report.values["ciphertext_products"]
     assert numbers["relinearizations"].after == made.report.values["operations_by_kind"]["relinearize"]
