@@ -266,8 +266,7 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         "simulated with OpenFHE's noise on two of them; neither is a bound."
     )
     lines.append(
-        f"Times: costs {values['costs']}, a quiet machine, plaintexts encoded before (the first run encodes them); "
-        "the compiling of the model itself in Python is not part of an evaluation."
+        f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept."
     )
     lines.append(
         f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "

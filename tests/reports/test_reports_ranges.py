@@ -219,7 +219,7 @@ def test_shared_results_are_flooded_at_the_stated_cost():
     with hg.Server(made, client.evaluation_keys()) as server:
         encrypted = server.run(client.encrypt(samples()[0]))
         kept = client.decrypt(encrypted)
-        std = outputs.flooding_std(client.public.predicted)
+        std = outputs.flooding_std(client.public.predicted["scheme_error"])
         assert std == pytest.approx(client.public.predicted["scheme_error"] * 2.0 ** outputs.sharing_cost_bits())
         shared = np.stack([client.decrypt(encrypted, share=True) for _ in range(200)])
     noise = shared - kept
