@@ -218,7 +218,8 @@ class CostTable:
 
     `ntt_ns` prices one butterfly layer of one coefficient, `mul_ns` one modular product of one coefficient, `conv_ns` one
     product of a base conversion, `add_ns` one sum, `encode_ns` one layer of the encoder's complex transform; `call_us` is
-    the overhead of a call and `switch_us` that of each half of a key switch. Fitted to medians on `machine`.
+    the overhead of a call and `switch_us` that of each half of a key switch; `sample_ns` prices one random coefficient of
+    a key. Fitted to medians on `machine`.
     """
 
     machine: str
@@ -229,6 +230,7 @@ class CostTable:
     encode_ns: float
     call_us: float
     switch_us: float
+    sample_ns: float = 30.0
 
     def _ms(self, ring: Ring, ntts: float, muls: float, convs: float) -> float:
         n = ring.ring_dim
@@ -275,6 +277,21 @@ class CostTable:
     def encode_ms(self, ring: Ring, level: int) -> float:
         """Encoding one vector of all slots at a level: a complex transform and one transform per prime."""
         return self._ms(ring, level + 1, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
+
+    def key_ms(self, ring: Ring) -> float:
+        """Making one evaluation key: an encryption of zero for each digit, over all primes."""
+        parts = ring.digits * (ring.towers + ring.special)
+        return parts * ring.ring_dim * (ring.log_ring * self.ntt_ns + self.sample_ns) * 1e-6
+
+    def encrypt_ms(self, ring: Ring, level: int) -> float:
+        """Encoding and encrypting one vector under the secret key."""
+        towers = level + 1
+        fresh = towers * ring.ring_dim * (ring.log_ring * self.ntt_ns + self.sample_ns) * 1e-6
+        return self.encode_ms(ring, level) + fresh
+
+    def decrypt_ms(self, ring: Ring) -> float:
+        """Decrypting and decoding one ciphertext at level 0."""
+        return self._ms(ring, 1, 2, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
 # Two cores of an AMD EPYC virtual machine, OpenFHE 1.6.1 from its wheel, two OpenMP threads.

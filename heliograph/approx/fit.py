@@ -57,6 +57,13 @@ def _points(count: int) -> npt.NDArray[np.float64]:
     return np.asarray(np.cos(np.linspace(math.pi, 0.0, count)))
 
 
+def _with_zero(t: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
+    """The points with that of x = 0 among them: there activations have their kinks, and errors their peaks."""
+    if not low < 0 < high:
+        return t
+    return np.asarray(np.unique(np.append(t, -(high + low) / (high - low))))
+
+
 def interpolate(function: Function, low: float, high: float, degree: int) -> npt.NDArray[np.float64]:
     """Chebyshev coefficients of the interpolant at the Chebyshev points of the first kind."""
     half, middle = (high - low) / 2, (high + low) / 2
@@ -72,8 +79,8 @@ def minimax(function: Function, low: float, high: float, degree: int) -> npt.NDA
     """
     import scipy.optimize
 
-    count = max(1000, 40 * degree)
-    t = _points(count)
+    t = _with_zero(_points(max(1000, 40 * degree)), low, high)
+    count = t.size
     target = function((high + low) / 2 + (high - low) / 2 * t)
     basis = np.polynomial.chebyshev.chebvander(t, degree)
     start = interpolate(function, low, high, degree)
@@ -142,7 +149,7 @@ def fit(
         coefficients = interpolate(function, low, high, degree)
     else:
         raise ProgramError(f"there is no method {method!r}", hint="one of " + ", ".join(METHODS))
-    t = _points(_DENSE)
+    t = _with_zero(_points(_DENSE), low, high)
     x = (high + low) / 2 + (high - low) / 2 * t
     exact = function(x)
     if not np.isfinite(exact).all():

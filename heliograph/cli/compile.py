@@ -116,6 +116,9 @@ def _input_names(module: Any, count: int) -> list[str]:
 @click.option("--precision-bits", type=float, default=None, help="Precision that encryption must leave.")
 @click.option("--insecure", is_flag=True, help="No security at all: for tests.")
 @click.option("--dump-ir", default=None, metavar="DIR", help="Write the program after each pass into this folder.")
+@click.option(
+    "--explain", default=None, metavar="PASS", help="Say what this pass did: before, after, what it improved."
+)
 @output_options
 def compile_command(
     target: str,
@@ -132,12 +135,15 @@ def compile_command(
     precision_bits: float | None,
     insecure: bool,
     dump_ir: str | None,
+    explain: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Compile the PyTorch module NAME of FILE.py (a module, or a function that returns one) and print the bill."""
     import heliograph as hg
+    from heliograph.compiler.explain import Recorder
 
+    recorder = Recorder()
     chosen: dict[str, Any] = {
         "security_bits": None if insecure else 128,
         "degree": degree,
@@ -163,7 +169,7 @@ def compile_command(
             calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
         )
         progress("compiling", 0, 0)
-        artifact = hg.compile(program, options)
+        artifact = hg.compile(program, options, watch=recorder if explain else None)
     path = output or f"{target.rpartition(':')[2]}.helio"
     artifact.save(path)
     if public is not None:
@@ -175,7 +181,12 @@ def compile_command(
         "compile_s": artifact.compile_s,
     }
     remark(f"wrote {path}", quiet)
-    emit(str(artifact.report), values, as_json=as_json, quiet=quiet)
+    text = str(artifact.report)
+    if explain is not None:
+        explanation = recorder.explain(program, explain)
+        values["explain"] = explanation.to_dict()
+        text = str(explanation)
+    emit(text, values, as_json=as_json, quiet=quiet)
 
 
 def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from heliograph.cli.output import emit, output_options
+from heliograph.cli.output import emit, output_options, progress_bar, remark
 
 _GB = 1e9
 # OpenFHE's wheels are built against these versions of the C library.
@@ -97,11 +97,37 @@ def _threads(policy: str | None) -> Check:
     )
 
 
+def _costs() -> Check:
+    from heliograph.compiler.costs import default_costs
+    from heliograph.errors import HeliographError
+    from heliograph.target import BUILT_IN
+
+    try:
+        costs = default_costs()
+    except HeliographError as error:
+        return Check("costs", "warning", error.what, error.hint)
+    if costs == BUILT_IN:
+        return Check("costs", "ok", "built in; `heliograph doctor --calibrate` measures this machine")
+    return Check("costs", "ok", costs.machine)
+
+
 @click.command("doctor")
+@click.option("--calibrate", is_flag=True, help="Measure this machine (under a minute); compiling uses the result.")
 @output_options
-def doctor_command(as_json: bool, quiet: bool) -> None:
+def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
     """Say what of Python, OpenFHE, torch, cores and memory is in order; exit code 1 where something needed is missing."""
-    checks = [_python(), _openfhe(), _torch(), _cores(), _memory(), _threads(os.environ.get("OMP_WAIT_POLICY"))]
+    if calibrate:
+        _calibrate(as_json, quiet)
+        return
+    checks = [
+        _python(),
+        _openfhe(),
+        _torch(),
+        _cores(),
+        _memory(),
+        _threads(os.environ.get("OMP_WAIT_POLICY")),
+        _costs(),
+    ]
     good = all(check.status != "missing" for check in checks)
     width = max(len(check.name) for check in checks)
     lines = []
@@ -112,3 +138,12 @@ def doctor_command(as_json: bool, quiet: bool) -> None:
     emit("\n".join(lines), {"ok": good, "checks": [asdict(c) for c in checks]}, as_json=as_json, quiet=quiet)
     if not good:
         sys.exit(1)
+
+
+def _calibrate(as_json: bool, quiet: bool) -> None:
+    from heliograph.runtime.calibrate import calibrate_and_save
+
+    with progress_bar(quiet) as progress:
+        result, path = calibrate_and_save(lambda done, total: progress("measuring", done, total))
+    remark(f"wrote {path}; compiling uses it from now on (HELIOGRAPH_COSTS=built-in leaves it out)", quiet)
+    emit(str(result), {**result.to_dict(), "path": path}, as_json=as_json, quiet=quiet)

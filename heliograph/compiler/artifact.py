@@ -34,7 +34,10 @@ VERSION = 2
 MAX_ARTIFACT_BYTES = 4 * 1024**3
 MAX_TEXT_BYTES = 64 * 1024**2
 MAX_PUBLIC_BYTES = 64 * 1024**2
-_PREDICTED = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes")
+_PREDICTED = (
+    "predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes", "scheme_error",
+    "output_magnitude",
+)  # fmt: skip
 _PUBLIC_FIELDS = {
     "name", "fingerprint", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "predicted"
 }  # fmt: skip
@@ -175,7 +178,9 @@ class Artifact:
             count = Layout.from_json(spec["layout"]).ciphertexts
             nodes = list(self.program.outputs[position : position + count])
             position += count
-            outputs.append({**spec, "log_scales": [node.type.log_scale for node in nodes]})  # type: ignore[union-attr]
+            possible = metadata.get("output_ranges", {}).get(spec["name"], {})
+            log_scales = [node.type.log_scale for node in nodes]  # type: ignore[union-attr]
+            outputs.append({**spec, **possible, "log_scales": log_scales})
         values = self.report.values
         return PublicArtifact(
             self.program.name,
@@ -264,7 +269,10 @@ def _artifact(container: Container) -> Artifact:
     if not set(f["stages"]) <= {stage.value for stage in Stage}:
         raise refuse("its list of stages is malformed")
     stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in f["stages"]}
-    return Artifact(program, Report(f["report"]), stages)
+    report = Report(f["report"])
+    # A report that cannot be printed is refused here, not where someone looks at it.
+    str(report)
+    return Artifact(program, report, stages)
 
 
 def _sparse(container: Container, key: str, shape: Any) -> SparseMatrix:

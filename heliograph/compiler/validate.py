@@ -147,6 +147,8 @@ def check_interface(specs: object, ring: Ring, direction: str) -> None:
         bounds = [real(spec[key], f"the range of {what}") for key in ("low", "high") if spec.get(key) is not None]
         if len(bounds) == 2 and bounds[0] > bounds[1]:
             raise refuse(f"the range of {what} is empty")
+        if spec.get("range_source") not in (None, "proved", "observed"):
+            raise refuse(f"the range of {what} has an unknown source")
         for key, highest in (("levels", ring.levels), ("log_scales", None)):
             values = spec.get(key)
             if values is None:
@@ -194,6 +196,7 @@ def check_program(program: Program) -> Ring:
     _check_paths(metadata.get("rotation_paths"), ring)
     _check_last_uses(metadata.get("last_uses"), program)
     _check_inputs(program, metadata)
+    _check_ranges(program, metadata, ring)
     for node in program.nodes:
         _check_node(node, program, ring)
     for node in program.outputs:
@@ -249,6 +252,28 @@ def _check_inputs(program: Program, metadata: Mapping[str, Any]) -> None:
         assert isinstance(node.type, CipherType)
         if (node.attrs.get("level"), node.attrs.get("log_scale")) != (node.type.level, node.type.log_scale):
             raise refuse("an input has another level or scale than its node says")
+
+
+def _check_ranges(program: Program, metadata: Mapping[str, Any], ring: Ring) -> None:
+    """The table of polynomials' intervals, and the layouts of their inputs."""
+    ranges, layouts = metadata.get("ranges", []), metadata.get("range_layouts", {})
+    if not isinstance(ranges, Sequence) or isinstance(ranges, str) or not isinstance(layouts, Mapping):
+        raise refuse("the ranges of its polynomials are malformed")
+    for entry in ranges:
+        if not isinstance(entry, Mapping):
+            raise refuse("the range of a polynomial is malformed")
+        for key in ("layer", "location", "function", "source"):
+            if not isinstance(entry.get(key), str) or len(entry[key]) > 4096:
+                raise refuse(f"the {key} of a polynomial's range is malformed")
+        for key in ("low", "high"):
+            real(entry.get(key), f"the {key} end of a polynomial's range")
+    for node in program.nodes:
+        if "range" in node.attrs:
+            entry = whole(node.attrs["range"], "the range of a polynomial", 0, len(ranges) - 1)
+            check_layout(layouts.get(str(entry)), ring.slots, "a polynomial's input")
+    for name, possible in metadata.get("output_ranges", {}).items():
+        if set(possible) != {"low", "high", "range_source"}:
+            raise refuse(f"the range of output {_short(name)} is malformed")
 
 
 def _check_node(node: Node, program: Program, ring: Ring) -> None:

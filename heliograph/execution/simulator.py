@@ -69,7 +69,7 @@ class Simulator:
             if noise.decryption_fails(self.ring, ciphertext.log_scale, imaginary):
                 raise RangeError(
                     "the result could not be decrypted: its error is larger than its message",
-                    hint="simulate with check_ranges=True to see which layer overflows",
+                    hint="compile with a larger scale_bits or precision_bits",
                 )
             std = noise.decryption_std(self.ring, imaginary) * 2.0**-ciphertext.log_scale
             slots = slots + self._random.normal(size=slots.shape) * std

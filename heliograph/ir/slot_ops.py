@@ -267,10 +267,10 @@ define(
         "lincomb",
         SLOTS,
         (1, None),
-        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?"},
+        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?", "range": "int?"},
         _combination_type,
         _combination,
-        "Sum of weights times operands, plus a constant.",
+        "Sum of weights times operands, plus a constant. `range`: its first operand is the input of that polynomial.",
         depth=1,
     )
 )
@@ -315,10 +315,10 @@ define(
         "mul_ct",
         SLOTS,
         (2, 2),
-        {},
+        {"range": "int?"},
         _product_type,
         lambda values, a, context: values[0] * values[1],
-        "Slotwise product of two ciphertexts, not relinearized.",
+        "Slotwise product of two ciphertexts, not relinearized. `range`: its first operand is the input of that polynomial.",
         depth=1,
     )
 )

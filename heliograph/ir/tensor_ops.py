@@ -904,9 +904,9 @@ define(
         "poly",
         ARITHMETIC | {Stage.PACKED},
         (1, 1),
-        {"coefficients": "constant", "low": "float", "high": "float"},
+        {"coefficients": "constant", "low": "float", "high": "float", "range": "int?"},
         _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
-        "A polynomial on [low, high], by its Chebyshev coefficients there.",
+        "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges`.",
     )
 )

@@ -221,6 +221,7 @@ class _Packer:
                     number = self.group[operand]
                     chosen[number] = self._transform(node, operand, name, _plain(chosen[number]), out)[2]
         new: dict[Node, Node] = {}
+        intervals: dict[str, Any] = {}
         for node in program.nodes:
             layout = chosen[self.group[node]]
             if node.op == "constant":
@@ -237,7 +238,10 @@ class _Packer:
                     coefficients=node.attrs["coefficients"],
                     low=-1.0,
                     high=1.0,
+                    range=node.attrs.get("range"),
                 )
+                if "range" in node.attrs:
+                    intervals[str(node.attrs["range"])] = layout.to_json()
             elif node.op == "reshape":
                 new[node] = new[node.inputs[0]]
             elif node.op in ("add", "sub"):
@@ -247,6 +251,7 @@ class _Packer:
             else:
                 raise InternalError(f"pack does not know {node.op}")
         metadata = builder.metadata
+        metadata["range_layouts"] = intervals
         metadata["inputs"] = [
             {
                 "name": node.attrs["name"],

@@ -18,6 +18,7 @@ from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext
+from heliograph.runtime.outputs import check_output, flood
 
 
 class Client:
@@ -111,11 +112,12 @@ class Client:
                 live[f"{spec['name']}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
-    def decrypt(self, output: EncryptedOutput) -> Any:
+    def decrypt(self, output: EncryptedOutput, *, share: bool = False) -> Any:
         """The result: one array, or a tuple where the program has several outputs.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
-        their error depends on the key: do not pass them on to strangers.
+        their error depends on the key: do not pass them on to strangers. With `share=True` they are flooded with noise that
+        hides that error, at a cost of `runtime.outputs.sharing_cost_bits()` bits of precision (about 22).
         """
         if not isinstance(output, EncryptedOutput):
             raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")
@@ -125,14 +127,15 @@ class Client:
         tensors, number = [], 0
         for spec in self.public.outputs:
             layout = Layout.from_json(dict(spec["layout"]))
-            vectors = []
+            vectors, errors = [], []
             for log_scale in spec["log_scales"]:
-                vectors.append(self._cryptor.decrypt(self._output(output, number), log_scale))
+                vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
+                vectors.append(vector)
+                errors.append(error)
                 number += 1
             tensor = layout.unpack(vectors).reshape(spec["shape"])
-            if not np.isfinite(tensor).all():
-                raise RangeError(f"output {spec['name']!r} holds NaN or infinity: a value overflowed on the way")
-            tensors.append(tensor)
+            check_output(spec, tensor, max(errors), self.public.predicted)
+            tensors.append(flood(tensor, spec["name"], self.public.predicted) if share else tensor)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _output(self, output: EncryptedOutput, number: int) -> Any:

@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact
-from heliograph.compiler.planner import BASE_BYTES, memory_bytes
+from heliograph.compiler.memory import BASE_BYTES, memory_bytes
 from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute

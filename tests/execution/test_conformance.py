@@ -159,14 +159,12 @@ def test_missing_rotation_key_is_refused(backend: Callable[..., Session]) -> Non
 
 
 def test_missing_level_is_refused(backend: Callable[..., Session]) -> None:
-    program = program_of(lambda b, x, y: b.op("rescale", (b.op("mul_ct", (x, y)),)), level=1)
+    program = program_of(lambda b, x, y: b.op("rescale", (x,)), level=1)
     session = backend(program)
     node = next(node for node in program.nodes if node.op == "rescale")
-    source = next(node for node in program.nodes if node.op == "mul_ct")
-    # The same two nodes, on ciphertexts that are at the last level already.
+    last = session.encrypt(samples()[0], 0, 45.0)
     with pytest.raises((HeliographError, RuntimeError)):
-        low = [session.encrypt(v, 0, 45.0) for v in samples()]
-        session.evaluator.evaluate(node, [session.evaluator.evaluate(source, low)])
+        session.evaluator.evaluate(node, [last])
 
 
 def test_input_of_another_level_is_refused(backend: Callable[..., Session]) -> None:
@@ -213,7 +211,7 @@ def test_values_are_freed_at_last_use(backend: Callable[..., Session]) -> None:
     table = [list(freed) for freed in program.metadata["last_uses"]]
     table[2] = sorted({*table[2], 0})
     broken = replace(program, metadata={**program.metadata, "last_uses": table})
-    with pytest.raises(Exception, match="None|NoneType|incompatible|attribute"):
+    with pytest.raises(Exception, match=r"None|incompatible"):
         run(broken, samples(), backend(broken))
 
 

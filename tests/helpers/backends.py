@@ -34,16 +34,16 @@ def simulator(program: Program, seed: int = 0, noisy: bool = True) -> Session:
 def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
     """OpenFHE with the program's own rotation keys, less those in `without`; OpenFHE tells clients apart by key tag."""
     pytest.importorskip("openfhe")
+    from heliograph.runtime.openfhe import serial
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
-    from heliograph.runtime.openfhe.serial import install_keys
 
     ring = Ring(**program.metadata["ring"])
     cryptor = OpenFHECryptor(ring)
     amounts = [amount for amount in program.metadata["rotation_keys"] if amount not in without]
     rotation = {amount: cryptor.rotation_key(amount) for amount in amounts}
     relinearization = cryptor.relinearization_key() if program.metadata["relinearization_key"] else None
-    install_keys(ring, cryptor.tag, rotation, relinearization)
+    serial.install_keys(ring, cryptor.tag, rotation, relinearization)
     return Session(OpenFHEEvaluator(program), cryptor.encrypt, cryptor.decrypt)
 
 

@@ -58,7 +58,11 @@ class OpenFHECryptor:
         return self.context.Encrypt(self._secret, plaintext)
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
-        """The slots; a RangeError where the message is destroyed.
+        """The slots; a RangeError where the message is destroyed."""
+        return self.decrypt_with_error(ciphertext, log_scale)[0]
+
+    def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
+        """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed.
 
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
@@ -69,7 +73,7 @@ class OpenFHECryptor:
             raise RangeError(
                 "the result cannot be decrypted: its error is larger than its message",
                 why="a value left the range that it was planned for (" + str(error).splitlines()[-1][-120:] + ")",
-                hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
+                hint="run heliograph.simulate on this input: it names the layer that overflows",
             ) from None
         plaintext.SetLength(self.ring.slots)
         values = np.array(plaintext.GetRealPackedValueArray(), dtype=np.float64)
@@ -80,9 +84,9 @@ class OpenFHECryptor:
             raise RangeError(
                 f"the result is no number that was computed: {largest:.3g} does not fit the modulus",
                 why="a value left the range that it was planned for",
-                hint="simulate the artifact on this input with check_ranges=True to see which layer overflows",
+                hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
-        return values
+        return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""

@@ -1,0 +1,150 @@
+"""Layouts and diagonals: where elements stand, and that diagonals with rotations are the matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.errors import InternalError, ProgramError
+from heliograph.ir import SparseMatrix
+from heliograph.ir.diagonals import DiagonalMap, diagonal_map, make_diagonal_map, positions_in_slots, shift_for
+from heliograph.ir.layout import Layout
+from heliograph.passes.bsgs import pair_offsets, plan_steps
+from heliograph.target import BUILT_IN, Ring
+
+
+def apply_map(diagonals: DiagonalMap, vector: np.ndarray, out_period: int) -> np.ndarray:
+    """Diagonals, then the rotations that add up the slots of a row; checks that all copies agree."""
+    total = np.zeros(vector.size)
+    for offset in diagonals.offsets:
+        total += diagonals.diagonal(offset) * np.roll(vector, -offset)
+    run = diagonals.run
+    while run > out_period:
+        run //= 2
+        total = total + np.roll(total, -run)
+    np.testing.assert_allclose(total, np.tile(total[:out_period], vector.size // out_period), atol=1e-12)
+    return total[:out_period]
+
+
+@given(
+    log_slots=st.integers(2, 8),
+    log_in=st.integers(0, 8),
+    log_out=st.integers(0, 8),
+    density=st.floats(0, 1),
+    shifted=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_diagonals_are_the_matrix(
+    log_slots: int, log_in: int, log_out: int, density: float, shifted: bool, seed: int
+) -> None:
+    slots, in_period, out_period = 1 << log_slots, 1 << min(log_in, log_slots), 1 << min(log_out, log_slots)
+    random = np.random.default_rng(seed)
+    dense = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
+    shift = shift_for(slots, in_period, out_period) if shifted else 0
+    matrix = SparseMatrix.of(dense)
+    diagonals = make_diagonal_map(matrix, slots, in_period, out_period, shift)
+    x = random.normal(size=in_period)
+    got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift)], out_period)
+    np.testing.assert_allclose(got, dense @ x, atol=1e-12 * max(1, in_period))
+    # Each entry stands exactly once in a run.
+    assert diagonals.entries == matrix.data.size
+    cells = [
+        (k, int(p))
+        for i, k in enumerate(diagonals.offsets)
+        for p in diagonals.places[diagonals.starts[i] : diagonals.starts[i + 1]]
+    ]
+    assert len(set(cells)) == len(cells)
+    assert sorted(diagonals.values) == sorted(matrix.data)
+    limit = shift or min(in_period, out_period)
+    assert all(0 <= k < limit for k in diagonals.offsets)
+
+
+def test_shift_is_used_where_all_slots_can_work() -> None:
+    assert shift_for(512, 64, 64) == 8
+    assert shift_for(512, 512, 64) == 0  # nothing is repeated
+    assert shift_for(512, 16, 64) == 0  # more rows than columns
+    assert shift_for(8192, 4, 4) == 0  # fewer entries than slots
+
+
+def test_a_shift_that_does_not_cover_is_refused() -> None:
+    with pytest.raises(InternalError, match="does not cover"):
+        make_diagonal_map(SparseMatrix.of(np.ones((16, 16))), 64, 16, 16, 2)
+
+
+def test_maps_are_remembered_by_identity() -> None:
+    first, second = SparseMatrix.of(np.eye(4)), SparseMatrix.of(2 * np.eye(4))
+    assert diagonal_map(first, 8, 4, 4, 0) is diagonal_map(first, 8, 4, 4, 0)
+    np.testing.assert_array_equal(diagonal_map(second, 8, 4, 4, 0).diagonal(0), np.full(8, 2.0))
+
+
+@given(offsets=st.sets(st.integers(0, 511), min_size=1, max_size=80), level=st.integers(0, 5))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_steps_reach_every_diagonal_once(offsets: set[int], level: int) -> None:
+    ring = Ring(10, 60, 40, 5, 2, None)
+    steps = plan_steps(sorted(offsets), 512, ring, level, BUILT_IN)
+    groups = pair_offsets(sorted(offsets), steps.baby, steps.giant, 512)
+    served = [(g + b) % 512 for g, pairs in groups.items() for b, _ in pairs]
+    assert sorted(served) == sorted(offsets)
+    for g, pairs in groups.items():
+        assert all((g + b) % 512 == offset for b, offset in pairs)
+    assert steps.rotations <= len(offsets)
+
+
+def test_dense_maps_take_about_two_square_roots() -> None:
+    ring = Ring(10, 60, 40, 5, 2, None)
+    steps = plan_steps(range(256), 512, ring, 3, BUILT_IN)
+    assert steps.rotations <= 2 * 16 + 8
+
+
+@given(
+    channels=st.integers(1, 9),
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 5),
+    log_gap=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_gap_layouts(channels: int, rows: int, columns: int, log_gap: int, seed: int) -> None:
+    """The formula of the design, injectivity, and that unpacking undoes packing."""
+    g = 1 << log_gap
+    layout = Layout((channels, rows, columns), 1024, 1024, 0, g)
+    places = layout.places().reshape(channels, rows, columns)
+    for c in range(channels):
+        for y in range(rows):
+            for x in range(columns):
+                block = c // g**2 * (g * rows) * (g * columns)
+                assert places[c, y, x] == block + (g * y + (c % g**2) // g) * (g * columns) + g * x + c % g
+    assert len(set(places.ravel())) == places.size
+    tensor = np.random.default_rng(seed).normal(size=layout.shape)
+    vectors = layout.pack(tensor)
+    assert len(vectors) == layout.ciphertexts
+    np.testing.assert_array_equal(layout.unpack(vectors), tensor)
+    assert sum(np.count_nonzero(v) for v in vectors) == tensor.size
+    assert Layout.from_json(layout.to_json()) == layout
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4), (2, 1, 2, 2)])
+def test_periods_repeat(shape: tuple[int, ...]) -> None:
+    layout = Layout(shape, 64, 32)
+    tensor = np.random.default_rng(0).normal(size=shape)
+    (vector,) = layout.pack(tensor)
+    np.testing.assert_array_equal(vector[:32], vector[32:])
+    np.testing.assert_array_equal(vector[: tensor.size], tensor.ravel())
+    np.testing.assert_array_equal(layout.unpack([vector]), tensor)
+
+
+def test_several_ciphertexts() -> None:
+    layout = Layout((100,), 32, 32)
+    tensor = np.arange(100.0)
+    assert layout.ciphertexts == 4
+    np.testing.assert_array_equal(layout.unpack(layout.pack(tensor)), tensor)
+
+
+def test_layouts_refuse() -> None:
+    with pytest.raises(ProgramError, match="expected shape"):
+        Layout((4,), 8, 8).pack(np.zeros(5))
+    with pytest.raises(ProgramError, match="inputs only"):
+        Layout((4,), 8, 4, 1).unpack([np.zeros(8)])
