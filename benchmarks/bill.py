@@ -7,6 +7,7 @@ within a factor of 1.5, peak memory within 1.3, error within 3 bits. `--json` pr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -42,7 +43,7 @@ def programs() -> dict[str, tuple[Callable[[], Any], tuple[int, ...], dict[str, 
     def mlp(*sizes: int, act: Callable[[], Any] = nn.ReLU) -> Callable[[], Any]:
         def make() -> Any:
             layers: list[Any] = []
-            for a, b in zip(sizes, sizes[1:], strict=False):
+            for a, b in itertools.pairwise(sizes):
                 layers += [nn.Linear(a, b), act()]
             return nn.Sequential(*layers[:-1])
 
@@ -265,7 +266,7 @@ def main() -> None:
         costs = calibrate().costs
     load = os.getloadavg()[0]
     results = [run_one(name, costs) for name in programs() if options.only in name]
-    figures = [key for key in results[0]["verdict"]["within"]]
+    figures = list(results[0]["verdict"]["within"])
     summary = {key: sum(result["verdict"]["within"][key] for result in results) for key in figures}
     if not options.json:
         print(table(results))
