@@ -25,6 +25,7 @@ _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch_export",
     "compile": "heliograph.compiler.driver",
     "simulate": "heliograph.compiler.simulate",
+    "debug": "heliograph.runtime.debug",
     "interpret": "heliograph.interpret",
     "Options": "heliograph.compiler.options",
     "Artifact": "heliograph.compiler.artifact",

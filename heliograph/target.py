@@ -135,9 +135,19 @@ class Ring:
 
     @property
     def special(self) -> int:
-        largest = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
-        # The primes above the powers of two make the product of a digit a little longer than the sum of the bits.
-        return -(-(largest + (1 if self.alpha > 1 else 0)) // SPECIAL_PRIME_BITS)
+        """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
+        sum_of_bits = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
+        # The primes lie on both sides of the powers of two: their product has this many bits or one more.
+        if (sum_of_bits + 4) % SPECIAL_PRIME_BITS:
+            return self.special_for_security
+        primes, alpha = self.primes, self.alpha
+        longest = max(math.prod(primes[i : i + alpha]).bit_length() for i in range(0, self.towers, alpha))
+        return -(-(longest + 4) // SPECIAL_PRIME_BITS)
+
+    @property
+    def special_for_security(self) -> int:
+        """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
+        return -(-(self.first_mod_bits + (self.alpha - 1) * self.scale_bits + 5) // SPECIAL_PRIME_BITS)
 
     @property
     def primes(self) -> tuple[int, ...]:
@@ -161,7 +171,9 @@ class Ring:
             1 <= self.digits <= self.towers
             and self.alpha * (self.digits - 1) < self.towers
             and self.first_mod_bits <= MAX_PRIME_BITS
-            and self.log_ring + 2 < self.scale_bits <= self.first_mod_bits
+            and self.scale_bits <= self.first_mod_bits
+            # Primes that are 1 modulo 2N lie about 2N ln(q) apart; all must lie close to 2**scale_bits.
+            and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
             and bool(self.primes)
         )
 
@@ -172,8 +184,11 @@ class Ring:
             return True
         limit = max_log_pq(self.log_ring, self.security_bits)
         # The primes lie on both sides of the power of two; what is far too much is not worth finding them.
-        roughly = self.first_mod_bits + self.levels * self.scale_bits + self.special * SPECIAL_PRIME_BITS
-        return roughly <= limit + 0.05 * self.levels + 2 and self.log_pq <= limit
+        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
+        roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
+        if roughly > limit + 0.05 * self.levels + 2:
+            return False
+        return self.log_pq + special_bits - self.special * SPECIAL_PRIME_BITS <= limit
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""
@@ -203,7 +218,8 @@ class CostTable:
 
     `ntt_ns` prices one butterfly layer of one coefficient, `mul_ns` one modular product of one coefficient, `conv_ns` one
     product of a base conversion, `add_ns` one sum, `encode_ns` one layer of the encoder's complex transform; `call_us` is
-    the overhead of a call and `switch_us` that of each half of a key switch. Fitted to medians on `machine`.
+    the overhead of a call and `switch_us` that of each half of a key switch; `sample_ns` prices one random coefficient of
+    a key. Fitted to medians on `machine`.
     """
 
     machine: str
@@ -214,6 +230,7 @@ class CostTable:
     encode_ns: float
     call_us: float
     switch_us: float
+    sample_ns: float = 30.0
 
     def _ms(self, ring: Ring, ntts: float, muls: float, convs: float) -> float:
         n = ring.ring_dim
@@ -260,6 +277,21 @@ class CostTable:
     def encode_ms(self, ring: Ring, level: int) -> float:
         """Encoding one vector of all slots at a level: a complex transform and one transform per prime."""
         return self._ms(ring, level + 1, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
+
+    def key_ms(self, ring: Ring) -> float:
+        """Making one evaluation key: an encryption of zero for each digit, over all primes."""
+        parts = ring.digits * (ring.towers + ring.special)
+        return parts * ring.ring_dim * (ring.log_ring * self.ntt_ns + self.sample_ns) * 1e-6
+
+    def encrypt_ms(self, ring: Ring, level: int) -> float:
+        """Encoding and encrypting one vector under the secret key."""
+        towers = level + 1
+        fresh = towers * ring.ring_dim * (ring.log_ring * self.ntt_ns + self.sample_ns) * 1e-6
+        return self.encode_ms(ring, level) + fresh
+
+    def decrypt_ms(self, ring: Ring) -> float:
+        """Decrypting and decoding one ciphertext at level 0."""
+        return self._ms(ring, 1, 2, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
 # Two cores of an AMD EPYC virtual machine, OpenFHE 1.6.1 from its wheel, two OpenMP threads.

@@ -6,6 +6,7 @@ Commands are imported when they are called, so that `heliograph --help` stays fa
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,18 @@ from heliograph.errors import HeliographError
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
+    "check": ("heliograph.cli.language", "check", "Check programs of the language."),
+    "fmt": ("heliograph.cli.language", "fmt", "Format programs of the language."),
+    "compile": ("heliograph.cli.compile", "compile_command", "Compile a PyTorch module; print what it will cost."),
+    "inspect": ("heliograph.cli.inspect", "inspect_command", "Print the bill, the program at a stage, or the depths."),
+    "diff": ("heliograph.cli.diff", "diff_command", "Say what changed in cost between two artifacts, and where."),
+    "keygen": ("heliograph.cli.keys", "keygen_command", "Make a secret key and evaluation keys."),
+    "encrypt": ("heliograph.cli.keys", "encrypt_command", "Encrypt one sample with the secret key."),
+    "evaluate": ("heliograph.cli.evaluate", "evaluate_command", "Evaluate an artifact on encrypted inputs."),
+    "decrypt": ("heliograph.cli.keys", "decrypt_command", "Decrypt the server's answer with the secret key."),
+    "run": ("heliograph.cli.run", "run_command", "Encrypt, evaluate and decrypt one sample in one process."),
+    "doctor": ("heliograph.cli.doctor", "doctor_command", "Say what of this machine is in order."),
+    "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),
     "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
 }
 
@@ -59,3 +72,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    except MemoryError:
+        click.echo("error: out of memory", err=True)
+        sys.exit(2)
+    except Exception as error:
+        if os.environ.get("HELIOGRAPH_DEBUG"):
+            raise
+        click.echo(
+            f"error: {type(error).__name__}: {error}\n"
+            "  why: this is a fault of Heliograph, not of yours\n"
+            "  try: run it again with HELIOGRAPH_DEBUG=1 and report what it prints",
+            err=True,
+        )
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

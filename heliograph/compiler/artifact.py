@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,18 @@ from typing import Any
 import numpy as np
 
 from heliograph.compiler.report import Report
-from heliograph.container import Container, pack, read_file, unpack, write_file
-from heliograph.errors import HeliographError, WireError
+from heliograph.compiler.validate import (
+    check_interface,
+    check_program,
+    check_ring,
+    check_rotations,
+    printable,
+    real,
+    refuse,
+    whole,
+)
+from heliograph.container import Bytes, Container, file_kind, pack, read_file, unpack, write_file
+from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.ir import Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Constant
@@ -21,9 +30,17 @@ from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
 from heliograph.target import Ring
 
-VERSION = 1
+VERSION = 2
 MAX_ARTIFACT_BYTES = 4 * 1024**3
+MAX_TEXT_BYTES = 64 * 1024**2
 MAX_PUBLIC_BYTES = 64 * 1024**2
+_PREDICTED = (
+    "predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes", "scheme_error",
+    "output_magnitude",
+)  # fmt: skip
+_PUBLIC_FIELDS = {
+    "name", "fingerprint", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "predicted"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +76,7 @@ class PublicArtifact:
         return pack(Container("public artifact", VERSION, fields))
 
     @staticmethod
-    def from_bytes(data: bytes, what: str = "data") -> PublicArtifact:
+    def from_bytes(data: Bytes, what: str = "data") -> PublicArtifact:
         return PublicArtifact._read(unpack(data, "public artifact", VERSION, MAX_PUBLIC_BYTES, what), what)
 
     def save(self, path: str | Path) -> None:
@@ -73,60 +90,47 @@ class PublicArtifact:
     def _read(container: Container, what: str) -> PublicArtifact:
         f = container.fields
         try:
-            public = PublicArtifact(
-                str(f["name"]),
-                str(f["fingerprint"]),
-                checked_ring(f["ring"]),
+            if set(f) != _PUBLIC_FIELDS:
+                raise refuse("its fields are not those of a public artifact")
+            ring = check_ring(f["ring"])
+            check_interface(f["inputs"], ring, "input")
+            check_interface(f["outputs"], ring, "output")
+            if any("levels" not in spec or "log_scales" not in spec for spec in f["inputs"]):
+                raise refuse("an input lacks its levels or scales")
+            if any("log_scales" not in spec for spec in f["outputs"]):
+                raise refuse("an output lacks its scales")
+            if type(f["relinearization_key"]) is not bool or not _is_fingerprint(f["fingerprint"]):
+                raise refuse("its fingerprint or relinearization_key is malformed")
+            for key in _PREDICTED:
+                real(f["predicted"][key], key, 0.0, 1e18)
+            return PublicArtifact(
+                printable(f["name"], "its name"),
+                f["fingerprint"],
+                ring,
                 tuple(f["inputs"]),
                 tuple(f["outputs"]),
-                tuple(int(k) for k in f["rotation_keys"]),
-                bool(f["relinearization_key"]),
-                dict(f["predicted"]),
+                check_rotations(f["rotation_keys"], ring),
+                f["relinearization_key"],
+                {key: f["predicted"][key] for key in _PREDICTED},
             )
-            slots = public.ring.slots
-            for spec in (*public.inputs, *public.outputs):
-                _check_spec(spec, slots)
-            for spec in public.inputs:
-                if not all(0 <= int(level) <= public.ring.levels for level in spec["levels"]):
-                    raise ValueError("level")
-            if any(not 0 < key < slots for key in public.rotation_keys):
-                raise ValueError("rotation keys")
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {error}") from None
-        return public
+        except WireError as error:
+            raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
+        except Exception as error:
+            # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
+            raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {_brief(error)}") from None
 
 
-def checked_ring(value: Mapping[str, Any]) -> Ring:
-    """A ring from JSON; a WireError where it is none that we would make."""
-    try:
-        numbers = {k: int(value[k]) for k in ("log_ring", "first_mod_bits", "scale_bits", "levels", "digits")}
-        security = value["security_bits"]
-        ring = Ring(**numbers, security_bits=None if security is None else int(security))
-        good = 10 <= ring.log_ring <= 17 and 0 < ring.levels <= 100 and ring.digits > 0 and ring.legal
-    except (KeyError, TypeError, ValueError) as error:
-        raise WireError("the ring parameters are malformed", why=str(error)) from None
-    if not good or security not in (None, 128):
-        raise WireError(f"the ring parameters are not usable: {dict(value)}")
-    if not ring.secure:
-        raise WireError(
-            "the ring parameters do not have the security that they claim",
-            why=f"log2(PQ) is {ring.log_pq:.1f} at ring dimension {ring.ring_dim}",
-        )
-    return ring
+def load_public(path: str | Path) -> PublicArtifact:
+    """The public part of the artifact in a file, which may hold the whole or only that part."""
+    return PublicArtifact.load(path) if file_kind(path) == "public artifact" else Artifact.load(path).public()
 
 
-def _check_spec(spec: Mapping[str, Any], slots: int) -> None:
-    layout = Layout.from_json(dict(spec["layout"]))
-    shape = tuple(int(n) for n in spec["shape"])
-    numbers = (*layout.shape, layout.slots, layout.period, layout.gap)
-    if any(not isinstance(n, int) or not 0 < n <= 2**24 for n in numbers):
-        raise ValueError("layout")
-    if layout.slots != slots or slots % layout.period or not 0 <= layout.shift < slots:
-        raise ValueError("layout")
-    if layout.size > 2**26 or int(np.prod(shape, dtype=np.int64)) != layout.size:
-        raise ValueError("shape")
-    if min(layout.width, layout.block) < 0 or max(layout.width, layout.block) > 2**24 or layout.ciphertexts > 4096:
-        raise ValueError("layout")
+def _is_fingerprint(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 32 and set(value) <= set("0123456789abcdef")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +178,10 @@ class Artifact:
             count = Layout.from_json(spec["layout"]).ciphertexts
             nodes = list(self.program.outputs[position : position + count])
             position += count
-            outputs.append({**spec, "log_scales": [node.type.log_scale for node in nodes]})  # type: ignore[union-attr]
+            possible = metadata.get("output_ranges", {}).get(spec["name"], {})
+            log_scales = [node.type.log_scale for node in nodes]  # type: ignore[union-attr]
+            outputs.append({**spec, **possible, "log_scales": log_scales})
         values = self.report.values
-        kept = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes")
         return PublicArtifact(
             self.program.name,
             self.fingerprint,
@@ -185,32 +190,31 @@ class Artifact:
             tuple(outputs),
             tuple(metadata["rotation_keys"]),
             metadata["relinearization_key"],
-            {name: values[name] for name in kept},
+            {key: values[key] for key in _PREDICTED},
         )
 
     def to_bytes(self) -> bytes:
-        blobs: dict[str, Any] = {}
+        text = print_program(self.program).encode()
+        if len(text) > MAX_TEXT_BYTES:
+            raise ProgramError(f"the program's text has {len(text)} bytes; at most {MAX_TEXT_BYTES} are read back")
+        blobs: dict[str, Any] = {"text/program": text}
         kinds: dict[str, Any] = {}
-        for name, constant in self.program.constants.items():
+        for key, stage in self.stages.items():
+            blobs[f"text/stage/{key}"] = stage.encode()
+        for key, constant in self.program.constants.items():
             if isinstance(constant, SparseMatrix):
-                kinds[name] = list(constant.shape)
-                blobs[f"{name}/data"] = constant.data
-                blobs[f"{name}/indices"] = constant.indices
-                blobs[f"{name}/indptr"] = constant.indptr
+                kinds[key] = list(constant.shape)
+                for part in ("data", "indices", "indptr"):
+                    blobs[f"constant/{key}/{part}"] = getattr(constant, part)
             else:
                 assert isinstance(constant, np.ndarray)
-                kinds[name] = None
-                blobs[name] = constant
-        fields = {
-            "program": print_program(self.program),
-            "constants": kinds,
-            "stages": dict(self.stages),
-            "report": dict(self.report.values),
-        }
+                kinds[key] = None
+                blobs[f"constant/{key}"] = constant
+        fields = {"constants": kinds, "stages": sorted(self.stages), "report": dict(self.report.values)}
         return pack(Container("artifact", VERSION, fields, blobs))
 
     @staticmethod
-    def from_bytes(data: bytes, what: str = "data") -> Artifact:
+    def from_bytes(data: Bytes, what: str = "data") -> Artifact:
         """The artifact in `data`; a WireError where it is not an intact one."""
         return Artifact._read(unpack(data, "artifact", VERSION, MAX_ARTIFACT_BYTES, what), what)
 
@@ -225,38 +229,57 @@ class Artifact:
 
     @staticmethod
     def _read(container: Container, what: str) -> Artifact:
-        f = container.fields
-        constants: dict[str, Constant] = {}
         try:
-            for name, shape in f["constants"].items():
-                if shape is None:
-                    constants[name] = container.array(name)
-                    continue
-                constants[name] = _sparse(container, name, shape)
-            program = parse_program(f["program"], constants)
-            checked_ring(program.metadata["ring"])
-            if program.stage is not Stage.EXECUTABLE:
-                raise WireError(f"{what} holds a program at stage {program.stage.value}, not an executable one")
-            verify(program, after="loading")
-            stages = {str(k): str(v) for k, v in f["stages"].items()}
-            artifact = Artifact(program, Report(dict(f["report"])), stages)
-            PublicArtifact._read(Container("public artifact", VERSION, json.loads(_public_json(artifact))), what)
-        except WireError:
-            raise
+            artifact = _artifact(container)
+            # What a client will be given must be in order too.
+            PublicArtifact.from_bytes(artifact.public().to_bytes())
+            str(artifact.report)
+        except WireError as error:
+            raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
         except HeliographError as error:
             raise WireError(f"{what} holds a program that is not in order", why=str(error)[:2000]) from None
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, AssertionError) as error:
-            raise WireError(f"{what} is not a usable artifact", why=f"bad field: {error}") from None
+        except Exception as error:
+            # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
+            raise WireError(f"{what} is not a usable artifact", why=f"bad field: {_brief(error)}") from None
         return artifact
 
 
-def _public_json(artifact: Artifact) -> str:
-    return json.dumps(unpack(artifact.public().to_bytes(), "public artifact", VERSION, MAX_PUBLIC_BYTES).fields)
+def _artifact(container: Container) -> Artifact:
+    """The artifact of a container; any exception where there is none."""
+    f = container.fields
+    if set(f) != {"constants", "stages", "report"} or not isinstance(f["report"], dict):
+        raise refuse("its fields are not those of an artifact")
+    constants: dict[str, Constant] = {}
+    for key, shape in f["constants"].items():
+        if shape is not None:
+            constants[key] = _sparse(container, key, shape)
+            continue
+        array = container.array(f"constant/{key}")
+        if array.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
+            raise refuse(f"constant {key[:60]!r} is not of floating-point numbers")
+        constants[key] = array
+    program = parse_program(container.text("text/program", MAX_TEXT_BYTES), constants)
+    if program.stage is not Stage.EXECUTABLE:
+        raise refuse(f"its program is at stage {program.stage.value}, not executable")
+    if set(program.constants) != set(constants):
+        raise refuse("its constants are not those of its program")
+    check_ring(program.metadata.get("ring"))
+    verify(program, after="loading")
+    check_program(program)
+    if not set(f["stages"]) <= {stage.value for stage in Stage}:
+        raise refuse("its list of stages is malformed")
+    stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in f["stages"]}
+    report = Report(f["report"])
+    # A report that cannot be printed is refused here, not where someone looks at it.
+    str(report)
+    return Artifact(program, report, stages)
 
 
-def _sparse(container: Container, name: str, shape: Any) -> SparseMatrix:
-    rows, cols = (int(n) for n in shape)
-    data, indices, indptr = (container.array(f"{name}/{part}") for part in ("data", "indices", "indptr"))
+def _sparse(container: Container, key: str, shape: Any) -> SparseMatrix:
+    rows, cols = shape
+    whole(rows, "the rows of a sparse constant", 1, 1 << 16)
+    whole(cols, "the columns of a sparse constant", 1, 1 << 16)
+    data, indices, indptr = (container.array(f"constant/{key}/{part}") for part in ("data", "indices", "indptr"))
     good = (
         data.dtype == np.float64
         and indices.dtype == indptr.dtype == np.int32
@@ -267,5 +290,5 @@ def _sparse(container: Container, name: str, shape: Any) -> SparseMatrix:
         and (not indices.size or (indices.min() >= 0 and indices.max() < cols))
     )
     if not good:
-        raise WireError(f"the sparse constant {name!r} is malformed")
+        raise refuse(f"the sparse constant {key[:60]!r} is malformed")
     return SparseMatrix((rows, cols), data, indices, indptr)

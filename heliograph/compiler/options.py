@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.approx.fit import METHODS
+from heliograph.compiler.costs import default_costs
 from heliograph.errors import ProgramError
-from heliograph.target import BUILT_IN, CostTable
+from heliograph.target import CostTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Options:
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
+    costs: the prices of primitives: those measured on this machine (`heliograph doctor --calibrate`) or the built-in ones.
     dump_ir: a folder that gets the program after each pass.
     """
 
@@ -40,7 +42,7 @@ class Options:
     log_ring: int | None = None
     scale_bits: int | None = None
     digits: int | None = None
-    costs: CostTable = BUILT_IN
+    costs: CostTable = field(default_factory=default_costs)
     dump_ir: str | Path | None = None
 
     def __post_init__(self) -> None:

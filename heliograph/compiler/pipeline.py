@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from heliograph.compiler.options import Options
-from heliograph.ir import Program
+from heliograph.ir import Node, Program
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Transform, apply
-from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
@@ -26,15 +26,24 @@ Watch = Callable[[str, Program], None]
 
 def front_passes(program: Program, options: Options, watch: Watch) -> Program:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
-    program = _run(Simplify(), program, watch)
-    program = _run(FuseLinear(), program, watch)
+    program = linear_passes(program, watch)
+    return polynomial_passes(program, options, watch, Calibrate().run(program))
+
+
+def linear_passes(program: Program, watch: Watch) -> Program:
+    """From tensors to few linear maps and activations."""
+    return _run(FuseLinear(), _run(Simplify(), program, watch), watch)
+
+
+def polynomial_passes(program: Program, options: Options, watch: Watch, observed: Mapping[Node, Observed]) -> Program:
+    """From fused tensor programs to polynomials on [-1, 1]."""
     approximate = Approximate(
         degree=options.degree,
         degrees=options.degrees,
         target_error=options.target_error,
         margin=options.margin,
         method=options.method,
-        observed=Calibrate().run(program),
+        observed=observed,
     )
     program = _run(approximate, program, watch)
     return _run(FoldScaling(), program, watch)

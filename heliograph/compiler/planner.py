@@ -9,25 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, back_passes
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.backend import Call, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import interpret_batch, pack_inputs, unpack_outputs
-from heliograph.ir import Array, CipherType, Program, SparseMatrix, TensorType
-from heliograph.ir.diagonals import diagonal_map
+from heliograph.ir import Array, Program, TensorType
 from heliograph.passes.pack import program_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
-from heliograph.passes.schedule import peak_towers
 from heliograph.target import MAX_LOG_PQ_128, MIN_SCALE_BITS, CostTable, Ring
 
 # Nothing is gained by a scale finer than this; errors are then far below float32's.
 _MAX_SCALE_BITS = 50
 # Room above the scale in the first modulus, for the size of the outputs: at least this many bits.
 _MIN_HEADROOM_BITS = 8
-# What Python with numpy and OpenFHE takes before any key or ciphertext.
-BASE_BYTES = 230 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +63,6 @@ def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
 def total_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
     """The price of many calls: a prediction from a cost table."""
     return sum(count * call_ms(call, ring, costs) for call, count in calls.items())
-
-
-def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
-    """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
-
-    The server's peak has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
-    runs, up to the evaluator's bound). The client's has the keys twice while they are written out.
-    """
-    keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
-    evaluation_keys = keys * ring.rotation_key_bytes
-    plaintexts = 0
-    for node in program.nodes:
-        assert isinstance(node.type, CipherType)
-        size = ring.ciphertext_bytes(node.type.level, parts=1) + 16 * ring.slots
-        if node.op == "linear_transform":
-            a = node.attrs
-            matrix = program.matrix(a["matrix"])
-            diagonals = diagonal_map(matrix, ring.slots, a["in_period"], a["out_period"], a["in_shift"])
-            plaintexts += len(diagonals.offsets) * size
-        elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
-            plaintexts += size
-    alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
-    constants = sum(
-        c.data.nbytes + c.indices.nbytes if isinstance(c, SparseMatrix) else getattr(c, "nbytes", 0)
-        for c in program.constants.values()
-    )
-    return {
-        "evaluation_keys": evaluation_keys,
-        "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs),
-        "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
-        "server": BASE_BYTES + evaluation_keys + alive + plaintexts + 3 * constants,
-        "client": BASE_BYTES + 2 * evaluation_keys,
-    }
 
 
 def sample_inputs(program: Program, count: int) -> list[Array]:

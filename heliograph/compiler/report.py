@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+SHARING = (
+    "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. "
+    "decrypt(share=True) floods them with noise first, at the cost in bits that it states."
+)
+_WIDTH = 118
 
 
-def _bytes(count: float) -> str:
+class HasFigures(Protocol):
+    """What has figures to fill the measured column with, by the names of the report's `predicted`."""
+
+    def figures(self) -> Mapping[str, Any]: ...
+
+
+def bytes_text(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def seconds_text(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2g} ms"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def error_text(error: float) -> str:
+    return f"{error:.2g} ({-math.log2(error):.1f} bits)" if error > 0 else "0"
+
+
+# Figures that a run measures: key, label, how it is written, factor to the unit that is written.
+_FIGURES: tuple[tuple[str, str, str], ...] = (
+    ("compile_s", "compilation", "s"),
+    ("keygen_s", "key generation", "s"),
+    ("encrypt_ms", "encryption", "ms"),
+    ("evaluate_ms", "evaluation", "ms"),
+    ("first_ms", "first evaluation", "ms"),
+    ("decrypt_ms", "decryption", "ms"),
+    ("server_peak_bytes", "server's memory", "bytes"),
+    ("client_peak_bytes", "client's memory", "bytes"),
+    ("evaluation_key_bytes", "evaluation keys", "bytes"),
+    ("ciphertext_bytes", "encrypted input", "bytes"),
+    ("max_abs_error", "output error", "error"),
+    ("scheme_error", "of it encryption's", "error"),
+)
+
+
+def figure_text(value: Any, unit: str) -> str:
+    """A figure of the table in words; empty where it is not known."""
+    if value is None:
+        return ""
+    if unit == "s":
+        return seconds_text(value)
+    if unit == "ms":
+        return seconds_text(value / 1e3)
+    return bytes_text(value) if unit == "bytes" else error_text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +78,23 @@ class Report:
     values: Mapping[str, Any]
     measured: Mapping[str, Any] = field(default_factory=dict)
 
+    def with_measured(self, measured: HasFigures | Mapping[str, Any]) -> Report:
+        """The same report with a measured column, from `runtime.measure.Measurement` or from figures by name."""
+        figures = measured if isinstance(measured, Mapping) else measured.figures()
+        return replace(self, measured={**self.measured, **figures})
+
     def to_dict(self) -> dict[str, Any]:
-        out = dict(self.values)
-        if self.measured:
-            out["measured"] = dict(self.measured)
-        return out
+        return {**self.values, "measured": dict(self.measured), "warning": SHARING}
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table, line by line."""
+        """What was decided, line by line."""
         v = self.values
         if v["security_bits"] is None:
             security = "INSECURE: no security was asked for; for tests only"
         else:
             security = f"{v['security_bits']} bits classical (log PQ {v['log_pq']:.1f} of at most {v['max_log_pq']})"
-        rows = [
+        kinds = ", ".join(f"{number} {kind}" for kind, number in v["operations_by_kind"].items())
+        return [
             ("security", security),
             ("secret", v["secret_distribution"]),
             ("ring", f"N = {v['ring_dim']}, {v['slots']} slots, {v['digits']} key-switching digits"),
@@ -49,35 +104,88 @@ class Report:
                 f"{v['special_primes']} special primes",
             ),
             ("depth", str(v["depth"])),
-            ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys"),
+            ("operations", kinds),
+            ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys of {bytes_text(v['rotation_key_bytes'])}"),
             ("key switches", str(v["key_switches"])),
             ("ciphertext products", str(v["ciphertext_products"])),
             ("plaintext products", str(v["plaintext_products"])),
-            ("evaluation keys", _bytes(v["evaluation_key_bytes"])),
-            ("ciphertexts", f"{_bytes(v['ciphertext_bytes'])} in, {_bytes(v['output_bytes'])} out"),
-            ("memory", f"server {_bytes(v['server_peak_bytes'])}, client {_bytes(v['client_peak_bytes'])}"),
-            ("time", f"{v['predicted_ms']:.0f} ms an evaluation (costs: {v['costs']})"),
-            (
-                "error",
-                f"{v['predicted_max_abs_error']:.2g} against the original on {v['error_samples']} samples, of which "
-                f"encryption {v['scheme_error']:.2g} (outputs reach {v['output_magnitude']:.3g})",
-            ),
+            ("ciphertexts", f"{bytes_text(v['ciphertext_bytes'])} in, {bytes_text(v['output_bytes'])} out"),
+            ("outputs", self._outputs()),
         ]
+
+    def _outputs(self) -> str:
+        v = self.values
+        possible = [
+            f"{name} within [{entry['low']:.4g}, {entry['high']:.4g}] ({entry['range_source']})"
+            for name, entry in v["output_ranges"].items()
+        ]
+        return "; ".join([f"reach {v['output_magnitude']:.3g} on the samples", *possible])
+
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Name, predicted and measured of what a run measures; an empty text where a figure is not known."""
+        predicted = self.values["predicted"]
+        return [
+            (label, figure_text(predicted.get(key), unit), figure_text(self.measured.get(key), unit))
+            for key, label, unit in _FIGURES
+            if key in predicted or key in self.measured
+        ]
+
+    def range_lines(self) -> list[str]:
+        """Which layer rests on which interval, one line each, and the share that is proved."""
+        v, lines = self.values, []
         for entry in v["ranges"]:
-            rows.append(
-                (
-                    f"range {entry['layer'] or entry['function']}",
-                    f"[{entry['low']:.4g}, {entry['high']:.4g}] {entry['source']}"
-                    + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
-                    + f", degree {entry['degree']} ({entry['method']}), error at most {entry['max_error']:.2g}",
-                )
+            source = entry["source"]
+            if source == "observed":
+                source += f" on {entry['samples']} samples, widened by {entry['margin']:.0%}"
+            lines.append(
+                f"{entry['layer'] or entry['function']} ({entry['location']}): "
+                f"[{entry['low']:.4g}, {entry['high']:.4g}] {source}"
+                + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
+                + f"; degree {entry['degree']} ({entry['method']}), error at most {entry['max_error']:.2g}"
             )
-        return rows
+        if v["ranges"]:
+            proved = sum(entry["source"] == "proved" for entry in v["ranges"])
+            lines.append(f"proved: {proved} of {len(v['ranges'])} polynomial inputs ({v['proved_share']:.0%})")
+        else:
+            lines.append("no polynomial: there is no interval to leave")
+        return lines
+
+    def depth_lines(self) -> list[str]:
+        """Who spends each level along the longest path, and what would save one."""
+        v, lines = self.values, []
+        for entry in v["depth_by_line"]:
+            lines.append(f"{entry['levels']}  {entry['layer'] or entry['what']} ({entry['location']}): {entry['what']}")
+        if v["savings"]:
+            lines.append("what would save a level:")
+            for saving in v["savings"]:
+                lines.append(
+                    f"   {saving['change']}: depth {saving['depth']}, error of the polynomials "
+                    f"{saving['approximation_error']:.2g} instead of {v['approximation_error']:.2g}"
+                )
+        else:
+            lines.append("no lower degree and no fusion saves a level")
+        return lines
 
     def __str__(self) -> str:
-        rows = self.rows()
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{self.values['name']}: the bill", *(f"  {name:<{width}}  {text}" for name, text in rows)]
-        for name, value in self.measured.items():
-            lines.append(f"  {'measured ' + name:<{width}}  {value}")
+        rows, figures = self.rows(), self.figures()
+        width = max(len(name) for name, *_ in (*rows, *figures))
+        lines = [f"{self.values['name']}: the bill"]
+        for name, text in rows:
+            wrapped = textwrap.wrap(text, _WIDTH - width - 4) or [""]
+            lines += [f"  {name if not i else '':<{width}}  {part}" for i, part in enumerate(wrapped)]
+        lines += ["", f"  {'':<{width}}  {'predicted':<22}{'measured' if self.measured else ''}".rstrip()]
+        lines += [f"  {name:<{width}}  {predicted:<22}{measured}".rstrip() for name, predicted, measured in figures]
+        for key, label in (("machine", "machine"), ("load_average", "load average")):
+            if key in self.measured:
+                lines.append(f"  {label:<{width}}  {'':<22}{self.measured[key]}")
+        for title, texts in (
+            ("ranges of polynomials", self.range_lines()),
+            ("levels, along the longest path", self.depth_lines()),
+            ("assumed", [*self.values["assumed"], SHARING]),
+        ):
+            lines += ["", f"  {title}"]
+            for text in texts:
+                lines += textwrap.wrap(
+                    text, _WIDTH, initial_indent="    ", subsequent_indent="      ", break_long_words=False
+                )
         return "\n".join(lines)

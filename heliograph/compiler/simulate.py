@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from heliograph.compiler.artifact import Artifact
+from heliograph.errors import RangeError
 from heliograph.execution.backend import execute
+from heliograph.execution.ranges import RangeWatch
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import pack_inputs, unpack_outputs
 
 
-def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True) -> Any:
+def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
     """What decryption would give for one sample (one array per input, no batch axis).
 
-    The error is drawn at random with `seed`; `noisy=False` leaves it out.
+    The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised
+    where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.
     """
     program = artifact.program
     simulator = Simulator(program, seed=seed, noisy=noisy)
@@ -21,6 +26,13 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
         node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
         for node, vector in pack_inputs(program, samples).items()
     }
-    results, _ = execute(program, simulator, encrypted)
+    watch = RangeWatch(program, lambda node, value: np.real(value.slots))
+    try:
+        results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)
+    except RangeError:
+        # A value that outgrew the modulus: the layer where it started says more, where one is known.
+        watch.check()
+        raise
+    watch.check()
     outputs = unpack_outputs(program, [simulator.decrypt(result) for result in results])
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -1,11 +1,12 @@
 """A sparse map between periodic slot layouts as generalized diagonals, made one at a time.
 
 A tensor stands in the slots with period B (a power of two): position p of it is in every slot s with
-`(s + shift * (s // B)) % B == p`, so copy number s // B is moved left by `shift` more than the one before it. The
-matrix is given in positions: (out_period M, in_period B). Diagonal k holds, at slot s, the entry that row s mod M has
-for the position which stands at slot s + k. With shift 0 the offsets are (column - row) mod min(M, B), and the terms
-of a row lie in one run of max(M, B) slots; with a shift g = M * B / slots every offset is below g and they lie in all
-slots. Either way each entry of the matrix occurs exactly once per such run, and rotations by M, 2M, ... add them up.
+`(s + shift * (s // B)) % B == p`, so copy number s // B is moved left by `shift` more than the one before it (counting
+anew in each run of slots). The matrix is given in positions: (out_period M, in_period B). Diagonal k holds, at slot s,
+the entry that row s mod M has for the position which stands at slot s + k. With shift 0 the offsets are
+(column - row) mod min(M, B), and the terms of a row lie in one run of max(M, B) slots; with a shift g every offset is
+below g and they lie in one run of M * B / g slots. Either way each entry of the matrix occurs exactly once per run, and
+rotations by M, 2M, ... add them up.
 """
 
 from __future__ import annotations
@@ -43,38 +44,40 @@ class DiagonalMap:
         return int(self.values.size)
 
 
-def positions_in_slots(slots: int, period: int, shift: int) -> Array:
-    """For each slot the position that stands there."""
-    s = np.arange(slots)
+def positions_in_slots(slots: int, period: int, shift: int, run: int = 0) -> Array:
+    """For each slot the position that stands there; the copies are counted anew every `run` slots (0: never)."""
+    s = np.arange(slots) % (run or slots)
     return (s + shift * (s // period)) % period
 
 
 @functools.lru_cache(maxsize=8)
-def _shifted_places(slots: int, in_period: int, out_period: int, shift: int) -> tuple[Array, Array]:
+def _shifted_places(run: int, in_period: int, out_period: int, shift: int) -> tuple[Array, Array]:
     """For each (row, position) the offset and the slot where a shifted layout brings them together, flat tables."""
-    position = positions_in_slots(slots, in_period, shift)
-    s = np.arange(slots)
+    position = positions_in_slots(run, in_period, shift)
+    s = np.arange(run)
     offset_of = np.full(out_period * in_period, -1, dtype=np.int32)
     slot_of = np.zeros(out_period * in_period, dtype=np.int32)
     for k in range(shift):
-        key = (s % out_period) * in_period + position[(s + k) % slots]
+        key = (s % out_period) * in_period + position[(s + k) % run]
         offset_of[key] = k
         slot_of[key] = s
     if (offset_of < 0).any():
-        raise InternalError(f"a shift of {shift} does not cover a {out_period}x{in_period} map in {slots} slots")
+        raise InternalError(f"a shift of {shift} does not cover a {out_period}x{in_period} map in {run} slots")
     return offset_of, slot_of
 
 
-def shift_for(slots: int, in_period: int, out_period: int) -> int:
-    """The shift between copies that lets all slots work on different entries, or 0 where there is none."""
-    shift = out_period * in_period // slots
-    if out_period > in_period or shift < 1 or slots == in_period:
-        return 0
+def shift_for(slots: int, in_period: int, out_period: int) -> tuple[int, int]:
+    """The shift between copies that lets all slots work on different entries and the run it spans; (0, 0) for none."""
+    entries = out_period * in_period
+    shift = max(1, entries // slots)
+    run = entries // shift
+    if out_period > in_period or run <= in_period or run > slots:
+        return 0, 0
     try:
-        _shifted_places(slots, in_period, out_period, shift)
+        _shifted_places(run, in_period, out_period, shift)
     except InternalError:
-        return 0
-    return shift
+        return 0, 0
+    return shift, run
 
 
 def make_diagonal_map(matrix: SparseMatrix, slots: int, in_period: int, out_period: int, shift: int) -> DiagonalMap:
@@ -82,9 +85,10 @@ def make_diagonal_map(matrix: SparseMatrix, slots: int, in_period: int, out_peri
     columns = matrix.indices.astype(np.int64)
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     if shift:
-        offset_of, slot_of = _shifted_places(slots, in_period, out_period, shift)
+        run = out_period * in_period // shift
+        offset_of, slot_of = _shifted_places(run, in_period, out_period, shift)
         key = rows * in_period + columns
-        offset, place, run = offset_of[key].astype(np.int64), slot_of[key].astype(np.int64), slots
+        offset, place = offset_of[key].astype(np.int64), slot_of[key].astype(np.int64)
     else:
         offset = (columns - rows) % min(in_period, out_period)
         run = max(in_period, out_period)

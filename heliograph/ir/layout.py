@@ -18,7 +18,8 @@ class Layout:
     """A periodic layout of a tensor of `shape` in one or more ciphertexts.
 
     Element i of the flattened tensor has place `place(i)`: ciphertext `place // period`, position `place % period`. The
-    period repeats over the slots; each copy is moved left by `shift` more than the one before (see ir/diagonals.py).
+    period repeats over the slots; each copy is moved left by `shift` more than the one before, counting anew
+    every `run` slots (see ir/diagonals.py).
     Places are those of the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g stand at
     `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and stand in order.
     `block` is the room for one group of channels, `width` that for one row.
@@ -31,6 +32,7 @@ class Layout:
     gap: int = 1
     width: int = 0
     block: int = 0
+    run: int = 0
 
     @property
     def size(self) -> int:
@@ -67,7 +69,7 @@ class Layout:
         places = self.places()
         flat = np.zeros(self.ciphertexts * self.period)
         flat[places] = tensor.reshape(-1)
-        where = positions_in_slots(self.slots, self.period, self.shift)
+        where = positions_in_slots(self.slots, self.period, self.shift, self.run)
         return [flat[i * self.period : (i + 1) * self.period][where] for i in range(self.ciphertexts)]
 
     def unpack(self, vectors: list[Array]) -> Array:
@@ -86,6 +88,7 @@ class Layout:
             "gap": self.gap,
             "width": self.width,
             "block": self.block,
+            "run": self.run,
         }
 
     @staticmethod
@@ -98,4 +101,5 @@ class Layout:
             value["gap"],
             value["width"],
             value["block"],
+            value["run"],
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.diagonals import diagonal_map
+from heliograph.ir.diagonals import diagonal_map, shift_for
 from heliograph.ir.node import Array
 from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
 from heliograph.ir.types import CipherType, SlotsType, Type
@@ -128,11 +128,11 @@ def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type
             f"linear_transform: matrix @{a['matrix']} is {context.shape(a['matrix'])}, "
             f"the periods say ({a['out_period']}, {a['in_period']})"
         )
-    if not 0 <= a["in_shift"] < operands[0].slots:
-        raise ProgramError(f"linear_transform: in_shift {a['in_shift']} is not below {operands[0].slots} slots")
     for name in ("in_period", "out_period"):
         if a[name] < 1 or operands[0].slots % a[name]:
             raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {operands[0].slots} slots")
+    if a["in_shift"] and shift_for(operands[0].slots, a["in_period"], a["out_period"])[0] != a["in_shift"]:
+        raise ProgramError(f"linear_transform: no layout of these periods has copies shifted by {a['in_shift']}")
     return _plain_product_type("linear_transform")(operands, a, context)
 
 
@@ -267,10 +267,10 @@ define(
         "lincomb",
         SLOTS,
         (1, None),
-        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?"},
+        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?", "range": "int?"},
         _combination_type,
         _combination,
-        "Sum of weights times operands, plus a constant.",
+        "Sum of weights times operands, plus a constant. `range`: its first operand is the input of that polynomial.",
         depth=1,
     )
 )
@@ -315,10 +315,10 @@ define(
         "mul_ct",
         SLOTS,
         (2, 2),
-        {},
+        {"range": "int?"},
         _product_type,
         lambda values, a, context: values[0] * values[1],
-        "Slotwise product of two ciphertexts, not relinearized.",
+        "Slotwise product of two ciphertexts, not relinearized. `range`: its first operand is the input of that polynomial.",
         depth=1,
     )
 )
@@ -330,8 +330,11 @@ def _identity(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return values[0]
 
 
-def _rescale_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+def _rescale_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
     operand = operands[0]
+    if isinstance(operand, SlotsType):
+        # At the packed stage it is a wish: the level planner puts a rescale here, or says why it cannot.
+        return operand
     if operand.level < 1:
         raise ProgramError("rescale: no level is left")
     if operand.level >= len(context.log_primes):
@@ -348,12 +351,13 @@ def _drop_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Ty
 define(
     OpSpec(
         "rescale",
-        LEVELED,
+        SLOTS,
         (1, 1),
         {},
         _rescale_type,
         _identity,
-        "Divide by the prime of the level: one level down, the scale smaller by that prime.",
+        "Divide by the prime of the level: one level down, the scale smaller by that prime. "
+        "At the packed stage a wish of the program's author.",
     )
 )
 define(

@@ -258,7 +258,16 @@ def _matmul_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
             f"matmul: shapes {left.shape} and {right.shape} do not match",
             why=f"the last axis of the left ({left.shape[-1]}) must equal the rows of the right ({inner})",
         )
-    return TensorType(np.matmul(np.empty(left.shape), np.empty(right.shape)).shape, _secret(operands))
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise ProgramError(
+            f"matmul: shapes {left.shape} and {right.shape} do not match",
+            why="each axis before the last two must be equal or 1, counted from the last",
+        ) from None
+    rows = left.shape[-2:-1] if len(left.shape) > 1 else ()
+    columns = right.shape[-1:] if len(right.shape) > 1 else ()
+    return TensorType((*batch, *rows, *columns), _secret(operands))
 
 
 def _matmul(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -895,9 +904,9 @@ define(
         "poly",
         ARITHMETIC | {Stage.PACKED},
         (1, 1),
-        {"coefficients": "constant", "low": "float", "high": "float"},
+        {"coefficients": "constant", "low": "float", "high": "float", "range": "int?"},
         _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
-        "A polynomial on [low, high], by its Chebyshev coefficients there.",
+        "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges`.",
     )
 )

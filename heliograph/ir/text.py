@@ -158,13 +158,15 @@ def _string(token: Any) -> str:
         raise ProgramError(f"line {token.line}: malformed string {str(token)[:40]}") from None
 
 
+def _integer(token: Any, text: str = "") -> int:
+    text = text or str(token)
+    if len(text) > 40:
+        raise ProgramError(f"line {token.line}: a whole number of {len(text)} digits is too large")
+    return int(text)
+
+
 def _number(token: Any) -> int | float:
-    text = str(token)
-    if token.type == "INT":
-        if len(text) > 40:
-            raise ProgramError(f"line {token.line}: a whole number of {len(text)} digits is too large")
-        return int(text)
-    return float(text)
+    return _integer(token) if token.type == "INT" else float(token)
 
 
 def _value(tree: Any) -> Any:
@@ -188,7 +190,8 @@ def _value(tree: Any) -> Any:
 
 
 def _dims(tree: Any) -> tuple[int, ...]:
-    return tuple(int(part) for part in str(tree.children[0]).split("x"))
+    token = tree.children[0]
+    return tuple(_integer(token, part) for part in str(token).split("x"))
 
 
 def _type(tree: Any) -> Type:
@@ -199,9 +202,21 @@ def _type(tree: Any) -> Type:
     if tree.data == "tensor":
         return TensorType(_dims(children[0]) if children else (), secret)
     if tree.data == "slots":
-        return SlotsType(int(children[0]), secret)
+        return SlotsType(_integer(children[0]), secret)
     slots, level, scale, parts = children
-    return CipherType(int(slots), int(level), float(_number(scale.children[0])), int(parts))
+    return CipherType(_integer(slots), _integer(level), float(_number(scale.children[0])), _integer(parts))
+
+
+def _metadata(value: Any) -> dict[str, Any]:
+    """The metadata of a text, with those entries checked that types and verifier compute with."""
+    if not isinstance(value, dict):
+        raise ProgramError("the metadata of a program is not an object")
+    primes, keys = value.get("log_primes", []), value.get("rotation_keys", [])
+    if not isinstance(primes, list) or any(type(p) not in (int, float) for p in primes):
+        raise ProgramError("the metadata entry log_primes is not a list of numbers")
+    if not isinstance(keys, list) or any(type(k) is not int for k in keys):
+        raise ProgramError("the metadata entry rotation_keys is not a list of whole numbers")
+    return value
 
 
 def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str, Constant]:
@@ -218,7 +233,8 @@ def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str
         numbers = [float(_number(number.children[0])) for number in children[0].children]
         if kind == "sparse" or len(numbers) != math.prod(shape):
             raise ProgramError(f"constant @{name}: {len(numbers)} values do not fill shape {shape}")
-        constant = np.array(numbers, dtype=_DTYPES[kind]).reshape(shape)
+        with np.errstate(over="ignore"):
+            constant = np.array(numbers, dtype=_DTYPES[kind]).reshape(shape)
     elif given is not None and name in given:
         constant = given[name]
     else:
@@ -271,7 +287,7 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
 
     for child in children:
         if child.data == "meta":
-            metadata = _value(child.children[0])
+            metadata = _metadata(_value(child.children[0]))
         elif child.data == "constant":
             key, value = _read_constant(child, given)
             if key in table:
@@ -304,7 +320,7 @@ def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
                 attrs[str(pair.children[0])] = _value(pair.children[1])
         elif part.data == "loc":
             file, line, column, layer = part.children
-            loc = Location(_string(file), int(line), int(column), _string(layer))
+            loc = Location(_string(file), _integer(line), _integer(column), _string(layer))
         else:
             kind = _type(part)
     assert kind is not None

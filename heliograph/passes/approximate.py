@@ -69,6 +69,8 @@ class Approximate:
                 bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
             elif self._by_unit(program, node, users):
                 made = self._unit_activation(builder, node, operands[0], bounds, ranges, divided)
+            elif node.op == "poly":
+                made = self._given(builder, node, operands[0], bounds, ranges)
             elif OPS[node.op].activation is None:
                 made = builder.copy(node, operands) if node.op != "input" else node
                 if node.op == "input":
@@ -81,6 +83,45 @@ class Approximate:
         builder.metadata["ranges"] = ranges
         outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
         return builder.finish(outputs)
+
+    def _given(
+        self,
+        builder: Builder,
+        node: Node,
+        operand: Node,
+        bounds: dict[Node, Bounds | None],
+        ranges: list[dict[str, Any]],
+    ) -> Node:
+        """A polynomial that the program came with: its interval was declared, and is proved where bounds reach."""
+        made = builder.op("poly", (operand,), node.loc, **{**node.attrs, "range": len(ranges)})
+        low, high = node.attrs["low"], node.attrs["high"]
+        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
+        seen = self.observed.get(node.inputs[0])
+        if seen and (seen.low < low or seen.high > high):
+            raise _contradicted(node, low, high, seen)
+        coefficients = tuple(map(float, builder.context.array(node.attrs["coefficients"])))
+        image = Interval(*Fit(low, high, coefficients, "given", 0.0, 0.0).image())
+        assert isinstance(node.type, TensorType)
+        bounds[made] = (np.full(node.type.size, image.low), np.full(node.type.size, image.high))
+        ranges.append(
+            {
+                "layer": node.loc.layer,
+                "location": node.loc.short,
+                "function": "poly",
+                "low": low,
+                "high": high,
+                "source": "proved" if proved and proved.low >= low and proved.high <= high else "declared",
+                "samples": 0,
+                "margin": 0.0,
+                "observed": [seen.low, seen.high] if seen else None,
+                "proved": [proved.low, proved.high] if proved else None,
+                "degree": len(coefficients) - 1,
+                "method": "given",
+                "max_error": 0.0,
+                "rms_error": 0.0,
+            }
+        )
+        return made
 
     def _activation(
         self,
@@ -106,7 +147,15 @@ class Approximate:
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
-        made = builder.op("poly", (operand,), node.loc, coefficients=coefficients, low=chosen.low, high=chosen.high)
+        made = builder.op(
+            "poly",
+            (operand,),
+            node.loc,
+            coefficients=coefficients,
+            low=chosen.low,
+            high=chosen.high,
+            range=len(ranges),
+        )
         image = Interval(*chosen.image())
         assert isinstance(node.type, TensorType)
         bounds[made] = (np.full(node.type.size, image.low), np.full(node.type.size, image.high))
@@ -185,7 +234,8 @@ class Approximate:
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
-        made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0)
+        made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0, range=len(ranges))
+        builder.metadata.setdefault("unit_sizes", {})[str(len(ranges))] = [float(f"{unit:.9g}") for unit in reach]
         image = Interval(*chosen.image())
         ones = np.ones(node.type.size)
         bounds[made] = (image.low * ones, image.high * ones)
@@ -216,12 +266,7 @@ class Approximate:
         if "low" in node.attrs and "high" in node.attrs:
             declared = Interval(node.attrs["low"], node.attrs["high"])
             if seen and (seen.low < declared.low or seen.high > declared.high):
-                raise ProgramError(
-                    f"the range [{declared.low:g}, {declared.high:g}] given for {node.op} is contradicted by calibration",
-                    where=node.loc,
-                    why=f"the samples reach [{seen.low:g}, {seen.high:g}]",
-                    hint="widen the range, or remove it and let calibration choose",
-                )
+                raise _contradicted(node, declared.low, declared.high, seen)
             return declared, "declared"
         if seen is not None:
             width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
@@ -258,6 +303,15 @@ class Approximate:
         if self.target_error is not None:
             return smallest_degree(function, low, high, self.target_error / unit, method, mean, std)
         return fit(function, low, high, DEFAULT_DEGREE, method, mean, std)
+
+
+def _contradicted(node: Node, low: float, high: float, seen: Observed) -> ProgramError:
+    return ProgramError(
+        f"the range [{low:g}, {high:g}] given for {node.op} is contradicted by calibration",
+        where=node.loc,
+        why=f"the samples reach [{seen.low:g}, {seen.high:g}]",
+        hint="widen the range, or remove it and let calibration choose",
+    )
 
 
 def _scaled(

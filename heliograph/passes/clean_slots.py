@@ -55,7 +55,7 @@ class CleanSlots:
             used = np.zeros(layout.period, dtype=bool)
             chunk = node.attrs["chunk"]
             used[places[places // layout.period == chunk] % layout.period] = True
-            return np.asarray(used[positions_in_slots(layout.slots, layout.period, layout.shift)])
+            return np.asarray(used[positions_in_slots(layout.slots, layout.period, layout.shift, layout.run)])
         if node.op == "linear_transform":
             a = node.attrs
             slots = operands[0].size

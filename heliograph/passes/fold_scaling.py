@@ -28,6 +28,8 @@ class FoldScaling:
     def run(self, program: Program) -> Program:
         factors, users = _factors(program), program.users()
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
+        # The sizes are inside the maps by now; they would only swell the text.
+        builder.metadata.pop("unit_sizes", None)
         new: dict[Node, Node] = {}
         for node in program.nodes:
             operands = [new[operand] for operand in node.inputs]
@@ -81,7 +83,15 @@ class FoldScaling:
         coefficients = builder.constant(
             builder.context.array(node.attrs["coefficients"]) / factor_out, node.attrs["coefficients"]
         )
-        return builder.op("poly", (operand,), node.loc, coefficients=coefficients, low=-1.0, high=1.0)
+        return builder.op(
+            "poly",
+            (operand,),
+            node.loc,
+            coefficients=coefficients,
+            low=-1.0,
+            high=1.0,
+            range=node.attrs.get("range"),
+        )
 
 
 def _factors(program: Program) -> dict[Node, float]:

@@ -26,21 +26,30 @@ class LowerPolynomials:
                 new[node] = node
             elif node.op == "poly":
                 coefficients = program.array(node.attrs["coefficients"])
-                new[node] = emit_polynomial(builder, new[node.inputs[0]], list(map(float, coefficients)), node.loc)
+                new[node] = emit_polynomial(
+                    builder, new[node.inputs[0]], list(map(float, coefficients)), node.loc, node.attrs.get("range")
+                )
             else:
                 new[node] = builder.copy(node, [new[operand] for operand in node.inputs])
         outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
         return builder.finish(outputs)
 
 
-def emit_polynomial(builder: Builder, x: Node, coefficients: list[float], loc: Location) -> Node:
-    """The value of a Chebyshev series at x in [-1, 1], by the cheapest plan of least depth."""
+def emit_polynomial(
+    builder: Builder, x: Node, coefficients: list[float], loc: Location, interval: int | None = None
+) -> Node:
+    """The value of a Chebyshev series at x in [-1, 1], by the cheapest plan of least depth.
+
+    The first node that reads x carries `interval` as its attribute `range`, so that x can be found in later stages.
+    """
+    marks = {} if interval is None else {"range": interval}
     power: dict[int, Node] = {1: x}
     value: dict[int, Node] = {}
     result = x
     for step in plan_polynomial(coefficients).steps:
         if isinstance(step, PowerStep):
-            product = builder.op("mul_ct", (power[step.left], power[step.right]), loc)
+            marked = marks if step.left == step.right == 1 else {}
+            product = builder.op("mul_ct", (power[step.left], power[step.right]), loc, **marked)
             doubled = builder.op("mul_int", (product,), loc, factor=2)
             if step.left == step.right:
                 power[step.index] = builder.op("add_scalar", (doubled,), loc, value=-1.0)
@@ -59,6 +68,7 @@ def emit_polynomial(builder: Builder, x: Node, coefficients: list[float], loc: L
                 loc,
                 weights=tuple(weight for _, weight in step.weights),
                 constant=step.constant,
+                **(marks if [i for i, _ in step.weights] == [1] and 2 not in power else {}),
             )
             total = combination if total is None else builder.op("add_ct", (total, combination), loc)
         elif step.constant:

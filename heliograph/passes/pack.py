@@ -159,17 +159,18 @@ class _Packer:
             total += self._transform(node, operand, name, chosen[self.group[operand]], out)[0]
         return total
 
-    def _shift(self, operand: Node, layout: Layout, out: Layout) -> int:
-        """The shift between copies of an input, where only one map reads it; the client packs that for nothing."""
+    def _shifted(self, operand: Node, layout: Layout, out: Layout) -> Layout | None:
+        """The layout with shifted copies, for an input that one map reads; the client packs that for nothing."""
         users = self.users[operand]
         if operand.op != "input" or len(self.members[self.group[operand]]) > 1 or len(users) > 1:
-            return 0
+            return None
         if operand in self.program.outputs:
-            return 0
-        return shift_for(self.slots, layout.period, out.period)
+            return None
+        shift, run = shift_for(self.slots, layout.period, out.period)
+        return replace(layout, shift=shift, run=run) if shift else None
 
     def _position_matrix(self, name: Any, layout: Layout, out: Layout) -> SparseMatrix:
-        key = (name, replace(layout, shift=0), out)
+        key = (name, _plain(layout), out)
         if key not in self.positioned:
             matrix = self.program.matrix(name)
             rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -193,15 +194,16 @@ class _Packer:
             return self.known[key]
         matrix = self._position_matrix(name, layout, out)
         best: tuple[float, Steps, Layout] | None = None
-        for shift in {0, self._shift(operand, layout, out)}:
-            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, shift).offsets
+        for candidate in (layout, self._shifted(operand, layout, out)):
+            if candidate is None:
+                continue
+            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, candidate.shift).offsets
             steps = plan_steps(offsets or (0,), self.slots, self.ring, level, self.costs)
-            run = self.slots if shift else max(layout.period, out.period)
-            sums = (run // out.period).bit_length() - 1
+            sums = (_run(candidate, out) // out.period).bit_length() - 1
             # The partial sums are added after the rescale, one level lower.
             cost = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1)
             if best is None or cost < best[0]:
-                best = (cost, steps, replace(layout, shift=shift))
+                best = (cost, steps, candidate)
         assert best is not None
         self.known[key] = best
         return best
@@ -217,8 +219,9 @@ class _Packer:
                 out = chosen[self.group[node]]
                 for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
                     number = self.group[operand]
-                    chosen[number] = self._transform(node, operand, name, replace(chosen[number], shift=0), out)[2]
+                    chosen[number] = self._transform(node, operand, name, _plain(chosen[number]), out)[2]
         new: dict[Node, Node] = {}
+        intervals: dict[str, Any] = {}
         for node in program.nodes:
             layout = chosen[self.group[node]]
             if node.op == "constant":
@@ -235,7 +238,10 @@ class _Packer:
                     coefficients=node.attrs["coefficients"],
                     low=-1.0,
                     high=1.0,
+                    range=node.attrs.get("range"),
                 )
+                if "range" in node.attrs:
+                    intervals[str(node.attrs["range"])] = layout.to_json()
             elif node.op == "reshape":
                 new[node] = new[node.inputs[0]]
             elif node.op in ("add", "sub"):
@@ -245,6 +251,7 @@ class _Packer:
             else:
                 raise InternalError(f"pack does not know {node.op}")
         metadata = builder.metadata
+        metadata["range_layouts"] = intervals
         metadata["inputs"] = [
             {
                 "name": node.attrs["name"],
@@ -291,7 +298,7 @@ class _Packer:
         partial: list[tuple[int, Node]] = []
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
             layout = chosen[self.group[operand]]
-            steps = self._transform(node, operand, name, replace(layout, shift=0), out)[1]
+            steps = self._transform(node, operand, name, _plain(layout), out)[1]
             matrix = self._position_matrix(name, layout, out)
             made = builder.op(
                 "linear_transform",
@@ -304,7 +311,7 @@ class _Packer:
                 baby_steps=steps.baby,
                 giant_steps=steps.giant,
             )
-            partial.append((self.slots if layout.shift else max(layout.period, out.period), made))
+            partial.append((_run(layout, out), made))
         run = max(run for run, _ in partial)
         total: Node | None = None
         while True:
@@ -338,3 +345,13 @@ class _Packer:
             return self._add_plain(operand, array, layout, node, constant.attrs["value"])
         op = "add_ct" if node.op == "add" else "sub_ct"
         return self.builder.op(op, (new[left], new[right]), node.loc)
+
+
+def _plain(layout: Layout) -> Layout:
+    """The layout with all copies alike."""
+    return replace(layout, shift=0, run=0)
+
+
+def _run(layout: Layout, out: Layout) -> int:
+    """The slots over which the terms of one row are spread."""
+    return layout.run or max(layout.period, out.period)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.errors import ProgramError, RangeError, WireError
+from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
+from heliograph.execution.backend import Progress
 from heliograph.interpret import check_input
 from heliograph.ir import Array
 from heliograph.ir.layout import Layout
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.keyfile import read_key, write_key
+from heliograph.runtime.memory import check_memory as require_memory
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.serial import read_ciphertext
+from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext
+from heliograph.runtime.outputs import check_output, flood
 
 
 class Client:
@@ -29,18 +34,64 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self.id[:12]} of {self.public.name!r}>"
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise SecurityError("a client holds a secret key and is not pickled or copied", hint="use save and load")
+
     @property
     def id(self) -> str:
         """The name of this client's key; evaluation keys and ciphertexts carry it."""
         return self._cryptor.tag
 
-    def evaluation_keys(self) -> EvaluationKeys:
-        """The keys that the server needs: rotations and relinearization. They tell nothing of the secret key."""
+    def save(self, path: str | Path, passphrase: str | None = None, *, overwrite: bool = False) -> None:
+        """Write the secret key to a file that only its owner can read, protected by a passphrase where one is given.
+
+        A file that is there already is replaced only with `overwrite=True`: with its key, all that was encrypted for it
+        would be lost.
+        """
+        write_key(path, self.public, self.id, self._cryptor.secret_bytes(), passphrase, overwrite)
+
+    @staticmethod
+    def load(
+        path: str | Path, passphrase: str | None = None, *, artifact: Artifact | PublicArtifact | None = None
+    ) -> Client:
+        """The client in a key file. Where an artifact is given, the key must have been made for it.
+
+        Raises SecurityError for a missing or wrong passphrase, WireError for a file that is no key file.
+        """
+        public, name, secret = read_key(path, passphrase)
+        if artifact is not None and artifact.fingerprint != public.fingerprint:
+            raise WireError(
+                f"the key in {path} was made for another artifact",
+                why=f"it was made for {public.fingerprint[:12]}, this one is {artifact.fingerprint[:12]}",
+                hint="a client's key serves the artifact it was made with; make a new one for this artifact",
+            )
+        return Client(public, cryptor=OpenFHECryptor.from_secret_bytes(public.ring, secret, name))
+
+    @property
+    def evaluation_key_bytes(self) -> int:
+        """The size of the evaluation keys, by the ring and their number."""
+        count = len(self.public.rotation_keys) + int(self.public.relinearization_key)
+        return count * self.public.ring.rotation_key_bytes
+
+    def evaluation_keys(self, progress: Progress | None = None, *, check_memory: bool = True) -> EvaluationKeys:
+        """Fresh keys that the server needs: rotations and relinearization. They tell nothing of the secret key.
+
+        Each call makes other ones. `progress(stage, done, total)` is called after every key. Where the machine has not
+        the memory for them, it is said before the first is made (not with `check_memory=False`).
+        """
+        if check_memory:
+            # They exist twice while they are written out.
+            require_memory(2 * self.evaluation_key_bytes, "making the evaluation keys")
+        names = key_names(self.public.rotation_keys, self.public.relinearization_key)
         live: dict[str, Any] = {}
-        if self.public.rotation_keys:
-            live["rotation"] = self._cryptor.rotation_keys(self.public.rotation_keys)
+        for name, amount in zip(names, self.public.rotation_keys):  # noqa: B905  (relinearization comes after them)
+            live[name] = self._cryptor.rotation_key(amount)
+            if progress is not None:
+                progress("evaluation keys", len(live), len(names))
         if self.public.relinearization_key:
-            live["relinearization"] = self._cryptor.relinearization_key()[0]
+            live["relinearization"] = self._cryptor.relinearization_key()
+            if progress is not None:
+                progress("evaluation keys", len(live), len(names))
         return EvaluationKeys(self.public.fingerprint, self.id, live=live)
 
     def encrypt(self, *samples: Any) -> EncryptedInput:
@@ -50,7 +101,7 @@ class Client:
         """
         specs = self.public.inputs
         if len(samples) != len(specs):
-            raise ProgramError(f"{self.public.name} takes {len(specs)} inputs, not {len(samples)}")
+            raise ProgramError(f"{self.public.name} takes {len(specs)} inputs, not {len(samples)}", where="encrypt")
         live: dict[str, Any] = {}
         for spec, sample in zip(specs, samples, strict=True):
             tensor = check_input(spec["name"], spec["shape"], sample)
@@ -61,35 +112,38 @@ class Client:
                 live[f"{spec['name']}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
-    def decrypt(self, output: EncryptedOutput) -> Any:
+    def decrypt(self, output: EncryptedOutput, *, share: bool = False) -> Any:
         """The result: one array, or a tuple where the program has several outputs.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
-        their error depends on the key: do not pass them on to strangers.
+        their error depends on the key: do not pass them on to strangers. With `share=True` they are flooded with noise that
+        hides that error, at a cost of `runtime.outputs.sharing_cost_bits()` bits of precision (about 22).
         """
+        if not isinstance(output, EncryptedOutput):
+            raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")
         output.check(self.public.fingerprint, self.id)
+        count = sum(len(spec["log_scales"]) for spec in self.public.outputs)
+        output.check_names([str(number) for number in range(count)])
         tensors, number = [], 0
         for spec in self.public.outputs:
             layout = Layout.from_json(dict(spec["layout"]))
-            vectors = []
+            vectors, errors = [], []
             for log_scale in spec["log_scales"]:
-                vectors.append(self._cryptor.decrypt(self._output(output, number), log_scale))
+                vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
+                vectors.append(vector)
+                errors.append(error)
                 number += 1
             tensor = layout.unpack(vectors).reshape(spec["shape"])
-            if not np.isfinite(tensor).all():
-                raise RangeError(f"output {spec['name']!r} holds NaN or infinity: a value overflowed on the way")
-            tensors.append(tensor)
-        if len(output.names()) != number:
-            raise WireError(f"these encrypted outputs hold {len(output.names())} ciphertexts, expected {number}")
+            check_output(spec, tensor, max(errors), self.public.predicted)
+            tensors.append(flood(tensor, spec["name"], self.public.predicted) if share else tensor)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _output(self, output: EncryptedOutput, number: int) -> Any:
-        name = str(number)
+        name, what, ring = str(number), f"output ciphertext {number}", self.public.ring
         if name in output.live:
+            check_ciphertext(output.live[name], ring, 0, self.id, what)
             return output.live[name]
-        if name not in output.blobs:
-            raise WireError(f"these encrypted outputs have no ciphertext {number}")
-        return read_ciphertext(output.blobs[name], self.public.ring, 0, self.id, f"output ciphertext {number}")
+        return read_ciphertext(output.blobs[name], ring, 0, self.id, what)
 
 
 def check_range(spec: Any, tensor: Array) -> None:

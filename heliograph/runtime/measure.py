@@ -36,6 +36,20 @@ class Measurement:
     decrypt_ms: float = 0.0
     peak_rss_bytes: int = 0
     load_average: float = 0.0
+    ms_by_layer: dict[str, float] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        """The measured column of a report, by the names of its predicted one (see `Report.with_measured`)."""
+        found = {
+            "evaluate_ms": self.measured_ms,
+            "first_ms": self.first_ms,
+            "keygen_s": self.keygen_s,
+            "encrypt_ms": self.encrypt_ms,
+            "decrypt_ms": self.decrypt_ms,
+            "ms_by_layer": dict(self.ms_by_layer),
+            "load_average": self.load_average,
+        }
+        return {key: value for key, value in found.items() if value}
 
     @property
     def over_floor(self) -> float:
@@ -43,7 +57,17 @@ class Measurement:
 
 
 def peak_rss_bytes() -> int:
-    """The largest resident size of this process so far."""
+    """The largest resident size of this process so far.
+
+    From the kernel's high-water mark where there is one: `getrusage` keeps that of the parent across exec.
+    """
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -74,7 +98,7 @@ def measure(
         output = timed("run", functools.partial(server.run, encrypted))
         result.outputs.append(np.asarray(timed("decrypt", functools.partial(client.decrypt, output))))
         if floor is None:
-            floor = Floor(server.evaluator, next(iter(encrypted.live.values())), server.trace.calls)
+            floor = Floor(server.evaluator, next(iter(server.inputs(encrypted).values())), server.trace.calls)
         floor.sample()
         if progress is not None:
             progress(number + 1, len(samples))
@@ -87,4 +111,5 @@ def measure(
     result.decrypt_ms = 1e3 * statistics.median(times["decrypt"])
     result.floor_ms = floor.milliseconds()
     result.peak_rss_bytes = peak_rss_bytes()
+    result.ms_by_layer = {layer: 1e3 * seconds for layer, seconds in server.trace.by_layer.items()}
     return result

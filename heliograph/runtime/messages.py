@@ -1,21 +1,23 @@
 """What crosses between client and server: evaluation keys, encrypted inputs, encrypted outputs.
 
 Each carries the fingerprints of the artifact and of the client, and each can be written to bytes and read back. Bytes
-are checked (length, digest, kind, sizes) before OpenFHE sees them.
+are checked (length, digest, kind, fields) before anything is made of them, and again, against the form that their
+artifact gives them, before OpenFHE sees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heliograph.container import Container, pack, read_file, unpack, write_file
+from heliograph.container import Bytes, Container, parts, read_file, unpack, write_file
 from heliograph.errors import WireError
 
-VERSION = 1
-MAX_MESSAGE_BYTES = 64 * 1024**3
+VERSION = 2
+_FINGERPRINT_LENGTH = 32
+_MAX_OBJECTS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,45 +26,61 @@ class _Message:
 
     artifact: str
     client: str
-    blobs: dict[str, bytes] = field(default_factory=dict, repr=False)
+    blobs: dict[str, Bytes] = field(default_factory=dict, repr=False)
     live: dict[str, Any] = field(default_factory=dict, repr=False)
 
     kind: ClassVar[str] = ""
+    max_bytes: ClassVar[int] = 0
 
     def names(self) -> Sequence[str]:
         return sorted(self.blobs.keys() | self.live.keys())
 
-    def blob(self, name: str) -> bytes:
+    def blob(self, name: str) -> Bytes:
         """The serialized form of one object."""
-        if name not in self.blobs:
-            from heliograph.runtime.openfhe.serial import serialize
+        if name in self.blobs:
+            return self.blobs[name]
+        from heliograph.runtime.openfhe.serial import serialize
 
-            self.blobs[name] = serialize(self.live[name])
-        return self.blobs[name]
+        return serialize(self.live[name])
+
+    def _parts(self) -> Iterator[Bytes]:
+        blobs = {name: self.blob(name) for name in self.names()}
+        return parts(Container(self.kind, VERSION, {"artifact": self.artifact, "client": self.client}, blobs))
 
     def to_bytes(self) -> bytes:
-        blobs = {name: self.blob(name) for name in self.names()}
-        return pack(Container(self.kind, VERSION, {"artifact": self.artifact, "client": self.client}, blobs))
+        return b"".join(self._parts())
 
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all."""
-        write_file(path, self.to_bytes())
+        write_file(path, self._parts())
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError(f"{self.kind} are not pickled; use to_bytes and from_bytes")
 
     @classmethod
-    def from_bytes(cls, data: bytes, what: str = "data") -> Any:
-        """The message in `data`; a WireError where it is not an intact one. Nothing is given to OpenFHE yet."""
-        return cls._read(unpack(data, cls.kind, VERSION, MAX_MESSAGE_BYTES, what), what)
+    def from_bytes(cls, data: Bytes, what: str = "data", max_bytes: int | None = None) -> Any:
+        """The message in `data`; a WireError where it is not an intact one. Nothing is given to OpenFHE yet.
+
+        `max_bytes` lowers the bound on its size.
+        """
+        return cls._read(unpack(data, cls.kind, VERSION, cls._bound(max_bytes), what), what)
 
     @classmethod
-    def load(cls, path: str | Path) -> Any:
+    def load(cls, path: str | Path, max_bytes: int | None = None) -> Any:
         """The message in a file; see `from_bytes`."""
-        return cls._read(read_file(path, cls.kind, VERSION, MAX_MESSAGE_BYTES), str(path))
+        return cls._read(read_file(path, cls.kind, VERSION, cls._bound(max_bytes)), str(path))
+
+    @classmethod
+    def _bound(cls, max_bytes: int | None) -> int:
+        return cls.max_bytes if max_bytes is None else min(max_bytes, cls.max_bytes)
 
     @classmethod
     def _read(cls, container: Container, what: str) -> Any:
         fields = container.fields
-        if set(fields) != {"artifact", "client"} or not all(isinstance(v, str) for v in fields.values()):
-            raise WireError(f"{what}: its fields are not those of a {cls.kind}")
+        if set(fields) != {"artifact", "client"} or not all(is_fingerprint(value) for value in fields.values()):
+            raise WireError(f"{what}: its fields are not those of {cls.kind}")
+        if len(container.blobs) > _MAX_OBJECTS:
+            raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
         return cls(fields["artifact"], fields["client"], {name: container.bytes(name) for name in container.blobs})
 
     def check(self, artifact: str, client: str | None = None) -> None:
@@ -80,20 +98,48 @@ class _Message:
                 hint="encrypt with the client whose evaluation keys the server holds",
             )
 
+    def check_names(self, expected: Collection[str]) -> None:
+        """Raise a WireError unless the message holds exactly these objects."""
+        found = set(self.names())
+        missing, more = sorted(set(expected) - found), sorted(found - set(expected))
+        if missing:
+            raise WireError(
+                f"these {self.kind} lack {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""),
+                hint="make them again with this artifact",
+            )
+        if more:
+            raise WireError(f"these {self.kind} hold {len(more)} objects too many, {more[0][:60]!r} first")
+
+
+def is_fingerprint(value: object) -> bool:
+    """Whether the value can be the fingerprint of an artifact or client: 32 hexadecimal digits."""
+    return isinstance(value, str) and len(value) == _FINGERPRINT_LENGTH and set(value) <= set("0123456789abcdef")
+
 
 class EvaluationKeys(_Message):
-    """Rotation keys and the relinearization key of one client for one artifact. Not secret."""
+    """Rotation keys and the relinearization key of one client for one artifact. Not secret.
+
+    Objects: `rotation/<amount>`, each a map of one key, and `relinearization`.
+    """
 
     kind = "evaluation keys"
+    max_bytes = 64 * 1024**3
 
 
 class EncryptedInput(_Message):
-    """The encrypted inputs of one sample: blobs `name/chunk`."""
+    """The encrypted inputs of one sample: objects `name/chunk`."""
 
     kind = "encrypted inputs"
+    max_bytes = 16 * 1024**3
 
 
 class EncryptedOutput(_Message):
-    """The encrypted outputs of one sample: blobs `number`, in order."""
+    """The encrypted outputs of one sample: objects `number`, in order."""
 
     kind = "encrypted outputs"
+    max_bytes = 16 * 1024**3
+
+
+def key_names(rotations: Collection[int], relinearization: bool) -> list[str]:
+    """The names of the objects in a complete set of evaluation keys."""
+    return [f"rotation/{amount}" for amount in rotations] + (["relinearization"] if relinearization else [])

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import secrets
+import weakref
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact
-from heliograph.errors import SecurityError, WireError
+from heliograph.compiler.memory import BASE_BYTES, memory_bytes
+from heliograph.compiler.validate import check_transforms
+from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.openfhe import serial
+from heliograph.ir import Node
+from heliograph.runtime.memory import check_memory as require_memory
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
+from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
+from heliograph.runtime.openfhe.template import is_tag, normalized
 
 
 class Server:
     """Evaluates one artifact on the ciphertexts of one client.
 
     `trace` describes the last run: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
-    plaintexts that are kept between runs.
+    plaintexts that are kept between runs. `check_memory=False` skips the comparison of the plan with the free memory.
+    Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it too.
+
+    Raises WireError for keys of another artifact, missing, superfluous or malformed ones.
     """
 
     def __init__(
@@ -26,53 +36,102 @@ class Server:
         *,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         allow_insecure: bool = True,
+        check_memory: bool = True,
     ) -> None:
+        if not isinstance(keys, EvaluationKeys):
+            raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         keys.check(artifact.fingerprint)
         if artifact.ring.security_bits is None and not allow_insecure:
             raise SecurityError(
                 f"artifact {artifact.name!r} was compiled without security (security_bits=None)",
                 hint="compile it with security_bits=128, or allow insecure artifacts for a test",
             )
+        metadata = artifact.program.metadata
+        amounts = tuple(int(amount) for amount in metadata["rotation_keys"])
+        keys.check_names(key_names(amounts, bool(metadata["relinearization_key"])))
+        if not is_tag(keys.client):
+            raise WireError("the evaluation keys carry no usable name of a client")
+        check_transforms(artifact.program, artifact.ring)
+        if check_memory:
+            require_memory(self._needed_bytes(artifact, keys), f"the server of {artifact.name!r}")
         self.artifact = artifact
         self.client = keys.client
-        self.evaluator = OpenFHEEvaluator(artifact.program, cache_bytes)
+        self._fingerprint = artifact.fingerprint
         self.trace = Trace()
-        metadata = artifact.program.metadata
-        wanted = {"rotation"} if metadata["rotation_keys"] else set()
-        wanted |= {"relinearization"} if metadata["relinearization_key"] else set()
-        for name in sorted(wanted):
-            if name not in keys.names():
-                raise WireError(f"the evaluation keys lack the {name} key", hint="make them again with this artifact")
-        rotation = self._key(keys, "rotation", serial.read_rotation_keys)
-        relinearization = self._key(keys, "relinearization", serial.read_key)
-        serial.install_keys(artifact.ring, self.client, rotation, relinearization)
+        self.evaluator = OpenFHEEvaluator(artifact.program, cache_bytes)
+        # OpenFHE finds keys by this name; it is the server's own, so that no two servers can meet in its tables.
+        self._tag = secrets.token_hex(16)
+        rotation = {amount: self._rotation_key(keys, amount, first=not i) for i, amount in enumerate(amounts)}
+        relinearization = self._relinearization_key(keys) if metadata["relinearization_key"] else None
+        self._close = weakref.finalize(self, registry.release, self._tag)
+        self._close.atexit = False
+        serial.install_keys(artifact.ring, self._tag, rotation, relinearization)
 
     @staticmethod
-    def _key(keys: EvaluationKeys, name: str, read: Any) -> Any:
+    def _needed_bytes(artifact: Artifact, keys: EvaluationKeys) -> int:
+        """What the plan needs beside what is there already: this process, and keys that are in it."""
+        planned = memory_bytes(artifact.program, artifact.ring)
+        return planned["server"] - BASE_BYTES - (planned["evaluation_keys"] if keys.live else 0)
+
+    def _rotation_key(self, keys: EvaluationKeys, amount: int, first: bool) -> Any:
+        name = f"rotation/{amount}"
+        if name in keys.live:
+            return serial.copy_rotation_key(keys.live[name]) if first else keys.live[name]
+        return serial.read_rotation_key(keys.blobs[name], self.artifact.ring, amount, self.client)
+
+    def _relinearization_key(self, keys: EvaluationKeys) -> Any:
+        name = "relinearization"
         if name in keys.live:
             return keys.live[name]
-        return read(keys.blobs[name]) if name in keys.blobs else None
+        return serial.read_relinearization_key(keys.blobs[name], self.artifact.ring, self.client)
+
+    def __repr__(self) -> str:
+        return f"<Server of {self.artifact.name!r} for client {self.client[:12]}>"
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("a server is not pickled; make one from the artifact and the evaluation keys")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the evaluation keys and the encoded plaintexts; the server cannot run afterwards."""
+        self._close()
+        self.evaluator.cache.clear()
 
     def run(self, encrypted: EncryptedInput, progress: Progress | None = None) -> EncryptedOutput:
         """The encrypted outputs for one encrypted sample.
 
-        `progress(stage, done, total)` is called after every operation.
+        `progress(stage, done, total)` is called after every operation. Raises WireError for inputs of another artifact
+        or client, or malformed ones.
         """
-        encrypted.check(self.artifact.fingerprint, self.client)
-        inputs = {}
-        for node in self.artifact.program.inputs:
-            name = f"{node.attrs['name']}/{node.attrs['chunk']}"
-            if name in encrypted.live:
-                inputs[node] = encrypted.live[name]
-                continue
-            if name not in encrypted.blobs:
-                raise WireError(f"the encrypted inputs lack {name}")
-            level = node.attrs["level"]
-            inputs[node] = serial.read_ciphertext(
-                encrypted.blobs[name], self.artifact.ring, level, self.client, f"input ciphertext {name}"
-            )
-        if len(encrypted.names()) != len(inputs):
-            raise WireError(f"the encrypted inputs hold {len(encrypted.names())} ciphertexts, expected {len(inputs)}")
-        outputs, self.trace = execute(self.artifact.program, self.evaluator, inputs, progress)
-        live = {str(number): output for number, output in enumerate(outputs)}
-        return EncryptedOutput(self.artifact.fingerprint, self.client, live=live)
+        if not self._close.alive:
+            raise ProgramError("this server is closed")
+        inputs = self.inputs(encrypted)
+        program, ring = self.artifact.program, self.artifact.ring
+        with registry.using():
+            outputs, self.trace = execute(program, self.evaluator, inputs, progress)
+            live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
+        return EncryptedOutput(self._fingerprint, self.client, live=live)
+
+    def inputs(self, encrypted: EncryptedInput) -> dict[Node, Any]:
+        """The ciphertexts of a message by input node, checked, as the evaluator takes them."""
+        if not isinstance(encrypted, EncryptedInput):
+            raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
+        encrypted.check(self._fingerprint, self.client)
+        names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in self.artifact.program.inputs}
+        encrypted.check_names(names.values())
+        return {node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()}
+
+    def _input(self, encrypted: EncryptedInput, name: str, level: int) -> Any:
+        """One input ciphertext, under the server's own name of the key."""
+        ring, what = self.artifact.ring, f"input ciphertext {name}"
+        if name in encrypted.live:
+            serial.check_ciphertext(encrypted.live[name], ring, level, self.client, what)
+            return serial.retagged(encrypted.live[name], self._tag)
+        ciphertext = serial.read_ciphertext(encrypted.blobs[name], ring, level, self.client, what)
+        ciphertext.SetKeyTag(self._tag)
+        return ciphertext

@@ -33,18 +33,17 @@ def simulator(program: Program, seed: int = 0, noisy: bool = True) -> Session:
 
 def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
     """OpenFHE with the program's own rotation keys, less those in `without`; OpenFHE tells clients apart by key tag."""
-    library = pytest.importorskip("openfhe")
+    pytest.importorskip("openfhe")
+    from heliograph.runtime.openfhe import serial
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 
     ring = Ring(**program.metadata["ring"])
     cryptor = OpenFHECryptor(ring)
     amounts = [amount for amount in program.metadata["rotation_keys"] if amount not in without]
-    context = library.CryptoContext
-    if amounts:
-        context.InsertEvalAutomorphismKey(cryptor.rotation_keys(amounts), cryptor.tag)
-    if program.metadata["relinearization_key"]:
-        cryptor.relinearization_key()
+    rotation = {amount: cryptor.rotation_key(amount) for amount in amounts}
+    relinearization = cryptor.relinearization_key() if program.metadata["relinearization_key"] else None
+    serial.install_keys(ring, cryptor.tag, rotation, relinearization)
     return Session(OpenFHEEvaluator(program), cryptor.encrypt, cryptor.decrypt)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from heliograph.errors import RangeError
+from heliograph.errors import RangeError, SecurityError
 from heliograph.ir import Array
+from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.template import secret_key_template
 from heliograph.target import Ring
 
 
@@ -27,15 +28,28 @@ class OpenFHECryptor:
         """OpenFHE's name of the key: evaluation keys and ciphertexts carry it."""
         return str(self._secret.GetKeyTag())
 
-    def rotation_keys(self, amounts: Sequence[int]) -> Any:
-        """The keys of these rotations, as OpenFHE's map from automorphism index to key."""
-        indices = [self.context.FindAutomorphismIndex(amount) for amount in amounts]
-        return self.context.EvalAutomorphismKeyGen(self._secret, indices)
+    def __repr__(self) -> str:
+        return f"<OpenFHECryptor {self.tag[:12]}>"
 
-    def relinearization_key(self) -> list[Any]:
-        """The key that brings products back to two parts."""
-        self.context.EvalMultKeyGen(self._secret)
-        return list(self.context.GetEvalMultKeyVector(self.tag))
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
+
+    def rotation_key(self, amount: int) -> Any:
+        """A fresh key of one rotation, as OpenFHE's map from automorphism index to key; it leaves no trace elsewhere."""
+        with registry.changing():
+            try:
+                return self.context.EvalAutomorphismKeyGen(self._secret, [self.context.FindAutomorphismIndex(amount)])
+            finally:
+                registry.drop({self.tag})
+
+    def relinearization_key(self) -> Any:
+        """A fresh key that brings products back to two parts."""
+        with registry.changing():
+            try:
+                self.context.EvalMultKeyGen(self._secret)
+                return self.context.GetEvalMultKeyVector(self.tag)[0]
+            finally:
+                registry.drop({self.tag})
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
@@ -44,7 +58,11 @@ class OpenFHECryptor:
         return self.context.Encrypt(self._secret, plaintext)
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
-        """The slots; a RangeError where the message is destroyed.
+        """The slots; a RangeError where the message is destroyed."""
+        return self.decrypt_with_error(ciphertext, log_scale)[0]
+
+    def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
+        """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed.
 
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
@@ -68,7 +86,7 @@ class OpenFHECryptor:
                 why="a value left the range that it was planned for",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
-        return values
+        return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""
@@ -76,7 +94,8 @@ class OpenFHECryptor:
         return bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
 
     @staticmethod
-    def from_secret_bytes(ring: Ring, data: bytes) -> OpenFHECryptor:
+    def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
+        """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
         openfhe = library()
-        make_context(ring)
+        secret_key_template(ring).check(data, tag, "the secret key")
         return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,26 +20,31 @@ DEFAULT_CACHE_BYTES = 1 << 30
 
 
 class PlaintextCache:
-    """Encoded plaintexts, the ones used longest ago dropped when a byte bound is reached."""
+    """Encoded plaintexts, kept until a byte bound is reached.
+
+    What is there stays: a program reads its plaintexts in the same order on every run, and dropping the one used longest
+    ago would drop each just before it is needed.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._entries: OrderedDict[object, tuple[Any, int]] = OrderedDict()
+        self._entries: dict[object, Any] = {}
 
     def get(self, key: object, make: Callable[[], Any], size: int) -> Any:
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-            return entry[0]
-        value = make()
-        if size <= self.max_bytes:
-            self._entries[key] = (value, size)
-            self.bytes += size
-            while self.bytes > self.max_bytes:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self.bytes -= dropped
+        """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
+        value = self._entries.get(key)
+        if value is None:
+            value = make()
+            if self.bytes + size <= self.max_bytes:
+                self._entries[key] = value
+                self.bytes += size
         return value
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self.bytes = 0
 
 
 class OpenFHEEvaluator:

@@ -1,0 +1,83 @@
+"""Arrays from and to the user's .npy and .npz files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.container import write_file
+from heliograph.errors import ProgramError
+
+MAX_FILE_BYTES = 8 * 1024**3
+Array = npt.NDArray[Any]
+
+
+def read_arrays(path: str | Path) -> dict[str, Array]:
+    """The arrays of a .npz file by name, or the one of a .npy file under the name ""; a ProgramError where they are none.
+
+    Object arrays are refused: they are pickles.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ProgramError(f"{path} has more than {MAX_FILE_BYTES} bytes")
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            arrays = {"": loaded}
+        else:
+            with loaded:
+                size = sum(entry.file_size for entry in loaded.zip.infolist())
+                if size > MAX_FILE_BYTES:
+                    raise ProgramError(f"{path} unpacks to more than {MAX_FILE_BYTES} bytes")
+                arrays = {name: loaded[name] for name in loaded.files}
+    except OSError as error:
+        raise ProgramError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
+        raise ProgramError(f"{path} is not a .npy or .npz file of numbers", why=str(error)[:200]) from None
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise ProgramError(f"{path}: array {name!r} has dtype {array.dtype}; real numbers are needed")
+    if not arrays:
+        raise ProgramError(f"{path} holds no array")
+    return arrays
+
+
+def one_per_name(arrays: Mapping[str, Array], names: Sequence[str], path: str | Path) -> list[Array]:
+    """The arrays in the order of the names: by name where all are there, a single one for a single name."""
+    if all(name in arrays for name in names):
+        return [arrays[name] for name in names]
+    if len(names) == len(arrays) == 1:
+        return list(arrays.values())
+    raise ProgramError(
+        f"{path} has {', '.join(repr(name) for name in arrays) or 'no arrays'}; needed are {', '.join(map(repr, names))}",
+        hint="write a .npz with one array per input, by name: numpy.savez(path, x=..., y=...)",
+    )
+
+
+def read_samples(path: str | Path, names: Sequence[str], sample: int | None) -> list[Array]:
+    """One sample per input from a file; `sample` picks it where the arrays have a leading sample axis."""
+    arrays = one_per_name(read_arrays(path), names, path)
+    if sample is None:
+        return arrays
+    for array in arrays:
+        if array.ndim == 0 or not -array.shape[0] <= sample < array.shape[0]:
+            raise ProgramError(f"{path} has no sample {sample}: its shape is {array.shape}")
+    return [array[sample] for array in arrays]
+
+
+def write_array(path: str | Path, value: Any, names: Sequence[str]) -> None:
+    """Write a result whole or not at all: .npy for one array, .npz by name for several or where the path says so."""
+    import io
+
+    values = value if isinstance(value, tuple) else (value,)
+    buffer = io.BytesIO()
+    if len(values) > 1 or Path(path).suffix == ".npz":
+        np.savez(buffer, **dict(zip(names, values, strict=True)))
+    else:
+        np.save(buffer, values[0])
+    write_file(path, buffer.getvalue())

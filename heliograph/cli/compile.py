@@ -1,0 +1,214 @@
+"""`heliograph compile`: from a PyTorch module in a file to an artifact."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heliograph.cli.arrays import Array, one_per_name, read_arrays
+from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.errors import HeliographError, ProgramError
+
+
+def _degrees(values: tuple[str, ...]) -> dict[str, int]:
+    degrees = {}
+    for value in values:
+        layer, _, degree = value.rpartition("=")
+        if not layer or not degree.isdecimal() or len(degree) > 6:
+            raise ProgramError(f"--degree-of {value!r} is not LAYER=DEGREE", hint="for example --degree-of act1=7")
+        degrees[layer] = int(degree)
+    return degrees
+
+
+def _shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
+    shapes = []
+    for value in values:
+        try:
+            shape = tuple(int(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            shape = (0,)
+        if not shape or min(shape) < 1:
+            raise ProgramError(f"--example-shape {value!r} is not a shape", hint="for example --example-shape 1,28,28")
+        shapes.append(shape)
+    return shapes
+
+
+def load_module(target: str) -> Any:
+    """The torch.nn.Module that `file.py:name` means: the object itself, or what it returns when called."""
+    file, _, name = target.rpartition(":")
+    if not file or not name:
+        raise ProgramError(f"{target!r} does not say which module", hint="write file.py:name")
+    path = Path(file)
+    if not path.is_file():
+        raise ProgramError(f"{path} is not there")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ProgramError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[path.stem] = module
+    found: Any = None
+    try:
+        spec.loader.exec_module(module)
+        if not hasattr(module, name):
+            defined = [key for key in vars(module) if not key.startswith("_")]
+            raise ProgramError(f"{path} defines no {name!r}", hint=f"it has {', '.join(defined[:20])}")
+        found = getattr(module, name)
+        import torch
+
+        if not isinstance(found, torch.nn.Module) and callable(found):
+            found = found()
+    except HeliographError:
+        raise
+    except Exception as error:
+        raise _users_error(error, path) from None
+    if not isinstance(found, torch.nn.Module):
+        raise ProgramError(f"{target} is {type(found).__name__}, not a torch.nn.Module or a function that returns one")
+    return found
+
+
+def _users_error(error: Exception, path: Path) -> ProgramError:
+    """The user's own exception, with the last line of the user's file on the way to it."""
+    where = str(path)
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename) == path or Path(frame.filename) == path.resolve():
+            where = f"{path}:{frame.lineno}"
+    return ProgramError(f"{type(error).__name__}: {str(error)[:500]}", where=where, why="the file raised it")
+
+
+def _calibration(path: str | None, names: list[str]) -> list[Array] | None:
+    return None if path is None else one_per_name(read_arrays(path), names, path)
+
+
+def _input_names(module: Any, count: int) -> list[str]:
+    """The names of the first arguments of forward."""
+    names = [
+        name
+        for name, parameter in inspect.signature(module.forward).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    required = [
+        name for name in names if inspect.signature(module.forward).parameters[name].default is inspect.Parameter.empty
+    ]
+    return names[:count] if count else required
+
+
+@click.command("compile")
+@click.argument("target", metavar="FILE.py:NAME")
+@click.option("-o", "--output", default=None, help="The artifact's file; NAME.helio by default.")
+@click.option("--public", default=None, help="Write the public part, which clients need, to this file too.")
+@click.option("--calibration", default=None, help="Samples, .npy or .npz (one array per input), sample axis first.")
+@click.option(
+    "--input-range", type=(float, float), multiple=True, help="The interval of the input; once, or per input."
+)
+@click.option("--example-shape", multiple=True, help="Shape of one sample, as 1,28,28; from the samples by default.")
+@click.option("--degree", type=int, default=None, help="Polynomial degree of all activations.")
+@click.option("--degree-of", multiple=True, metavar="LAYER=D", help="Polynomial degree of one layer.")
+@click.option("--target-error", type=float, default=None, help="Largest approximation error of each activation.")
+@click.option("--key-bytes", type=int, default=None, help="Bound on the evaluation keys.")
+@click.option("--memory-bytes", type=int, default=None, help="Bound on the server's predicted memory.")
+@click.option("--precision-bits", type=float, default=None, help="Precision that encryption must leave.")
+@click.option("--insecure", is_flag=True, help="No security at all: for tests.")
+@click.option("--dump-ir", default=None, metavar="DIR", help="Write the program after each pass into this folder.")
+@click.option(
+    "--explain", default=None, metavar="PASS", help="Say what this pass did: before, after, what it improved."
+)
+@output_options
+def compile_command(
+    target: str,
+    output: str | None,
+    public: str | None,
+    calibration: str | None,
+    input_range: tuple[tuple[float, float], ...],
+    example_shape: tuple[str, ...],
+    degree: int | None,
+    degree_of: tuple[str, ...],
+    target_error: float | None,
+    key_bytes: int | None,
+    memory_bytes: int | None,
+    precision_bits: float | None,
+    insecure: bool,
+    dump_ir: str | None,
+    explain: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compile the PyTorch module NAME of FILE.py (a module, or a function that returns one) and print the bill."""
+    import heliograph as hg
+    from heliograph.compiler.explain import Recorder
+
+    recorder = Recorder()
+    chosen: dict[str, Any] = {
+        "security_bits": None if insecure else 128,
+        "degree": degree,
+        "degrees": _degrees(degree_of),
+        "target_error": target_error,
+        "key_bytes": key_bytes,
+        "memory_bytes": memory_bytes,
+        "dump_ir": dump_ir,
+    }
+    if precision_bits is not None:
+        chosen["precision_bits"] = precision_bits
+    options = hg.Options(**chosen)
+    shapes = _shapes(example_shape)
+    with progress_bar(quiet) as progress:
+        progress("loading", 0, 0)
+        module = load_module(target)
+        samples = _calibration(calibration, _input_names(module, len(shapes)))
+        progress("tracing", 0, 0)
+        program = hg.trace(
+            module,
+            _examples(shapes, samples),
+            input_range=_ranges(input_range, len(samples or shapes)),
+            calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
+        )
+        progress("compiling", 0, 0)
+        artifact = hg.compile(program, options, watch=recorder if explain else None)
+    path = output or f"{target.rpartition(':')[2]}.helio"
+    artifact.save(path)
+    if public is not None:
+        artifact.public().save(public)
+    values = {
+        **artifact.report.to_dict(),
+        "artifact": path,
+        "fingerprint": artifact.fingerprint,
+        "compile_s": artifact.compile_s,
+    }
+    remark(f"wrote {path}", quiet)
+    text = str(artifact.report)
+    if explain is not None:
+        explanation = recorder.explain(program, explain)
+        values["explain"] = explanation.to_dict()
+        text = str(explanation)
+    emit(text, values, as_json=as_json, quiet=quiet)
+
+
+def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any:
+    """One example per input, with a batch axis of one: zeros of the shape given, or the first sample."""
+    import numpy as np
+    import torch
+
+    if shapes:
+        tensors = [torch.zeros((1, *shape)) for shape in shapes]
+    elif samples:
+        for array in samples:
+            if array.ndim < 2 or not array.shape[0]:
+                raise ProgramError(f"calibration of shape {array.shape} has no sample axis with samples")
+        tensors = [torch.from_numpy(np.asarray(array[:1], dtype=np.float32)) for array in samples]
+    else:
+        raise ProgramError("the shape of the input is unknown", hint="give --calibration or --example-shape")
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _ranges(ranges: tuple[tuple[float, float], ...], inputs: int) -> Any:
+    if len(ranges) not in (0, 1, inputs):
+        raise ProgramError(f"--input-range stands {len(ranges)} times for {inputs} inputs")
+    if not ranges:
+        return None
+    return ranges[0] if inputs == 1 else ranges * inputs if len(ranges) == 1 else ranges

@@ -1,0 +1,149 @@
+"""`heliograph doctor`: what of this machine is in order, and what to do where it is not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+
+import click
+
+from heliograph.cli.output import emit, output_options, progress_bar, remark
+
+_GB = 1e9
+# OpenFHE's wheels are built against these versions of the C library.
+_WHEELS = {(3, 10): (2, 35), (3, 12): (2, 39)}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at: `status` is ok, warning or missing; `advice` says what to do where it is not ok."""
+
+    name: str
+    status: str
+    detail: str
+    advice: str = ""
+
+
+def _python() -> Check:
+    version = sys.version_info[:2]
+    library, release = platform.libc_ver()
+    detail = f"{platform.python_version()} ({library} {release})"
+    if version not in _WHEELS:
+        return Check("python", "missing", detail, "OpenFHE has wheels for Python 3.10 and 3.12")
+    numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+    if library == "glibc" and numbers < _WHEELS[version]:
+        wanted = ".".join(map(str, _WHEELS[version]))
+        return Check("python", "warning", detail, f"OpenFHE's wheel for this Python needs glibc {wanted}")
+    return Check("python", "ok", detail)
+
+
+def _openfhe() -> Check:
+    from heliograph.errors import HeliographError
+    from heliograph.runtime.openfhe.context import make_context
+    from heliograph.target import Ring
+
+    try:
+        # A toy chain: its primes are compared with those that the compiler plans with.
+        make_context(Ring(10, 40, 30, 2, 1, None))
+        version = importlib.metadata.version("openfhe")
+    except HeliographError as error:
+        return Check("openfhe", "missing", error.what, error.hint or error.why)
+    except importlib.metadata.PackageNotFoundError:
+        version = "of unknown version"
+    return Check("openfhe", "ok", f"{version}, chooses the primes that are planned with")
+
+
+def _torch() -> Check:
+    # It is not imported: that takes seconds.
+    if importlib.util.find_spec("torch") is None:
+        return Check(
+            "torch", "warning", "not installed", "needed to trace models only: pip install 'heliograph[torch]'"
+        )
+    return Check("torch", "ok", importlib.metadata.version("torch"))
+
+
+def _cores() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    detail = f"{usable} usable, load average {load:.2f}"
+    if load > 0.5 * usable:
+        return Check("cores", "warning", detail, "other work is running; times will be longer than predicted")
+    return Check("cores", "ok", detail)
+
+
+def _memory() -> Check:
+    from heliograph.runtime.memory import available_bytes
+
+    left = available_bytes()
+    if left is None:
+        return Check("memory", "warning", "unknown", "the memory check before key generation is skipped")
+    if left < 2 * _GB:
+        return Check("memory", "warning", f"{left / _GB:.1f} GB available", "larger models need 2 GB and more")
+    return Check("memory", "ok", f"{left / _GB:.1f} GB available")
+
+
+def _threads(policy: str | None) -> Check:
+    """`policy` is OMP_WAIT_POLICY as the user set it."""
+    if policy is None:
+        return Check("OMP_WAIT_POLICY", "ok", "not set; Heliograph makes it passive")
+    if policy.lower() == "passive":
+        return Check("OMP_WAIT_POLICY", "ok", policy)
+    return Check(
+        "OMP_WAIT_POLICY", "warning", policy, "waiting threads spin, and slow everything beside them; use passive"
+    )
+
+
+def _costs() -> Check:
+    from heliograph.compiler.costs import default_costs
+    from heliograph.errors import HeliographError
+    from heliograph.target import BUILT_IN
+
+    try:
+        costs = default_costs()
+    except HeliographError as error:
+        return Check("costs", "warning", error.what, error.hint)
+    if costs == BUILT_IN:
+        return Check("costs", "ok", "built in; `heliograph doctor --calibrate` measures this machine")
+    return Check("costs", "ok", costs.machine)
+
+
+@click.command("doctor")
+@click.option("--calibrate", is_flag=True, help="Measure this machine (under a minute); compiling uses the result.")
+@output_options
+def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
+    """Say what of Python, OpenFHE, torch, cores and memory is in order; exit code 1 where something needed is missing."""
+    if calibrate:
+        _calibrate(as_json, quiet)
+        return
+    checks = [
+        _python(),
+        _openfhe(),
+        _torch(),
+        _cores(),
+        _memory(),
+        _threads(os.environ.get("OMP_WAIT_POLICY")),
+        _costs(),
+    ]
+    good = all(check.status != "missing" for check in checks)
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.status:<8} {check.name:<{width}}  {check.detail}")
+        if check.advice:
+            lines.append(f"{'':<8} {'':<{width}}  try: {check.advice}")
+    emit("\n".join(lines), {"ok": good, "checks": [asdict(c) for c in checks]}, as_json=as_json, quiet=quiet)
+    if not good:
+        sys.exit(1)
+
+
+def _calibrate(as_json: bool, quiet: bool) -> None:
+    from heliograph.runtime.calibrate import calibrate_and_save
+
+    with progress_bar(quiet) as progress:
+        result, path = calibrate_and_save(lambda done, total: progress("measuring", done, total))
+    remark(f"wrote {path}; compiling uses it from now on (HELIOGRAPH_COSTS=built-in leaves it out)", quiet)
+    emit(str(result), {**result.to_dict(), "path": path}, as_json=as_json, quiet=quiet)

@@ -1,0 +1,152 @@
+"""`heliograph keygen`, `encrypt`, `decrypt`: the client's side, over files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heliograph.cli.arrays import read_samples, write_array
+from heliograph.cli.output import emit, output_options, progress_bar
+from heliograph.errors import ProgramError, SecurityError
+
+_PASSPHRASE_FILE = click.option(
+    "--passphrase-file", default=None, help="A file whose first line is the passphrase; - reads it from stdin."
+)
+_MAX_PASSPHRASE = 4096
+
+
+def _read_passphrase(path: str) -> str:
+    try:
+        if path == "-":
+            line = sys.stdin.readline(_MAX_PASSPHRASE)
+        else:
+            with Path(path).open(encoding="utf-8") as file:
+                line = file.readline(_MAX_PASSPHRASE)
+    except (OSError, UnicodeDecodeError):
+        raise ProgramError(f"the passphrase file {path} cannot be read as text") from None
+    line = line.rstrip("\r\n")
+    if not line:
+        raise SecurityError(f"the passphrase file {path} has an empty first line")
+    return line
+
+
+def load_client(key: str, passphrase_file: str | None) -> Any:
+    """The client of a key file; asks for the passphrase where the file needs one and none was given."""
+    from heliograph.runtime.client import Client
+    from heliograph.runtime.keyfile import is_protected
+
+    if passphrase_file is not None:
+        return Client.load(key, _read_passphrase(passphrase_file))
+    if not is_protected(key):
+        return Client.load(key)
+    if not sys.stdin.isatty():
+        raise SecurityError(f"{key} is protected by a passphrase", hint="give --passphrase-file")
+    return Client.load(key, click.prompt(f"passphrase of {key}", hide_input=True, err=True))
+
+
+@click.command("keygen")
+@click.argument("artifact")
+@click.option("-o", "--output", default="client.key", show_default=True, help="The secret key's file; keep it.")
+@click.option(
+    "--keys", default="eval.keys", show_default=True, help="The evaluation keys' file; give it to the server."
+)
+@click.option("--public", default=None, help="Write the artifact's public part to this file too.")
+@click.option("--passphrase", is_flag=True, help="Ask for a passphrase that protects the secret key.")
+@_PASSPHRASE_FILE
+@click.option("--overwrite", is_flag=True, help="Replace a secret key that is there already.")
+@click.option("--no-memory-check", is_flag=True, help="Make the keys even where memory seems too little.")
+@output_options
+def keygen_command(
+    artifact: str,
+    output: str,
+    keys: str,
+    public: str | None,
+    passphrase: bool,
+    passphrase_file: str | None,
+    overwrite: bool,
+    no_memory_check: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Make a secret key and evaluation keys for ARTIFACT (the whole or its public part)."""
+    from heliograph.compiler.artifact import load_public
+    from heliograph.runtime.client import Client
+
+    described = load_public(artifact)
+    if Path(output).exists() and not overwrite:
+        raise ProgramError(f"{output} exists already", hint="choose another name, or pass --overwrite")
+    if Path(output).resolve() == Path(keys).resolve():
+        raise ProgramError("the secret key and the evaluation keys cannot have one file")
+    secret: str | None = None
+    if passphrase_file is not None:
+        secret = _read_passphrase(passphrase_file)
+    elif passphrase:
+        secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
+    client = Client(described)
+    with progress_bar(quiet) as progress:
+        made = client.evaluation_keys(progress, check_memory=not no_memory_check)
+        client.save(output, secret, overwrite=overwrite)
+        progress("writing", 0, 0)
+        made.save(keys)
+    if public is not None:
+        described.save(public)
+    size = Path(keys).stat().st_size
+    values = {
+        "secret_key": output,
+        "protected": secret is not None,
+        "evaluation_keys": keys,
+        "evaluation_key_bytes": size,
+        "client": client.id,
+        "fingerprint": described.fingerprint,
+    }
+    text = (
+        f"{output}: the secret key{', protected by a passphrase' if secret else ', readable by its owner only'}\n"
+        f"{keys}: evaluation keys for the server, {size / 1e6:.1f} MB"
+    )
+    emit(text, values, as_json=as_json, quiet=quiet)
+
+
+@click.command("encrypt")
+@click.argument("key")
+@click.argument("data", metavar="INPUT")
+@click.option("-o", "--output", default="input.ct", show_default=True, help="The encrypted inputs' file.")
+@click.option("--sample", type=int, default=None, help="Take this sample where INPUT has a leading sample axis.")
+@_PASSPHRASE_FILE
+@output_options
+def encrypt_command(
+    key: str, data: str, output: str, sample: int | None, passphrase_file: str | None, as_json: bool, quiet: bool
+) -> None:
+    """Encrypt one sample, INPUT (.npy, or .npz with one array per input), with the secret KEY."""
+    client = load_client(key, passphrase_file)
+    names = [spec["name"] for spec in client.public.inputs]
+    client.encrypt(*read_samples(data, names, sample)).save(output)
+    values = {"encrypted": output, "bytes": Path(output).stat().st_size, "client": client.id}
+    emit(f"{output}: {values['bytes'] / 1e6:.2f} MB", values, as_json=as_json, quiet=quiet)
+
+
+@click.command("decrypt")
+@click.argument("key")
+@click.argument("data", metavar="OUTPUT.ct")
+@click.option("-o", "--output", default=None, help="Write the result to this .npy (.npz for several) file.")
+@_PASSPHRASE_FILE
+@output_options
+def decrypt_command(
+    key: str, data: str, output: str | None, passphrase_file: str | None, as_json: bool, quiet: bool
+) -> None:
+    """Decrypt the server's answer with the secret KEY.
+
+    The values are approximate, and their error depends on the key: do not pass them on to strangers.
+    """
+    from heliograph.runtime.messages import EncryptedOutput
+
+    client = load_client(key, passphrase_file)
+    result = client.decrypt(EncryptedOutput.load(data))
+    names = [spec["name"] for spec in client.public.outputs]
+    results = result if isinstance(result, tuple) else (result,)
+    if output is not None:
+        write_array(output, result, names)
+    values = {"outputs": dict(zip(names, results, strict=True)), "written": output}
+    emit("\n".join(f"{n}: {r}" for n, r in zip(names, results, strict=True)), values, as_json=as_json, quiet=quiet)

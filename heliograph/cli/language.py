@@ -1,0 +1,122 @@
+"""`heliograph check` and `heliograph fmt`: texts of the language, checked and formatted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heliograph.errors import HeliographError
+
+
+def _check_one(name: str) -> tuple[dict[str, Any], str]:
+    """The JSON entry and the text for one file."""
+    from heliograph.dsl.diagnostics import LanguageError
+    from heliograph.dsl.parse import parse
+
+    entry: dict[str, Any] = {"file": name, "ok": False, "errors": []}
+    try:
+        program = parse(Path(name))
+    except LanguageError as error:
+        entry["errors"] = [diagnostic.to_json() for diagnostic in error.diagnostics]
+        return entry, str(error)
+    except HeliographError as error:
+        entry["errors"] = [{"line": 0, "column": 0, "message": error.what, "note": error.why, "try": error.hint}]
+        return entry, str(error)
+    operations = sum(node.op not in ("input", "constant") for node in program.nodes)
+    entry.update(
+        ok=True,
+        program=program.name,
+        stage=program.stage.value,
+        inputs=[str(node.attrs["name"]) for node in program.inputs],
+        outputs=list(program.output_names),
+        operations=operations,
+    )
+    counts = f"{len(program.inputs)} input(s), {operations} operation(s), {len(program.outputs)} output(s)"
+    return entry, f"{name}: ok: program {program.name} ({program.stage.value}), {counts}"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(files: tuple[str, ...], as_json: bool) -> None:
+    """Check programs of the language and compile nothing; exit code 2 where one has errors."""
+    entries = []
+    for name in files:
+        entry, text = _check_one(name)
+        entries.append(entry)
+        if not as_json:
+            click.echo(text, err=not entry["ok"])
+    well = all(entry["ok"] for entry in entries)
+    if as_json:
+        click.echo(json.dumps({"ok": well, "files": entries}))
+    if not well:
+        sys.exit(2)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file whole or not at all, keeping its mode."""
+    path = path.resolve()
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(temporary, path.stat().st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 where a file would change.")
+def fmt(files: tuple[str, ...], only_check: bool) -> None:
+    """Format programs of the language in place; `-` reads standard input and writes standard output."""
+    from heliograph.dsl.diagnostics import MAX_SOURCE_BYTES, Source
+    from heliograph.dsl.format import format_source
+    from heliograph.dsl.parse import open_source
+    from heliograph.errors import ProgramError
+
+    failed = changed = False
+    for name in files:
+        try:
+            if name == "-":
+                raw = sys.stdin.buffer.read(MAX_SOURCE_BYTES + 1)
+                try:
+                    source = Source(raw.decode("utf-8-sig"), "<stdin>")
+                except UnicodeDecodeError as error:
+                    raise ProgramError(f"byte {error.start} is not UTF-8", where="<stdin>") from None
+                if len(raw) > MAX_SOURCE_BYTES:
+                    raise ProgramError(f"the text has more than {MAX_SOURCE_BYTES} bytes", where="<stdin>")
+                formatted = format_source(source)
+                if not only_check:
+                    sys.stdout.buffer.write(formatted.encode())
+                    sys.stdout.flush()
+                changed = changed or formatted.encode() != raw
+                continue
+            path = Path(name)
+            formatted = format_source(open_source(path))
+            if formatted.encode() == path.read_bytes():
+                continue
+            changed = True
+            if only_check:
+                click.echo(f"{name}: would change", err=True)
+            else:
+                _replace(path, formatted)
+                click.echo(f"{name}: formatted", err=True)
+        except HeliographError as error:
+            failed = True
+            click.echo(f"error: {error}", err=True)
+        except OSError as error:
+            failed = True
+            click.echo(f"error: {name}: {error.strerror}", err=True)
+    if failed:
+        sys.exit(2)
+    if only_check and changed:
+        sys.exit(1)

@@ -1,0 +1,75 @@
+"""What commands print: results on stdout as a table or as one JSON object, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from heliograph.execution.backend import Progress
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_options(command: F) -> F:
+    """Add --json and --quiet, as parameters `as_json` and `quiet`."""
+    command = click.option("--quiet", "-q", is_flag=True, help="Print errors only, no progress and no result.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(command)
+
+
+def emit(text: str, values: Mapping[str, Any], *, as_json: bool, quiet: bool) -> None:
+    """Print a command's result: the object where JSON was asked for (even when quiet), else the text."""
+    if as_json:
+        click.echo(json.dumps(values, default=_plain))
+    elif not quiet:
+        click.echo(text)
+
+
+def _plain(value: Any) -> Any:
+    """A value of numpy as JSON has it."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+@contextlib.contextmanager
+def progress_bar(quiet: bool) -> Iterator[Progress]:
+    """A function `(stage, done, total)` that draws a bar on stderr; it does nothing when quiet or not on a terminal.
+
+    A total of 0 stands for work of unknown length.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import (
+        Progress as Bar,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total or None)
+            bar.update(tasks[stage], completed=done, total=total or None)
+
+        yield update
+
+
+def remark(text: str, quiet: bool) -> None:
+    """One line on stderr."""
+    if not quiet:
+        click.echo(text, err=True)

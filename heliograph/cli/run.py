@@ -1,0 +1,64 @@
+"""`heliograph run`: client and server in one process, on one sample."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import numpy as np
+
+from heliograph.cli.arrays import read_samples
+from heliograph.cli.output import emit, output_options, progress_bar
+
+
+@click.command("run")
+@click.argument("artifact")
+@click.option("--input", "data", required=True, help="One sample: .npy, or .npz with one array per input.")
+@click.option("--sample", type=int, default=None, help="Take this sample where the input has a leading sample axis.")
+@output_options
+def run_command(artifact: str, data: str, sample: int | None, as_json: bool, quiet: bool) -> None:
+    """Encrypt one sample, evaluate ARTIFACT on it, decrypt, and compare with the simulator."""
+    import heliograph as hg
+
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, begun: float) -> None:
+        seconds[name] = time.perf_counter() - begun
+
+    loaded = hg.Artifact.load(artifact)
+    public = loaded.public()
+    samples = read_samples(data, [spec["name"] for spec in public.inputs], sample)
+    with progress_bar(quiet) as progress:
+        begun = time.perf_counter()
+        client = hg.Client(public)
+        keys = client.evaluation_keys(progress)
+        timed("keys", begun)
+        with hg.Server(loaded, keys) as server:
+            begun = time.perf_counter()
+            encrypted = client.encrypt(*samples)
+            timed("encrypt", begun)
+            begun = time.perf_counter()
+            answer = server.run(encrypted, progress)
+            timed("evaluate", begun)
+            begun = time.perf_counter()
+            result = client.decrypt(answer)
+            timed("decrypt", begun)
+    simulated = hg.simulate(loaded, *samples, noisy=False)
+    results, expected = (value if isinstance(value, tuple) else (value,) for value in (result, simulated))
+    error = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(results, expected, strict=True))
+    names = [spec["name"] for spec in public.outputs]
+    values: dict[str, Any] = {
+        "outputs": dict(zip(names, results, strict=True)),
+        "max_abs_error_against_simulation": error,
+        "predicted_scheme_error": loaded.report.values["scheme_error"],
+        "security_bits": loaded.ring.security_bits,
+        "seconds": seconds,
+        "predicted_ms": loaded.report.values["predicted_ms"],
+    }
+    lines = [f"{name}: {value}" for name, value in zip(names, results, strict=True)]
+    if loaded.ring.security_bits is None:
+        lines.insert(0, "INSECURE: this artifact was compiled without security")
+    lines.append(f"error against the simulation without noise: {error:.2g}")
+    lines.append("  ".join(f"{name} {value:.3f} s" for name, value in seconds.items()))
+    emit("\n".join(lines), values, as_json=as_json, quiet=quiet)

@@ -1,0 +1,276 @@
+"""The figures of the report, computed from a plan."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
+from heliograph.compiler.options import Options
+from heliograph.compiler.planner import Plan, call_ms
+from heliograph.compiler.savings import critical_depth, node_depth, savings
+from heliograph.execution.backend import Call
+from heliograph.interpret import interpret_batch
+from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.passes.calibrate import Observed
+from heliograph.passes.intervals import Interval, program_intervals
+from heliograph.passes.pack import program_depth
+from heliograph.target import Ring, max_log_pq
+
+# Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
+_OUTPUT_ROOM = 4.0
+# Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
+# product or key switch, and per entry of a matrix.
+_COMPILE_BASE_S = 0.25
+_COMPILE_SLOT_NS = 60.0
+_COMPILE_ENTRY_NS = 700.0
+
+
+def count(calls: Mapping[Call, int], *primitives: str) -> int:
+    """How many calls were of these primitives, at any level."""
+    table: Counter[str] = Counter()
+    for (primitive, _, _), number in calls.items():
+        table[primitive] += number
+    return sum(table[primitive] for primitive in primitives)
+
+
+def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
+    """The polynomial program with the range that each output can have, as `output_ranges` in its metadata.
+
+    It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
+    stays in its interval; where nothing bounds an output, it is what the samples showed, with room.
+    """
+    images = {}
+    for node in program.nodes:
+        if node.op == "poly":
+            series = np.polynomial.chebyshev.chebval(
+                np.cos(np.linspace(0.0, math.pi, 4001)), program.array(node.attrs["coefficients"])
+            )
+            degree = len(program.array(node.attrs["coefficients"])) - 1
+            slack = degree * math.pi / 8000 * float(np.abs(series).max()) * 1.01
+            images[node] = Interval(float(series.min()) - slack, float(series.max()) + slack)
+    proved = program_intervals(program, images)
+    ranges = {}
+    for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
+        if node in proved:
+            ranges[name] = {"low": proved[node].low, "high": proved[node].high, "range_source": "proved"}
+        else:
+            reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
+            ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
+    return replace(program, metadata={**program.metadata, "output_ranges": ranges})
+
+
+def bill(
+    source: Program,
+    fused: Program,
+    polynomial: Program,
+    plan: Plan,
+    options: Options,
+    observed: Mapping[Node, Observed],
+    samples: Sequence[Array],
+) -> dict[str, Any]:
+    """Everything that the report says, as JSON values; `samples` have a leading sample axis."""
+    ring, program, calls, costs = plan.ring, plan.program, plan.calls, options.costs
+    memory = memory_bytes(program, ring)
+    exact = interpret_batch(source, *samples)
+    approximate = interpret_batch(polynomial, *samples)
+    approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
+    total_error = approximation + plan.scheme_error
+    rotations = count(calls, "rotate", "rotate_hoisted")
+    keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
+    ranges = program.metadata.get("ranges", [])
+    proved = sum(entry["source"] == "proved" for entry in ranges)
+    sample_count = int(samples[0].shape[0]) if samples else 0
+    times = {
+        "compile_s": _compile_seconds(program, ring, calls),
+        "keygen_s": keys * costs.key_ms(ring) / 1e3,
+        "evaluate_ms": plan.predicted_ms,
+        "first_ms": plan.predicted_ms + _encode_ms(calls, ring, options),
+        "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs),
+        "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
+    }
+    values: dict[str, Any] = {
+        "name": program.name,
+        "security_bits": ring.security_bits,
+        "insecure": ring.security_bits is None,
+        "secret_distribution": "uniform ternary",
+        "ring_dim": ring.ring_dim,
+        "slots": ring.slots,
+        "log_pq": ring.log_pq,
+        "max_log_pq": None if ring.security_bits is None else max_log_pq(ring.log_ring, ring.security_bits),
+        "first_mod_bits": ring.first_mod_bits,
+        "scale_bits": ring.scale_bits,
+        "special_primes": ring.special,
+        "digits": ring.digits,
+        "depth": program_depth(polynomial),
+        "levels": ring.levels,
+        "rotations": rotations,
+        "rotation_keys": len(program.metadata["rotation_keys"]),
+        "rotation_key_bytes": ring.rotation_key_bytes,
+        "relinearization_key": program.metadata["relinearization_key"],
+        "key_switches": rotations + count(calls, "relinearize"),
+        "ciphertext_products": count(calls, "mul"),
+        "plaintext_products": count(calls, "mul_plain", "mul_scalar"),
+        "operations": {
+            f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
+            for (primitive, level, parts), number in sorted(calls.items())
+        },
+        "operations_by_kind": _by_kind(calls),
+        "evaluation_key_bytes": memory["evaluation_keys"],
+        "ciphertext_bytes": memory["inputs"],
+        "output_bytes": memory["outputs"],
+        "server_peak_bytes": memory["server"],
+        "client_peak_bytes": memory["client"],
+        "predicted_ms": plan.predicted_ms,
+        "predicted_ms_by_layer": _by_layer(program, ring, options),
+        "costs": costs.machine,
+        "scheme_error": plan.scheme_error,
+        "approximation_error": approximation,
+        "predicted_max_abs_error": total_error,
+        "error_samples": sample_count,
+        "output_magnitude": plan.output_magnitude,
+        "ranges": ranges,
+        "output_ranges": program.metadata.get("output_ranges", {}),
+        "proved_share": proved / len(ranges) if ranges else 1.0,
+        "predicted": {
+            **times,
+            "server_peak_bytes": memory["server"],
+            "client_peak_bytes": memory["client"],
+            "evaluation_key_bytes": memory["evaluation_keys"],
+            "ciphertext_bytes": memory["inputs"],
+            "max_abs_error": total_error,
+            "error_bits": _bits(total_error),
+            "scheme_error": plan.scheme_error,
+            "scheme_error_bits": _bits(plan.scheme_error),
+        },
+        "depth_by_line": _depth_by_line(polynomial),
+        "savings": savings(fused, polynomial, options, observed, samples, exact),
+        "options": {
+            "degree": options.degree,
+            "degrees": dict(options.degrees),
+            "target_error": options.target_error,
+            "method": options.method,
+            "margin": options.margin,
+            "precision_bits": options.precision_bits,
+        },
+    }
+    values["assumed"] = _assumed(values, bool(source.calibration))
+    return values
+
+
+def _bits(error: float) -> float | None:
+    """How many bits after the point are right."""
+    return -math.log2(error) if error > 0 else None
+
+
+def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
+    table: Counter[str] = Counter()
+    for (primitive, _, _), number in calls.items():
+        table[primitive] += number
+    return dict(sorted(table.items()))
+
+
+def _encode_ms(calls: Mapping[Call, int], ring: Ring, options: Options) -> float:
+    """Encoding every plaintext once: what the first run pays on top."""
+    return sum(
+        number * options.costs.encode_ms(ring, level)
+        for (primitive, level, _), number in calls.items()
+        if primitive in ("mul_plain", "add_plain")
+    )
+
+
+def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
+    products = count(calls, "mul_plain", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale")
+    entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
+    return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
+
+
+def node_calls(program: Program) -> dict[Node, Counter[Call]]:
+    """The homomorphic calls of each node of an executable program, as the simulator counts them."""
+    from heliograph.execution.simulator import SimulatedCiphertext, Simulator
+
+    simulator = Simulator(program, noisy=False)
+    table: dict[Node, Counter[Call]] = {}
+    zeros = np.zeros(simulator.ring.slots)
+    for node in program.nodes:
+        if node.op == "input":
+            continue
+        simulator.calls.clear()
+        operands = []
+        for operand in node.inputs:
+            assert isinstance(operand.type, CipherType)
+            operands.append(SimulatedCiphertext(zeros, operand.type.level, operand.type.log_scale, operand.type.parts))
+        simulator.evaluate(node, operands)
+        table[node] = Counter(simulator.calls)
+    return table
+
+
+def _by_layer(program: Program, ring: Ring, options: Options) -> dict[str, float]:
+    """Predicted milliseconds of each layer, in program order."""
+    table: dict[str, float] = {}
+    for node, calls in node_calls(program).items():
+        layer = node.loc.layer or node.op
+        table[layer] = table.get(layer, 0.0) + sum(n * call_ms(call, ring, options.costs) for call, n in calls.items())
+    return table
+
+
+def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
+    """Who spends the levels, along one longest path: an entry per node that spends some, inputs first."""
+    _, path = critical_depth(polynomial)
+    entries = []
+    for node in path:
+        spent = node_depth(polynomial, node)
+        if not spent:
+            continue
+        what = node.op
+        if node.op == "poly":
+            what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
+        elif node.op == "affine":
+            what = "linear map"
+        elif node.op == "mul":
+            what = "product"
+        entries.append({"levels": spent, "what": what, "layer": node.loc.layer, "location": node.loc.short})
+    return entries
+
+
+def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
+    """What the figures rest on, one sentence each."""
+    lines = []
+    if values["security_bits"] is None:
+        lines.append("No security: the parameters were chosen without the security table, for tests.")
+    else:
+        lines.append(
+            f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the "
+            "Homomorphic Encryption Standard's table has it for a uniform ternary secret, errors of standard deviation "
+            "3.19 and classical attacks."
+        )
+    ranges = values["ranges"]
+    seen = [entry for entry in ranges if entry["source"] == "observed"]
+    declared = [entry for entry in ranges if entry["source"] == "declared"]
+    if seen:
+        lines.append(
+            f"{len(seen)} of {len(ranges)} polynomial inputs rest on observation ({max(e['samples'] for e in seen)} "
+            f"samples, widened by {seen[0]['margin']:.0%}): another input may leave the interval, and the result is then "
+            "nonsense."
+        )
+    if declared:
+        lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
+    kind = "calibration samples" if calibrated else "random inputs from the declared ranges"
+    lines.append(
+        f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
+        "simulated with OpenFHE's noise on two of them; neither is a bound."
+    )
+    lines.append(
+        f"Times: costs {values['costs']}, a quiet machine, plaintexts encoded before (the first run encodes them); "
+        "the compiling of the model itself in Python is not part of an evaluation."
+    )
+    lines.append(
+        f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
+        "plaintexts; keys come to it as a file."
+    )
+    return lines

@@ -1,0 +1,12 @@
+"""Privacy accounting: bounds on epsilon and delta for compositions of mechanisms, floating-point error included.
+
+`epsilon(composition, delta)` and `delta(composition, epsilon)` answer with a `Bracket`; `method` chooses the accountant
+(auto, pld, exact, inversion, prv, rdp, gdp). See docs/privacy.md for what is proved.
+"""
+
+from __future__ import annotations
+
+from heliograph.dp.accounting.accountant import Accountant, accountant, delta, epsilon, methods
+from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
+
+__all__ = ["Accountant", "Bracket", "Estimate", "Tolerance", "accountant", "delta", "epsilon", "methods"]

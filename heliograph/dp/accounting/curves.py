@@ -1,0 +1,125 @@
+"""Curves and readings beside epsilon: epsilon against delta and steps, trade-off curves, advantage, group privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.dp.accounting.accountant import delta as delta_of
+from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.result import Bracket, Tolerance
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, Mechanism
+from heliograph.errors import ProgramError
+
+
+def epsilon_curve(
+    composition: Composition | Mechanism, deltas: Sequence[float], *, tolerance: Tolerance | None = None
+) -> list[Bracket]:
+    """The bracket on epsilon at each delta."""
+    return [epsilon_of(composition, delta, tolerance=tolerance) for delta in deltas]
+
+
+def epsilon_by_steps(
+    mechanism: Composition | Mechanism, counts: Sequence[int], delta: float, *, method: str = "auto"
+) -> list[Bracket]:
+    """The bracket on epsilon after each number of runs of a mechanism."""
+    return [epsilon_of(Composition.of(mechanism) * count, delta, method=method) for count in counts]
+
+
+def advantage(composition: Composition | Mechanism) -> Bracket:
+    """The largest advantage (true less false positive rate) of any membership attacker: delta at epsilon 0."""
+    return delta_of(composition, 0.0)
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """An attacker's false-negative rate against the false-positive rate; no attacker does better than `lower`.
+
+    `lower` is proved, in both neighbouring directions (their curves are each other's inverses; the lower of the two is
+    taken); `estimate` is the same from the middle of the brackets.
+    """
+
+    false_positive_rate: tuple[float, ...]
+    lower: tuple[float, ...]
+    estimate: tuple[float, ...]
+
+
+def trade_off(
+    composition: Composition | Mechanism, false_positive_rates: Sequence[float], points: int = 24
+) -> TradeOff:
+    """The least false-negative rate at each false-positive rate: max over epsilon of 1 - delta - e^epsilon fpr and of
+    e^-epsilon (1 - delta - fpr) (Dong, Roth, Su 2019, proposition 2.12); any grid of epsilons gives a bound."""
+    rates = np.asarray(false_positive_rates, dtype=np.float64)
+    if rates.size == 0 or not np.all((rates >= 0) & (rates <= 1)):
+        raise ProgramError("false-positive rates lie in [0, 1]", where="trade_off")
+    top = epsilon_of(composition, 1e-6)
+    end = top.upper if top.upper is not None and math.isfinite(top.upper) else 30.0
+    curves = {"upper": np.zeros(rates.size), "estimate": np.zeros(rates.size)}
+    for epsilon in np.linspace(0.0, max(end, 1e-3), points):
+        bracket = delta_of(composition, float(epsilon), tolerance=Tolerance(delta_share=0.02))
+        for name, curve in curves.items():
+            values = [getattr(bracket.directions[direction], name) for direction in DIRECTIONS]
+            worst = max(1.0 if value is None else value for value in values)
+            straight = 1 - worst - math.exp(epsilon) * rates
+            turned = math.exp(-epsilon) * (1 - worst - rates)
+            np.maximum(curve, np.maximum(straight, turned), out=curve)
+    return TradeOff(
+        tuple(rates.tolist()),
+        tuple(np.clip(curves["upper"], 0, 1).tolist()),
+        tuple(np.clip(curves["estimate"], 0, 1).tolist()),
+    )
+
+
+def group_epsilon(composition: Composition | Mechanism, group: int, delta: float) -> float:
+    """An upper bound on epsilon at delta for data sets that differ in up to `group` records.
+
+    Gaussians alone: the sensitivity is `group` times as large. Otherwise from (e, d) for one record follows
+    (g e, d (e^(g e) - 1) / (e^e - 1)) for g; the best e is searched for (Vadhan 2017, lemma 2.2, summed exactly).
+    """
+    if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 10**6:
+        raise ProgramError(f"group = {group!r} must be an integer in [1, 1,000,000]", where="group")
+    whole = Composition.of(composition)
+    if group == 1:
+        return _upper(epsilon_of(whole, delta))
+    simple = whole.simplified()
+    if len(simple) == 1 and isinstance(simple.items[0][0], Gaussian):
+        multiplier = simple.items[0][0].noise_multiplier / group
+        return _upper(epsilon_of(Gaussian(multiplier), delta))
+
+    def needed(single: float) -> float:
+        # delta_g = d * sum over j < g of e^(j e); in logarithms, for e^(g e) may overflow.
+        log_sum = (
+            math.log(group)
+            if single == 0
+            else group * single + math.log(-math.expm1(-group * single)) - math.log(math.expm1(single))
+        )
+        return math.log(delta) - log_sum
+
+    low, high = 0.0, 1e-3
+    for _ in range(60):
+        if _admits(whole, high, needed(high)):
+            break
+        low, high = high, high * 2
+    else:
+        return math.inf
+    for _ in range(24):
+        middle = (low + high) / 2
+        if _admits(whole, middle, needed(middle)):
+            high = middle
+        else:
+            low = middle
+    return group * high
+
+
+def _admits(composition: Composition, epsilon: float, log_delta: float) -> bool:
+    if log_delta < -690 or epsilon > 1e5:
+        return False
+    return _upper(delta_of(composition, epsilon)) <= math.exp(log_delta)
+
+
+def _upper(bracket: Bracket) -> float:
+    return math.inf if bracket.upper is None else bracket.upper

@@ -1,0 +1,41 @@
+"""Pictures of privacy curves; matplotlib is loaded here only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from heliograph.dp.accounting.result import Bracket
+from heliograph.errors import ProgramError
+
+
+def draw_epsilon_curve(brackets: Sequence[Bracket], path: Path, title: str) -> None:
+    """Write a picture of epsilon brackets against their deltas. Raises ProgramError where there is nothing to draw."""
+    finite = [b for b in brackets if b.upper is not None and b.lower is not None and math.isfinite(b.upper)]
+    if not finite:
+        raise ProgramError("no epsilon is finite, so there is no curve", where="curve", why=brackets[0].reason)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ProgramError(
+            "matplotlib is not installed", where="curve", hint="pip install 'heliograph[plot]'"
+        ) from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    deltas = [b.delta or 0.0 for b in finite]
+    lower, upper = [b.lower or 0.0 for b in finite], [b.upper or 0.0 for b in finite]
+    axes.fill_between(deltas, lower, upper, alpha=0.4, label="proved bracket")
+    axes.plot(deltas, [b.estimate for b in finite], linewidth=1.2, label="estimate")
+    axes.set_xscale("log")
+    axes.set_xlabel("delta")
+    axes.set_ylabel("epsilon")
+    axes.set_title(title if len(title) <= 80 else title[:77] + "...", fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150, format="png")
+    except OSError as error:
+        raise ProgramError("the picture cannot be written", where=path, why=error.strerror or str(error)) from None

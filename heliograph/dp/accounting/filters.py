@@ -1,0 +1,237 @@
+"""Privacy filters and odometers: accounting where each mechanism may be chosen after seeing what the others released.
+
+With adaptively chosen mechanisms a composed bracket of what was run is no guarantee: the parameters depend on outcomes.
+What holds is a budget fixed beforehand: if Renyi divergences of one order, each computed for the mechanism as it was
+chosen, never sum to more than rho, the whole is (order, rho)-Renyi private (Feldman and Zrnic 2021, theorem 3.1; Lecuyer
+2021). So a filter fixes its order and budget when it is made; `spend` refuses what would pass it, before any noise is
+drawn. Its epsilon is its budget's, whenever the run stops: a run that stops at a time that depends on outcomes may not
+report less. `CurveFilter` fixes a budget for each of many orders and enforces all of them. An odometer holds at all
+times at once, by a sequence of filters that share delta.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from heliograph.dp.accounting.accountant import check_delta, check_epsilon
+from heliograph.dp.accounting.rdp import conversion, epsilon_bound, log_moment, lost_mass
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import DIRECTIONS, Mechanism
+from heliograph.errors import PlanningError, ProgramError
+
+_ROUND = 1e-12
+"""Relative slack that every comparison with a budget gives away, for the round-off of sums."""
+
+
+class BudgetError(ProgramError):
+    """A mechanism was not admitted: it would have passed the budget. Nothing was charged."""
+
+
+def divergence(mechanism: Mechanism, order: float) -> float:
+    """The Renyi divergence of an order > 1, the larger of both neighbouring directions; an upper bound."""
+    theta = order - 1
+    # Below 1e-200 it is the cut of a table, and no delta that is accepted here would notice.
+    if any(lost_mass(mechanism, direction) > 1e-200 for direction in DIRECTIONS):
+        return math.inf
+    return max(log_moment(mechanism, theta, direction) for direction in DIRECTIONS) / theta
+
+
+def budget_of(order: float, epsilon: float, delta: float) -> float:
+    """The Renyi budget of an order that gives (epsilon, delta): epsilon less the order's conversion term."""
+    return epsilon - conversion(order - 1, delta)
+
+
+def best_order(plan: Composition | Mechanism, delta: float) -> float:
+    """The order at which a public plan has the least epsilon: a good choice for a filter, made before the data."""
+    composition = Composition.of(plan).simplified()
+    thetas = [epsilon_bound(composition, direction, delta) for direction in DIRECTIONS]
+    return 1 + max(thetas)[1]
+
+
+@dataclass
+class RenyiFilter:
+    """A filter of one Renyi order: (epsilon, delta) is the guarantee, fixed when it is made, for fully adaptive runs.
+
+    `spend` charges mechanisms or raises `BudgetError`; call it before drawing their noise. `epsilon` and `delta` are
+    what may be reported, whatever was spent; `epsilon_spent` is for planning and progress only.
+    """
+
+    epsilon: float
+    delta: float
+    order: float
+    budget: float = field(init=False)
+    spent: float = field(default=0.0)
+    steps: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        if not 1 < self.order < 1e6:
+            raise ProgramError(f"order = {self.order!r} is not in (1, 1e6)", where="RenyiFilter")
+        self.budget = budget_of(self.order, self.epsilon, self.delta)
+        if self.budget <= 0:
+            raise PlanningError(
+                f"order {self.order:g} leaves no budget for epsilon = {self.epsilon:g} at delta = {self.delta:g}",
+                where="RenyiFilter",
+                why=f"its conversion term alone is {self.epsilon - self.budget:.4g}",
+                hint="use a larger order (best_order of a plan finds one)",
+            )
+        if not self.spent >= 0 or self.steps < 0:
+            raise ProgramError("what was spent cannot be negative", where="RenyiFilter")
+
+    @classmethod
+    def for_plan(cls, plan: Composition | Mechanism, epsilon: float, delta: float) -> RenyiFilter:
+        """A filter whose order suits a public plan."""
+        return cls(epsilon, delta, best_order(plan, delta))
+
+    def cost(self, mechanism: Mechanism, count: int = 1) -> float:
+        """What a mechanism would charge."""
+        return count * divergence(mechanism, self.order)
+
+    def fits(self, mechanism: Mechanism, count: int = 1) -> bool:
+        """Whether a mechanism could be charged now."""
+        return (self.spent + self.cost(mechanism, count)) * (1 + _ROUND) <= self.budget
+
+    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
+        """Charge a mechanism, or raise BudgetError and charge nothing."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ProgramError(f"a count must be a positive integer, not {count!r}", where="RenyiFilter.spend")
+        if not self.fits(mechanism, count):
+            raise BudgetError(
+                f"the privacy budget does not admit {mechanism.text()} * {count}",
+                where=f"filter (epsilon {self.epsilon:g}, delta {self.delta:g}), after {self.steps} steps",
+                why=f"it costs {self.cost(mechanism, count):.6g}; of {self.budget:.6g} there is {self.remaining:.6g} left",
+                hint="stop here: what was released so far is within the budget",
+            )
+        self.spent = (self.spent + self.cost(mechanism, count)) * (1 + 2.0**-50)
+        self.steps += count
+
+    @property
+    def remaining(self) -> float:
+        """The budget that is left, in Renyi divergence."""
+        return self.budget - self.spent
+
+    @property
+    def epsilon_spent(self) -> float:
+        """What the charges so far would convert to; no guarantee for a run that was stopped because of its outcomes."""
+        return max(self.spent + conversion(self.order - 1, self.delta), 0.0) if self.steps else 0.0
+
+    def steps_left(self, mechanism: Mechanism) -> int:
+        """How many more runs of a mechanism the budget admits."""
+        each = self.cost(mechanism)
+        if each <= 0:
+            return 10**9
+        left = max(int((self.budget / (1 + _ROUND) - self.spent) / each) + 1, 0)
+        while left and not self.fits(mechanism, left):
+            left -= 1
+        return left
+
+    def to_json(self) -> dict[str, float | int | str]:
+        """The state, for a checkpoint; `from_json` restores it."""
+        return {
+            "kind": "renyi_filter",
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "order": self.order,
+            "spent": self.spent,
+            "steps": self.steps,
+        }
+
+    @classmethod
+    def from_json(cls, state: dict[str, object]) -> RenyiFilter:
+        """The filter of a checkpoint. Raises ProgramError where the state is none."""
+        try:
+            numbers = [float(state[key]) for key in ("epsilon", "delta", "order", "spent")]  # type: ignore[arg-type]
+            steps = int(state["steps"])  # type: ignore[call-overload]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProgramError("no state of a Renyi filter", where="RenyiFilter.from_json", why=repr(error)) from None
+        return cls(numbers[0], numbers[1], numbers[2], spent=numbers[3], steps=steps)
+
+
+@dataclass
+class CurveFilter:
+    """A filter with a budget at each of many orders, all enforced: the budget is the Renyi curve of a public plan."""
+
+    plan: Composition
+    delta: float
+    orders: tuple[float, ...] = tuple(1 + 10 ** (k / 24) for k in range(-24, 61))
+    spent: list[float] = field(default_factory=list)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        self.plan = Composition.of(self.plan)
+        if not self.plan.items:
+            raise ProgramError("the plan of a filter is empty", where="CurveFilter")
+        self.budgets = [sum(k * divergence(m, order) for m, k in self.plan) for order in self.orders]
+        self.spent = self.spent or [0.0] * len(self.orders)
+        if len(self.spent) != len(self.orders):
+            raise ProgramError("what was spent does not match the orders", where="CurveFilter")
+
+    @property
+    def epsilon(self) -> float:
+        """The guarantee: the least that any order's budget converts to."""
+        # The comparisons of `fits` let a rounding pass; the guarantee is for the budget and that.
+        pairs = zip(self.budgets, self.orders, strict=True)
+        return max(min(b * (1 + 2 * _ROUND) + conversion(order - 1, self.delta) for b, order in pairs), 0.0)
+
+    def fits(self, mechanism: Mechanism, count: int = 1) -> bool:
+        """Whether a mechanism stays within the budget of every order."""
+        return all(
+            (spent + count * divergence(mechanism, order)) * (1 - _ROUND) <= budget
+            for spent, order, budget in zip(self.spent, self.orders, self.budgets, strict=True)
+        )
+
+    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
+        """Charge a mechanism at every order, or raise BudgetError and charge nothing."""
+        if not self.fits(mechanism, count):
+            raise BudgetError(
+                f"the privacy budget does not admit {mechanism.text()} * {count}",
+                where=f"curve filter (epsilon {self.epsilon:g}, delta {self.delta:g}), after {self.steps} steps",
+                why="at some order it would pass the plan's divergence",
+                hint="stop here: what was released so far is within the budget",
+            )
+        self.spent = [
+            s + count * divergence(mechanism, order) for s, order in zip(self.spent, self.orders, strict=True)
+        ]
+        self.steps += count
+
+
+@dataclass
+class RenyiOdometer:
+    """A bound on epsilon that holds at all times at once, for fully adaptive runs without a budget.
+
+    Filter j = 0, 1, 2, ... has budget `first * 2^j` in Renyi divergence at its own order, and the share
+    `delta / ((j + 1)(j + 2))` of delta. The reading is the epsilon of the first filter that was never passed; by the union
+    bound over filters it holds whenever one looks, and may be acted upon.
+    """
+
+    delta: float
+    first: float = 0.01
+    levels: int = 40
+    spent: dict[int, float] = field(default_factory=dict)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if not self.first > 0 or not 1 <= self.levels <= 60:
+            raise ProgramError("first must be positive and levels in [1, 60]", where="RenyiOdometer")
+        self.shares = [self.delta / ((j + 1) * (j + 2)) for j in range(self.levels)]
+        # For a budget rho the best order is 1 + sqrt(log(1/delta) / rho), as for Gaussian noise of rho * order.
+        self.orders = [1 + math.sqrt(-math.log(share) / (self.first * 2.0**j)) for j, share in enumerate(self.shares)]
+        self.budgets = [self.first * 2.0**j * order for j, order in enumerate(self.orders)]
+
+    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
+        """Charge a mechanism to every filter."""
+        for j, order in enumerate(self.orders):
+            self.spent[j] = (self.spent.get(j, 0.0) + count * divergence(mechanism, order)) * (1 + 2.0**-50)
+        self.steps += count
+
+    @property
+    def epsilon(self) -> float:
+        """A bound on epsilon at delta that holds now and at all other times; infinite when every filter is passed."""
+        for j, order in enumerate(self.orders):
+            if self.spent.get(j, 0.0) * (1 + _ROUND) <= self.budgets[j]:
+                return self.budgets[j] + conversion(order - 1, self.shares[j])
+        return math.inf

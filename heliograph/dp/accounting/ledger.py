@@ -1,0 +1,335 @@
+"""The ledger of releases, privacy reports, and their verification; histories of other libraries.
+
+A report is a JSON object that says what was released and what is claimed of it:
+
+    {"format": "heliograph-privacy-report", "version": 1, "neighboring_relation": "add_remove", "delta": 1e-5,
+     "epsilon_upper": 1.83, "epsilon_lower": 1.82, "accounting": "fixed",
+     "releases": [{"name": "steps", "mechanism": "sampled_gaussian(p=0.01, noise_multiplier=1.0)", "count": 1000}]}
+
+`accounting` is "fixed" where all parameters were fixed before the data: then epsilon is recomputed by the bracket; or
+"filter" where they were chosen adaptively under a Renyi filter, with `"filter": {"epsilon", "delta", "order"}`: then the
+releases must fit the filter, and epsilon is its budget. `verify` trusts nothing but the releases (and delta).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heliograph.dp.accounting.accountant import epsilon
+from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
+from heliograph.dp.composition import Composition
+from heliograph.dp.language import parse
+from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, SampledGaussian, SampledLaplace
+from heliograph.errors import ProgramError, WireError
+
+FORMAT = "heliograph-privacy-report"
+VERSION = 1
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of release: the mechanism and how often it ran, and in words what it was."""
+
+    name: str
+    mechanism: Mechanism
+    count: int = 1
+    sensitivity: float | None = None
+    noise_std: float | None = None
+    sampling_probability: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The release as a JSON object."""
+        return {
+            "name": self.name,
+            "mechanism": self.mechanism.text(),
+            "count": self.count,
+            "sensitivity": self.sensitivity,
+            "noise_std": self.noise_std,
+            "sampling_probability": self.sampling_probability,
+        }
+
+
+@dataclass
+class Ledger:
+    """What was released so far. Charge it before drawing the noise: what a crash replays was then charged twice."""
+
+    releases: list[Release] = field(default_factory=list)
+
+    def charge(self, release: Release) -> None:
+        """Enter a release; runs of the same name and mechanism are counted together."""
+        Composition(((release.mechanism, release.count),))
+        for i, known in enumerate(self.releases):
+            same = (
+                known.name,
+                known.mechanism,
+                known.sensitivity,
+                known.noise_std,
+                known.sampling_probability,
+            )
+            if same == (
+                release.name,
+                release.mechanism,
+                release.sensitivity,
+                release.noise_std,
+                release.sampling_probability,
+            ):
+                self.releases[i] = Release(known.name, known.mechanism, known.count + release.count, *same[2:])
+                return
+        self.releases.append(release)
+
+    @property
+    def composition(self) -> Composition:
+        """The composition of all releases."""
+        return Composition(tuple((release.mechanism, release.count) for release in self.releases))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The releases as JSON objects."""
+        return [release.to_json() for release in self.releases]
+
+    @classmethod
+    def from_json(cls, entries: object) -> Ledger:
+        """The ledger of a report's `releases`. Raises WireError or ProgramError that names the entry."""
+        if not isinstance(entries, list) or len(entries) > 100_000:
+            raise WireError("releases must be a list", where="releases")
+        ledger = cls()
+        for number, entry in enumerate(entries):
+            where = f"releases[{number}]"
+            if not isinstance(entry, dict) or not isinstance(entry.get("mechanism"), str):
+                raise WireError("a release needs a mechanism in the expression language", where=where)
+            count = entry.get("count", 1)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise WireError(f"count = {count!r} is no positive integer", where=where)
+            try:
+                items = (parse(entry["mechanism"]) * count).items
+            except ProgramError as error:
+                raise ProgramError(
+                    error.what, where=f"{where}: {error.where}", why=error.why, hint=error.hint
+                ) from None
+            if len(items) != 1:
+                raise WireError("a release is one mechanism", where=where)
+            numbers = []
+            for key in ("sensitivity", "noise_std", "sampling_probability"):
+                value = entry.get(key)
+                if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                    raise WireError(f"{key} = {value!r} is no number", where=where)
+                numbers.append(value)
+            release = Release(str(entry.get("name", "")), items[0][0], items[0][1], *numbers)
+            _check_stated(release, where)
+            ledger.releases.append(release)
+        return ledger
+
+
+def _check_stated(release: Release, where: str) -> None:
+    """Raise WireError where a release's stated noise, sensitivity or sampling contradicts its mechanism."""
+    mechanism = release.mechanism
+    parameters = mechanism.arguments()
+    p = parameters.get("p")
+    stated_p = release.sampling_probability
+    if stated_p is not None and abs(stated_p - (1.0 if p is None else p)) > 1e-9 * max(stated_p, 1e-12):
+        raise WireError(f"sampling_probability {stated_p} is not that of {mechanism.text()}", where=where)
+    multiplier = parameters.get("noise_multiplier")
+    if multiplier is not None and release.noise_std is not None and release.sensitivity:
+        stated = release.noise_std / release.sensitivity
+        if abs(stated - multiplier) > 1e-6 * multiplier:
+            raise WireError(f"noise_std / sensitivity = {stated:.9g} is not that of {mechanism.text()}", where=where)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: the recomputed epsilon, the claims, and whether they stand."""
+
+    holds: bool
+    bracket: Bracket
+    epsilon_claimed: float | None
+    accounting: str
+    releases: int
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The verification as a JSON object."""
+        return {
+            "holds": self.holds,
+            "accounting": self.accounting,
+            "epsilon_claimed": json_number(self.epsilon_claimed),
+            "releases": self.releases,
+            "problems": list(self.problems),
+            **self.bracket.to_json(),
+        }
+
+
+def verify(path: str | Path, delta: float | None = None, tolerance: Tolerance | None = None) -> Verification:
+    """Epsilon recomputed from the releases of a report alone, and whether the report's claims stand.
+
+    Reads privacy reports, histories of Opacus accountants and events of dp-accounting (as JSON). `delta` is needed where
+    the file names none. Raises WireError for a file that is none of these.
+    """
+    data = _load(Path(path))
+    if isinstance(data, dict) and data.get("format") == FORMAT:
+        return _verify_report(data, delta, tolerance)
+    composition = read_history(data)
+    claimed = data.get("epsilon") if isinstance(data, dict) else None
+    given = data.get("delta") if isinstance(data, dict) else None
+    bracket = epsilon(composition, _need_delta(delta if delta is not None else given), tolerance=tolerance)
+    return _judged(bracket, claimed, None, "fixed", len(composition), [])
+
+
+def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Tolerance | None) -> Verification:
+    if data.get("version") != VERSION:
+        raise WireError(f"version {data.get('version')!r} of a report is not known", where="version")
+    neighboring = data.get("neighboring_relation", "add_remove")
+    if neighboring not in ("add_remove", "replace"):
+        raise WireError(f"neighboring_relation = {neighboring!r} is not known", where="neighboring_relation")
+    ledger = Ledger.from_json(data.get("releases"))
+    at = _need_delta(delta if delta is not None else data.get("delta"))
+    bracket = epsilon(ledger.composition, at, tolerance=tolerance, neighboring=neighboring)
+    accounting = data.get("accounting", "fixed")
+    problems: list[str] = []
+    if accounting == "filter":
+        state = data.get("filter")
+        if not isinstance(state, dict):
+            raise WireError("an adaptive report needs its filter", where="filter")
+        budget = RenyiFilter.from_json({"spent": 0.0, "steps": 0, **state} | {"spent": 0.0, "steps": 0})
+        if budget.delta > at * (1 + 1e-12):
+            problems.append(f"the filter's delta {budget.delta:g} is above the report's {at:g}")
+        try:
+            for mechanism, count in ledger.composition.under(neighboring):
+                budget.spend(mechanism, count)
+        except BudgetError as error:
+            problems.append(str(error).replace("\n", " "))
+        claimed = data.get("epsilon_upper")
+        if not isinstance(claimed, int | float) or claimed < budget.epsilon * (1 - 1e-9):
+            problems.append(f"an adaptive run is private at its filter's budget {budget.epsilon:g}, not at {claimed!r}")
+        return Verification(not problems, bracket, _number(claimed), "filter", len(ledger.releases), tuple(problems))
+    if accounting != "fixed":
+        raise WireError(f"accounting = {accounting!r} is not known", where="accounting")
+    return _judged(
+        bracket, data.get("epsilon_upper"), data.get("epsilon_lower"), "fixed", len(ledger.releases), problems
+    )
+
+
+def _judged(
+    bracket: Bracket, upper: object, lower: object, accounting: str, releases: int, problems: list[str]
+) -> Verification:
+    assert bracket.lower is not None
+    assert bracket.upper is not None
+    slack = 1e-9
+    claimed = _number(upper)
+    if claimed is not None and claimed < bracket.lower * (1 - slack) - slack:
+        problems.append(f"the claimed epsilon {claimed:.9g} is below the proved lower bound {bracket.lower:.9g}")
+    stated = _number(lower)
+    if stated is not None and stated > bracket.upper * (1 + slack) + slack:
+        problems.append(f"the claimed lower bound {stated:.9g} is above the proved upper bound {bracket.upper:.9g}")
+    return Verification(not problems, bracket, claimed, accounting, releases, tuple(problems))
+
+
+def _number(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value in ("inf", "Infinity"):
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise WireError(f"an epsilon of {value!r} is no number", where="epsilon")
+    return float(value)
+
+
+def _need_delta(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WireError("the file names no delta", where="delta", hint="give one with --delta")
+    return float(value)
+
+
+def _load(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise WireError(f"the file is larger than {_MAX_BYTES:,} bytes", where=path)
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WireError("the file cannot be read", where=path, why=error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise WireError("the file is not JSON", where=path, why=str(error)[:200]) from None
+
+
+def read_history(data: object) -> Composition:
+    """The composition of an Opacus accountant's history or a dp-accounting event; objects or their JSON forms.
+
+    Opacus: a list of (noise_multiplier, sample_rate, steps), or the accountant or its state_dict with a `history`; a
+    sample rate is a Poisson probability. dp-accounting: a DpEvent, its named tuple, or that as nested JSON objects with
+    `class_name`. Raises WireError for anything else, and for events that are not private or have no Poisson sampling.
+    """
+    history = data.get("history") if isinstance(data, dict) else getattr(data, "history", None)
+    if history is None and isinstance(data, list | tuple) and not hasattr(data, "class_name"):
+        history = data
+    if history is not None:
+        return _opacus(history)
+    return Composition(tuple(_event(data, "event", 0)))
+
+
+def _opacus(history: Any) -> Composition:
+    items: list[tuple[Mechanism, int]] = []
+    for number, entry in enumerate(history):
+        where = f"history[{number}]"
+        try:
+            multiplier, rate, steps = entry
+        except (TypeError, ValueError):
+            raise WireError("an entry is (noise_multiplier, sample_rate, steps)", where=where) from None
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise WireError(f"steps = {steps!r} is no count", where=where)
+        mechanism = Gaussian(multiplier) if rate == 1 else SampledGaussian(rate, multiplier)
+        items.append((mechanism, steps))
+    return Composition(tuple(items))
+
+
+def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
+    if depth > 50:
+        raise WireError("events are nested too deep", where=where)
+
+    def get(key: str) -> Any:
+        value = event.get(key) if isinstance(event, dict) else getattr(event, key, None)
+        if value is None:
+            raise WireError(f"the event has no {key}", where=where)
+        return value
+
+    if isinstance(event, dict):
+        kind = event.get("class_name")
+    else:
+        kind = getattr(event, "class_name", None) or type(event).__name__
+    if kind == "NoOpDpEvent":
+        return []
+    if kind == "GaussianDpEvent":
+        return [(Gaussian(get("noise_multiplier")), 1)]
+    if kind == "LaplaceDpEvent":
+        # Its noise multiplier is scale over sensitivity.
+        return [(Laplace(1 / get("noise_multiplier")), 1)]
+    if kind == "SelfComposedDpEvent":
+        count = get("count")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise WireError(f"count = {count!r} is no count", where=where)
+        return [(mechanism, each * count) for mechanism, each in _event(get("event"), f"{where}.event", depth + 1)]
+    if kind == "ComposedDpEvent":
+        found: list[tuple[Mechanism, int]] = []
+        for number, each in enumerate(get("events")):
+            found.extend(_event(each, f"{where}.events[{number}]", depth + 1))
+        return found
+    if kind == "PoissonSampledDpEvent":
+        inner = _event(get("event"), f"{where}.event", depth + 1)
+        if not inner:
+            return []
+        p = get("sampling_probability")
+        mechanism, count = inner[0]
+        if len(inner) == 1 and count == 1 and isinstance(mechanism, Gaussian):
+            return [(SampledGaussian(p, mechanism.noise_multiplier), 1)]
+        if len(inner) == 1 and count == 1 and isinstance(mechanism, Laplace):
+            return [(SampledLaplace(p, mechanism.epsilon), 1)]
+        raise WireError("only one Gaussian or Laplace mechanism can be Poisson-sampled", where=where)
+    raise WireError(
+        f"the event {str(kind)[:60]!r} is not accounted for",
+        where=where,
+        why="it is not private, not Poisson-sampled, or not known",
+        hint="known: Gaussian, Laplace, PoissonSampled, SelfComposed, Composed, NoOp",
+    )

@@ -1,0 +1,422 @@
+"""The certified bracket: epsilon (or delta) of a composition between two proved bounds, as narrow as asked for.
+
+Each mechanism's loss is discretized from above and from below (`discretize`), composed by one tilted FFT
+(`convolve`), and delta is read off both. Both are of second order: the width is about `steps * mesh^2 * (1 + theta) / 8`
+with theta the saddle. The mesh is refined until the width is within the tolerance; a width that was measured on one mesh
+predicts the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from heliograph.dp.accounting import convolve
+from heliograph.dp.accounting.convolve import Composed, Terms, TooLongError
+from heliograph.dp.accounting.discretize import (
+    Mesh,
+    TooFineError,
+    merging_offset,
+    offset_for,
+    optimistic,
+    pessimistic,
+)
+from heliograph.dp.accounting.result import Estimate, Tolerance
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import Direction
+from heliograph.dp.pairs import Pair
+
+PairTerms = Sequence[tuple[Pair, int]]
+
+_ROUNDS = 14
+_WIDEN = 1e-12
+"""Relative widening of every bracket, for the few roundings that are not bounded one by one."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Two proved bounds on a number."""
+
+    lower: float
+    upper: float
+
+    @property
+    def width(self) -> float:
+        """upper - lower; 0 where both are infinite."""
+        return 0.0 if self.lower == self.upper else self.upper - self.lower
+
+
+def infinite_mass(pairs: PairTerms) -> float:
+    """The probability that some loss of the composition is infinite."""
+    log_finite = sum(count * (math.log1p(-pair.infinite) if pair.infinite < 1 else -np.inf) for pair, count in pairs)
+    return -math.expm1(log_finite)
+
+
+def lattice_gap(pair: Pair) -> float:
+    """The distance of the lattice that a pair's atoms lie on; 0 where it has fewer than two atoms or they lie on none."""
+    loss = pair.atoms.loss
+    if loss.size < 2:
+        return 0.0
+    gaps = np.diff(loss)
+    gap = float(gaps.min())
+    ratios = gaps / gap
+    return gap if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios) and gap > 0 else 0.0
+
+
+def _aligned(pairs: PairTerms, step: float) -> float:
+    """A step at most about the one wanted on which the atoms of the pairs lie, as nearly as can be."""
+    gaps = [(lattice_gap(pair), count, float(pair.atoms.a.max())) for pair, count in pairs if pair.atoms.loss.size > 1]
+    gaps = [entry for entry in gaps if entry[0] > 0]
+    if not gaps:
+        return step
+    lead, _, _ = max(gaps, key=lambda entry: entry[0] * entry[1] * entry[2])
+    fewest = max(math.ceil(lead / step), 1)
+    if len(gaps) == 1:
+        return lead / fewest
+    best, price = lead / fewest, np.inf
+    for parts in range(fewest, 2 * fewest + 64):
+        candidate = lead / parts
+        # Atoms that miss a node are rounded down by what they miss, in each of their steps.
+        miss = sum(
+            count * mass * candidate * ((gap / candidate + 1e-7) % 1.0) for gap, count, mass in gaps if gap != lead
+        )
+        if miss < 0.98 * price:
+            best, price = candidate, miss
+    return best
+
+
+def _lattices(pairs: PairTerms, meshes: Sequence[Mesh], log_tail: float, goal: float) -> tuple[Terms, Terms]:
+    above, below = [], []
+    for (pair, count), mesh in zip(pairs, meshes, strict=True):
+        above.append((pessimistic(pair, mesh, offset_for(pair, mesh.step), log_tail), count))
+        spare = goal / (100 * count * len(pairs))
+        below.append((optimistic(pair, mesh, merging_offset(pair, mesh.step), log_tail, spare), count))
+    return above, below
+
+
+def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: float) -> list[Mesh]:
+    """Meshes of one step for the mechanisms, with nodes left out where that widens the bracket by little of the goal.
+
+    Mass counts as the sum lies near epsilon: the tilted mass at a loss l times the composed law's at epsilon - l. (Where
+    delta comes from one large loss among many steps, the tilted mass alone would see only the bulk.)
+
+    A gap d that holds mass w widens it by about count * w * d^2 * (1 + theta) / 8. For a given sum of these the
+    fewest nodes have d as the density to the power -1/3.
+    """
+    theta = law.theta
+    # No gap is wider than the law of the sum is smooth: neither on the scale of the tilt nor on that of its bulk.
+    bulk_scale = law.step / (2.5 * float(law.values.max()))
+    widest = max(min(0.1 / (1 + theta), 0.25 * bulk_scale), step)
+    meshes = []
+    for lattice, count in terms:
+        losses = lattice.losses()
+        exponent = theta * losses
+        weights = lattice.mass * np.exp(exponent - float(exponent.max())) * law.likelihood(losses, epsilon)
+        total = float(weights.sum())
+        if losses.size < 16 or not total > 0 or (losses[-1] - losses[0]) < 4000 * step:
+            meshes.append(Mesh(step))
+            continue
+        gaps = np.diff(losses)
+        density = np.maximum(weights[1:], weights[:-1]) / total / gaps
+        # What the last mesh smeared over a gap may lie at its end: neighbours count.
+        wide = density.copy()
+        wide[1:] = np.maximum(wide[1:], density[:-1])
+        wide[:-1] = np.maximum(wide[:-1], density[1:])
+        wide = np.maximum(wide, 1e-30)
+        budget = 0.03 * goal / len(terms) * 8 / ((1 + theta) * count * step * step)
+        order = np.argsort(wide)
+        rising = wide[order]
+        cost = rising ** (2 / 3) * np.cumsum(rising ** (1 / 3) * gaps[order])
+        place = int(np.searchsorted(cost, budget))
+        limit = float(rising[min(place, rising.size - 1)])
+        ratio = np.clip((limit / wide) ** (1 / 3), 1.0, widest / step)
+        # Powers of two: neighbouring gaps are equal but where the spacing changes, and fluxes balance best so.
+        spacing = step * 2.0 ** np.floor(np.log2(ratio))
+        # Around the bulk, where the loss may end sharply, nodes stay as the offset was chosen for.
+        at, spacing = np.repeat(losses, 2)[1:-1], np.repeat(spacing, 2)
+        bulk = float(losses[int(np.argmax(lattice.mass))])
+        ends = bulk + 64 * step * np.array([-1.0, 1.0])
+        outside = np.interp(ends, at, spacing)
+        spacing = np.where(np.abs(at - bulk) <= 64 * step, step, spacing)
+        at = np.concatenate((at, ends, ends))
+        spacing = np.concatenate((spacing, [step, step], outside))
+        order = np.lexsort((np.where(at < bulk, -spacing, spacing), at))
+        meshes.append(Mesh(step, at[order], spacing[order]))
+    return meshes
+
+
+def _first_step(pairs: PairTerms, log_tail: float) -> float:
+    """A mesh coarse enough to be cheap: some thousand nodes over the widest loss."""
+    widest = 0.0
+    for pair, _ in pairs:
+        if pair.part is not None:
+            low, high = pair.part.loss_range(max(log_tail, -60.0), log_tail)
+            widest = max(widest, high - low)
+        if pair.atoms.loss.size:
+            widest = max(widest, float(pair.atoms.loss[-1] - pair.atoms.loss[0]))
+    return max(widest, 1e-9) / 2000
+
+
+def saddle_for_delta(terms: Terms, log_delta: float) -> tuple[float, float]:
+    """The tilt at which the Renyi bound on epsilon is least, and that bound (of the lattice law)."""
+
+    def bound(log_theta: float) -> float:
+        theta = math.exp(log_theta)
+        value = convolve.total_cumulant(terms, theta)
+        value += theta * math.log(theta / (1 + theta)) - math.log1p(theta)
+        return (value - log_delta) / theta
+
+    grid = np.linspace(math.log(1e-3), math.log(1e6), 22)
+    values = [bound(float(x)) for x in grid]
+    best = int(np.nanargmin(values))
+    left, right = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
+    found = minimize_scalar(bound, bounds=(left, right), method="bounded", options={"xatol": 0.02})
+    return math.exp(float(found.x)), float(min(found.fun, values[best]))
+
+
+def saddle_for_epsilon(terms: Terms, epsilon: float, start: float) -> float:
+    """The tilt under which the composition's mean loss is epsilon; at least 1e-6, at most 1e8."""
+    low, high = math.log(1e-6), math.log(1e8)
+    x = min(max(math.log(start), low), high)
+    for _ in range(60):
+        _, mean, variance = convolve.tilted_moments(terms, math.exp(x))
+        if mean < epsilon:
+            low = x
+        else:
+            high = x
+        slope = variance * math.exp(x)
+        move = (epsilon - mean) / slope if slope > 0 else np.inf
+        new = x + move
+        if not low < new < high or abs(move) > 2:
+            new = (low + high) / 2 if not (low < x + math.copysign(1.0, move) < high) else x + math.copysign(1.0, move)
+        if abs(new - x) < 0.01 or abs(mean - epsilon) < 0.05 * math.sqrt(variance) or high - low < 0.01:
+            return math.exp(new)
+        x = new
+    return math.exp(x)
+
+
+def _epsilon_above(law: Composed, delta: float, guess: float) -> float:
+    """An epsilon at which the law's delta is proved to be at most `delta`; infinite if there is none."""
+    if law.infinite_above >= delta:
+        return math.inf
+    return _search(lambda e: law.delta_at(e)[1], delta, guess, law.theta, above=True)
+
+
+def _epsilon_below(law: Composed, delta: float, guess: float) -> float:
+    """An epsilon at which the law's delta is proved to be at least `delta`; 0 if there is none."""
+    if law.infinite_below >= delta:
+        return math.inf
+    return _search(lambda e: law.delta_at(e)[0], delta, guess, law.theta, above=False)
+
+
+def _search(value: Callable[[float], float], delta: float, guess: float, theta: float, *, above: bool) -> float:
+    """The epsilon where a falling function of it crosses delta, on the side asked for, to about 1e-10.
+
+    It starts at the guess and moves out from there: far from it the function may be no more than a trivial bound.
+    """
+    low, high = -math.inf, math.inf  # value(low) > delta, value(high) <= delta
+    x = max(guess, 0.0)
+    # log delta falls with a slope of about theta there; a law is of use some hundreds around its tilt.
+    move = max(min(max(0.002, 0.002 * x), 2 / theta), 1e-9)
+    tolerance = max(1e-10, 1e-11 * guess)
+    log_delta = math.log(delta)
+    last: tuple[float, float] | None = None
+    for _ in range(200):
+        current = value(x)
+        if current <= delta:
+            high = x
+            if x == 0.0:
+                return 0.0
+        else:
+            low = x
+        if high - low <= tolerance:
+            break
+        log_current = math.log(max(current, 1e-320)) - log_delta
+        new = math.nan
+        if last is not None and last[0] != x and log_current != last[1]:
+            new = x - log_current * (x - last[0]) / (log_current - last[1])
+            # Overshoot a little, so that the bracket closes from both sides.
+            new += math.copysign(tolerance / 3, new - x)
+        last = (x, log_current)
+        if math.isinf(high) or math.isinf(low):
+            direction = 1.0 if math.isinf(high) else -1.0
+            away = (new - x) * direction
+            x = max(new if 0 < away < 20 * move else x + direction * move, 0.0)
+            move *= 2
+            if x > 1e9:
+                break
+        else:
+            x = new if low < new < high else (low + high) / 2
+    return high if above else max(low, 0.0)
+
+
+def epsilon_interval(pairs: PairTerms, delta: float, tolerance: float, relative: float) -> Interval:
+    """Proved bounds on the epsilon of a composition of pairs at delta.
+
+    The interval is at most max(tolerance, relative * epsilon) wide where a mesh within `MAX_CELLS` and
+    `convolve.MAX_LENGTH` gives that; else it is as narrow as was reached.
+    """
+    steps = sum(count for _, count in pairs)
+    if steps == 0:
+        return Interval(0.0, 0.0)
+    lost = infinite_mass(pairs)
+    if lost * (1 - 1e-12) > delta:
+        return Interval(math.inf, math.inf)
+    spare = max(delta - lost, 1e-15 * delta)
+    log_tail = math.log(spare) - math.log(steps) - 12.0
+    log_spare = math.log(spare)
+    step = _aligned(pairs, _first_step(pairs, log_tail))
+    meshes = [Mesh(step)] * len(pairs)
+    best = Interval(0.0, math.inf)
+    theta = epsilon = math.nan
+    for _ in range(_ROUNDS):
+        try:
+            above, below = _lattices(pairs, meshes, log_tail, tolerance)
+            if math.isnan(theta):
+                theta, epsilon = saddle_for_delta(above, log_spare)
+                epsilon = max(epsilon, 0.0)
+                theta = max(theta, 1e-6)
+            upper, lower, law = _read(above, below, delta, epsilon, theta)
+            theta = law.theta
+        except (TooFineError, TooLongError):
+            if math.isinf(best.upper):
+                step *= 4
+                meshes = [Mesh(step)] * len(pairs)
+                continue
+            break
+        best = Interval(max(best.lower, lower), min(best.upper, upper))
+        goal = max(tolerance, relative * best.lower)
+        if best.width <= goal or math.isinf(best.lower):
+            break
+        middle = (best.lower + best.upper) / 2
+        epsilon = middle if best.lower > best.upper / 2 else best.upper if math.isfinite(best.upper) else best.lower
+        shrink = 0.85 * math.sqrt(goal / best.width) if math.isfinite(best.width) else 0.1
+        finer = _aligned(pairs, step * min(max(shrink, 1 / 40), 0.8))
+        if finer >= step:
+            break
+        step = finer
+        meshes = _meshes(above, law, epsilon, step, goal)
+    return _widened(best)
+
+
+def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interval:
+    """Proved bounds on the delta of a composition of pairs at epsilon.
+
+    The interval is at most relative * delta wide, or within 1e-300, or as narrow as was reached.
+    """
+    steps = sum(count for _, count in pairs)
+    if steps == 0:
+        return Interval(0.0, 0.0)
+    lost = infinite_mass(pairs)
+    log_tail = -50.0 - math.log(steps)
+    step = _aligned(pairs, _first_step(pairs, log_tail))
+    meshes = [Mesh(step)] * len(pairs)
+    # No loss is above the sum of the largest: 1 - e^(epsilon - sum) of what is finite counts at most.
+    largest = math.fsum(count * _largest(pair) for pair, count in pairs) * (1 + 1e-14)
+    best = Interval(
+        lost * (1 - 1e-12), min(lost * (1 + 1e-12) + max(-math.expm1(min(epsilon - largest, 0.0)), 0.0), 1.0)
+    )
+    if any(pair.unsure for pair, _ in pairs):
+        best = Interval(best.lower, 1.0)
+    theta, log_delta = 1.0, math.nan
+    stalled = 0
+    for _ in range(_ROUNDS):
+        try:
+            above, below = _lattices(pairs, meshes, log_tail, 1e-4 / (1 + theta))
+            theta = saddle_for_epsilon(above, epsilon, theta)
+            total, _, variance = convolve.tilted_moments(above, theta)
+            if math.isnan(log_delta):
+                log_delta = (
+                    total - theta * epsilon - math.log(1 + theta * math.sqrt(2 * math.pi * variance) * (1 + theta))
+                )
+                wanted = max(log_delta, math.log(lost) - 12.0 if lost > 0 else -np.inf) - math.log(steps) - 12.0
+                if wanted < log_tail and wanted > -1e5:
+                    log_tail = wanted
+                    continue
+            law = convolve.compose(above, theta, epsilon, log_delta)
+            other = convolve.compose(below, theta, epsilon, log_delta)
+        except (TooFineError, TooLongError):
+            if best.upper >= 1.0 and best.lower == 0.0:
+                step *= 4
+                meshes = [Mesh(step)] * len(pairs)
+                continue
+            break
+        before = best.width
+        upper = law.delta_at(max(epsilon - law.shift, 0.0))[1] * (1 + _WIDEN)
+        lower = other.delta_at(max(epsilon - other.shift, 0.0))[0] * (1 - _WIDEN)
+        best = Interval(max(best.lower, lower), min(best.upper, upper))
+        goal = max(relative * best.lower, 1e-300)
+        stalled = stalled + 1 if best.width > 0.7 * before else 0
+        if best.width <= goal or stalled == 2:
+            break
+        # Far from the goal the width is no power of the mesh; then a fixed factor.
+        shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
+        finer = _aligned(pairs, step * min(max(shrink, 1 / 40), 0.8))
+        if finer >= step:
+            break
+        step = finer
+        meshes = _meshes(above, law, epsilon, step, relative / (1 + theta))
+    return best
+
+
+def _largest(pair: Pair) -> float:
+    tops = [float(pair.atoms.loss[-1])] if pair.atoms.loss.size else []
+    return max([*tops, pair.part.high] if pair.part is not None else tops or [0.0])
+
+
+def _widened(interval: Interval) -> Interval:
+    if math.isinf(interval.lower):
+        return interval
+    return Interval(
+        max(interval.lower * (1 - _WIDEN) - _WIDEN, 0.0),
+        interval.upper * (1 + _WIDEN) + (_WIDEN if interval.upper > 0 else 0.0),
+    )
+
+
+def _read(above: Terms, below: Terms, delta: float, epsilon: float, theta: float) -> tuple[float, float, Composed]:
+    """Upper and lower bounds on epsilon from lattice laws, with the tilt corrected where it was far off."""
+    for _ in range(6):
+        law = convolve.compose(above, theta, epsilon, math.log(delta))
+        upper = _epsilon_above(law, delta, epsilon)
+        # The tilt suits where the tilted mean is within two deviations of the epsilon found.
+        if math.isinf(upper):
+            break
+        new = saddle_for_epsilon(above, upper, theta)
+        _, mean, variance = convolve.tilted_moments(above, theta)
+        if abs(mean - upper) <= 2.0 * math.sqrt(variance) or abs(math.log(new / theta)) < 0.05:
+            break
+        theta, epsilon = new, upper
+    upper = max(upper + law.shift, 0.0)
+    guess = upper if math.isfinite(upper) else epsilon
+    other = convolve.compose(below, theta, guess, math.log(delta))
+    lower = _epsilon_below(other, delta, guess)
+    return upper, max(lower + other.shift, 0.0), law
+
+
+class LossDistribution:
+    """The certified bracket as an accountant."""
+
+    name = "pld"
+    proved = True
+    remark = ""
+
+    def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
+        """Proved bounds on epsilon at delta, within the tolerance or as near as was reached."""
+        pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
+        found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative)
+        return _estimate(found)
+
+    def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
+        """Proved bounds on delta at epsilon, within the tolerance or as near as was reached."""
+        pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
+        return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share))
+
+
+def _estimate(found: Interval) -> Estimate:
+    # Both discretizations err by nearly the same amount.
+    middle = found.upper if math.isinf(found.upper) else (found.lower + found.upper) / 2
+    return Estimate(found.lower, middle, found.upper)

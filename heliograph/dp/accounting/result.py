@@ -1,0 +1,90 @@
+"""What an accountant answers: a bracket on epsilon or delta, and what is known about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from heliograph.dp.mechanisms import Direction
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How wide a bracket may be: on epsilon the larger of `absolute` and `relative` times it; on delta a share of it."""
+
+    absolute: float = 1e-3
+    relative: float = 1e-4
+    delta_share: float = 0.01
+
+    def for_epsilon(self, epsilon: float) -> float:
+        """The width that is allowed at an epsilon."""
+        return max(self.absolute, self.relative * epsilon) if math.isfinite(epsilon) else math.inf
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number in one direction: two bounds (None: this method has none) and the best guess between them."""
+
+    lower: float | None
+    estimate: float
+    upper: float | None
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Bounds on the epsilon (or delta) of a composition, the larger of both neighbouring directions.
+
+    `proved` says that lower and upper are bounds with floating-point error included. `reached` says that the bracket is
+    within the tolerance that was asked for. `reason` is why a value is infinite, or what to know of the method.
+    """
+
+    quantity: str
+    lower: float | None
+    estimate: float
+    upper: float | None
+    epsilon: float | None
+    delta: float | None
+    method: str
+    direction: Direction
+    directions: dict[Direction, Estimate]
+    seconds: float
+    proved: bool
+    reached: bool
+    neighboring: str = "add_remove"
+    reason: str = ""
+    composition: str = field(default="", repr=False)
+
+    @property
+    def width(self) -> float:
+        """upper - lower; infinite where either is missing."""
+        if self.lower is None or self.upper is None:
+            return math.inf
+        return 0.0 if self.lower == self.upper else self.upper - self.lower
+
+    def to_json(self) -> dict[str, Any]:
+        """The bracket as a JSON object; infinity is the string "inf", which float() reads in most languages."""
+        given = {"delta": self.delta} if self.quantity == "epsilon" else {"epsilon": self.epsilon}
+        return {
+            "lower": json_number(self.lower),
+            "estimate": json_number(self.estimate),
+            "upper": json_number(self.upper),
+            **{key: json_number(value) for key, value in given.items()},
+            "method": self.method,
+            "direction": self.direction,
+            "directions": {
+                name: [json_number(each.lower), json_number(each.upper)] for name, each in self.directions.items()
+            },
+            "seconds": round(self.seconds, 6),
+            "proved": self.proved,
+            "tolerance_reached": self.reached,
+            "neighboring_relation": self.neighboring,
+            "reason": self.reason,
+        }
+
+
+def json_number(value: float | None) -> float | str | None:
+    """A number as JSON can hold it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -1,0 +1,135 @@
+"""Compositions: which mechanisms run on the same data, and how often each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from heliograph.dp.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Neighboring,
+    SampledGaussian,
+    SampledLaplace,
+)
+from heliograph.errors import ProgramError
+
+MAX_STEPS = 10**9
+"""More steps than this are refused: round-off is bounded per step, and the bounds would say nothing."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Mechanisms with counts, in the order in which they were first named; order does not change any result."""
+
+    items: tuple[tuple[Mechanism, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        merged: dict[Mechanism, int] = {}
+        for mechanism, count in self.items:
+            merged[mechanism] = merged.get(mechanism, 0) + _checked_count(count, mechanism)
+        object.__setattr__(self, "items", tuple(merged.items()))
+        if self.steps > MAX_STEPS:
+            raise ProgramError(
+                f"{float(self.steps):.3g} steps in all",
+                where="composition",
+                why=f"more than {MAX_STEPS:.0e} steps are not accounted for: round-off is bounded per step",
+                hint="account for a part, or use a larger noise multiplier and fewer steps",
+            )
+
+    @classmethod
+    def of(cls, mechanisms: Mechanism | Composition | Iterable[tuple[Mechanism, int]]) -> Composition:
+        """A composition from a mechanism, a composition, or pairs of mechanism and count."""
+        if isinstance(mechanisms, Composition):
+            return mechanisms
+        if isinstance(mechanisms, Mechanism):
+            return cls(((mechanisms, 1),))
+        return cls(tuple(mechanisms))
+
+    @property
+    def steps(self) -> int:
+        """How many mechanisms run in all."""
+        return sum(count for _, count in self.items)
+
+    def __iter__(self) -> Iterator[tuple[Mechanism, int]]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __add__(self, other: Mechanism | Composition) -> Composition:
+        return Composition(self.items + Composition.of(other).items)
+
+    __radd__ = __add__
+
+    def __mul__(self, count: int) -> Composition:
+        count = _checked_count(count, self)
+        return Composition(tuple((mechanism, each * count) for mechanism, each in self.items))
+
+    __rmul__ = __mul__
+
+    def text(self) -> str:
+        """The composition in the expression language."""
+        parts = (m.text() if count == 1 else f"{m.text()} * {count}" for m, count in self.items)
+        return " + ".join(parts) or "nothing"
+
+    def under(self, neighboring: Neighboring) -> Composition:
+        """The composition that accounts for another neighbouring relation under the conventions of `add_remove`."""
+        if neighboring == "add_remove":
+            return self
+        if neighboring != "replace":
+            raise ProgramError(
+                f"no neighbouring relation {neighboring!r}",
+                where="neighboring",
+                hint="use add_remove or replace",
+            )
+        return Composition(tuple((mechanism.replaced(), count) for mechanism, count in self.items))
+
+    def simplified(self) -> Composition:
+        """The same composition with p = 0 left out and p = 1 not sampled."""
+        items: list[tuple[Mechanism, int]] = []
+        for mechanism, count in self.items:
+            if isinstance(mechanism, SampledGaussian) and mechanism.p == 1.0:
+                mechanism = Gaussian(mechanism.noise_multiplier)
+            elif isinstance(mechanism, SampledLaplace) and mechanism.p == 1.0:
+                mechanism = Laplace(mechanism.epsilon)
+            sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
+            if count and not (sampled and mechanism.arguments()["p"] == 0.0):
+                items.append((mechanism, count))
+        return Composition(tuple(items))
+
+    def merged(self) -> Composition:
+        """An equivalent composition in which all Gaussians are one.
+
+        Its multiplier is right to a few units of round-off; who needs a bound widens for that.
+        """
+        gaussians = [(m.noise_multiplier, count) for m, count in self.items if isinstance(m, Gaussian)]
+        if sum(count for _, count in gaussians) < 2:
+            return self
+        precision = math.fsum(count / multiplier**2 for multiplier, count in gaussians)
+        rest = tuple((m, count) for m, count in self.items if not isinstance(m, Gaussian))
+        return Composition(((_bare_gaussian(1 / math.sqrt(precision)), 1), *rest))
+
+
+def _bare_gaussian(multiplier: float) -> Gaussian:
+    """A Gaussian that stands for many: its multiplier may be below what one mechanism may ask for."""
+    record = object.__new__(Gaussian)
+    object.__setattr__(record, "noise_multiplier", multiplier)
+    return record
+
+
+def _checked_count(count: object, where: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ProgramError(
+            f"a count must be an integer of at least 0, not {count!r}",
+            where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
+        )
+    if count > MAX_STEPS:
+        raise ProgramError(
+            f"a count of {float(count):.3g} is too large" if count < 10**300 else "a count is too large",
+            where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
+            why=f"more than {MAX_STEPS:.0e} steps are not accounted for: round-off is bounded per step",
+        )
+    return count

@@ -1,0 +1,195 @@
+"""Mechanisms given by their pairs: two tables of probabilities, or two densities on the line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from heliograph.dp.mechanisms import Direction, Mechanism
+from heliograph.dp.pairs import NO_ATOMS, Array, Cells, Pair, atomic_pair
+from heliograph.errors import ProgramError
+
+_QUADRATURE = 10
+
+
+@dataclass(frozen=True)
+class Table(Mechanism):
+    """Two tables of probabilities over the same outcomes: `upper` with the record, `lower` without it.
+
+    In direction remove A is `upper` and B is `lower`; in direction add the other way about.
+    """
+
+    upper: tuple[float, ...]
+    lower: tuple[float, ...]
+    name = "table"
+
+    def __post_init__(self) -> None:
+        for name in ("upper", "lower"):
+            values = tuple(float(value) for value in getattr(self, name))
+            object.__setattr__(self, name, values)
+            if not values or any(not 0.0 <= value <= 1.0 for value in values):
+                raise ProgramError(f"{name} must be probabilities in [0, 1]", where=self.name)
+            if abs(math.fsum(values) - 1.0) > 1e-9:
+                raise ProgramError(
+                    f"{name} sums to {math.fsum(values)!r}",
+                    where=self.name,
+                    why="probabilities sum to 1 (to 1e-9)",
+                )
+        if len(self.upper) != len(self.lower):
+            raise ProgramError("upper and lower must have the same length", where=self.name)
+
+    def pair(self, direction: Direction) -> Pair:
+        return _table_pair(self.upper, self.lower) if direction == "remove" else _table_pair(self.lower, self.upper)
+
+    def text(self) -> str:
+        return f"table(upper={list(self.upper)!r}, lower={list(self.lower)!r})"
+
+
+@lru_cache(maxsize=64)
+def _table_pair(a: tuple[float, ...], b: tuple[float, ...]) -> Pair:
+    with np.errstate(divide="ignore"):
+        # Normalised: a table is given in decimal, its sum is 1 to 1e-9 only.
+        return atomic_pair(
+            np.log(np.array(a) / math.fsum(a)),
+            np.log(np.array(b) / math.fsum(b)),
+            relative_error=1e-14 * len(a),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Densities(Mechanism):
+    """A pair given by two log-densities on the line, `log_upper` with the record and `log_lower` without it.
+
+    `points` are finite and rising and enclose all mass but `tail_mass` under either law (that much counts as infinite
+    loss in upper bounds and as nothing in lower ones). The loss `log_upper - log_lower` must be monotone over all points,
+    and both densities smooth between neighbours: masses are Gauss-Legendre sums, whose difference between two orders is
+    taken for their error. So a bracket is a bound as far as the quadrature's error estimate is one; give points dense
+    enough. Both functions take and return arrays.
+    """
+
+    log_upper: Callable[[Array], Array]
+    log_lower: Callable[[Array], Array]
+    points: tuple[float, ...]
+    tail_mass: float = 0.0
+    _pairs: dict[str, Pair] = field(default_factory=dict, repr=False)
+    name = "densities"
+
+    def __post_init__(self) -> None:
+        points = np.asarray(self.points, dtype=np.float64)
+        if points.size < 2 or not np.all(np.isfinite(points)) or not np.all(np.diff(points) > 0):
+            raise ProgramError("points must be finite and rising, at least two", where=self.name)
+        if not 0 <= self.tail_mass < 1:
+            raise ProgramError(f"tail_mass = {self.tail_mass!r} is no probability", where=self.name)
+        object.__setattr__(self, "points", tuple(float(x) for x in points))
+
+    def pair(self, direction: Direction) -> Pair:
+        if direction not in self._pairs:
+            logs = (self.log_upper, self.log_lower) if direction == "remove" else (self.log_lower, self.log_upper)
+            self._pairs[direction] = _density_pair(*logs, np.asarray(self.points), self.tail_mass)
+        return self._pairs[direction]
+
+    def text(self) -> str:
+        return f"densities({len(self.points)} points)"
+
+
+def _density_pair(
+    log_a: Callable[[Array], Array], log_b: Callable[[Array], Array], points: Array, tail_mass: float
+) -> Pair:
+    losses = log_a(points) - log_b(points)
+    rises = np.diff(losses)
+    slack = 1e-12 * (1 + np.abs(losses[1:]))
+    if np.all(rises <= slack) and not np.all(rises >= -slack):
+        # Read the line from the other end.
+        return _density_pair(lambda x: log_a(-x), lambda x: log_b(-x), -points[::-1], tail_mass)
+    if not np.all(rises >= -slack):
+        raise ProgramError(
+            "the loss is not monotone over the points",
+            where="densities",
+            why="only pairs with a monotone log-ratio are discretized",
+            hint="reorder the outcomes by their loss, or give a table",
+        )
+    part = DensityPart(log_a, log_b, points)
+    whole = part.cells(np.array([-np.inf, np.inf]))
+    for total, error in ((whole.a[0], whole.a_error[0]), (whole.b[0], whole.b_error[0])):
+        if not abs(total + tail_mass - 1) <= tail_mass + error + 1e-9:
+            raise ProgramError(
+                f"a density integrates to {total:.12g} between the points",
+                where="densities",
+                why="it must be 1 but for the tail mass",
+                hint="give more points, or points further out",
+            )
+    return Pair(NO_ATOMS, part, 0.0, tail_mass + max(0.0, 1 - float(whole.a[0]) - tail_mass))
+
+
+@dataclass(frozen=True, eq=False)
+class DensityPart:
+    """The continuous part of a pair given by densities."""
+
+    log_a: Callable[[Array], Array]
+    log_b: Callable[[Array], Array]
+    points: Array
+
+    @property
+    def low(self) -> float:
+        return float(self.loss(self.points[:1])[0])
+
+    @property
+    def high(self) -> float:
+        return float(self.loss(self.points[-1:])[0])
+
+    def loss(self, x: Array) -> Array:
+        inside = np.clip(x, self.points[0], self.points[-1])
+        return np.asarray(self.log_a(inside) - self.log_b(inside))
+
+    def edge(self, loss: Array) -> Array:
+        low = np.full(loss.shape, self.points[0])
+        high = np.full(loss.shape, self.points[-1])
+        for _ in range(70):
+            middle = (low + high) / 2
+            below = self.loss(middle) < loss
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        result = np.where(loss <= self.low, -np.inf, np.where(loss > self.high, np.inf, high))
+        return np.asarray(result)
+
+    def edge_error(self, size: float) -> float:
+        # Bisection to a rounding of x; a rounding of x is one of the loss times its slope, which 1e-12 covers amply.
+        return 1e-12 * (1 + size)
+
+    def cells(self, x: Array) -> Cells:
+        x = np.maximum.accumulate(np.clip(x, self.points[0], self.points[-1]))
+        merged = np.union1d(x, self.points)
+        merged = merged[(merged >= x[0]) & (merged <= x[-1])]
+        starts = np.searchsorted(merged, x[:-1])
+        empty = x[:-1] >= x[1:]
+        sums = []
+        for log_density in (self.log_a, self.log_b):
+            mass, error = _masses(log_density, merged) if merged.size > 1 else (np.zeros(1), np.zeros(1))
+            mass, error = np.append(mass, 0.0), np.append(error, 0.0)
+            for values in (mass, error):
+                sums.append(np.where(empty, 0.0, np.add.reduceat(values, np.minimum(starts, values.size - 1))))
+        # The last sum runs to the end of the merged points, which is the end of x.
+        return Cells(sums[0], sums[2], sums[1], sums[3])
+
+    def density(self, x: Array) -> Array:
+        return np.exp(self.log_a(np.clip(x, self.points[0], self.points[-1])))
+
+    def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
+        return self.low, self.high
+
+
+def _masses(log_density: Callable[[Array], Array], points: Array) -> tuple[Array, Array]:
+    """Integrals between points by Gauss-Legendre, and an estimate of their error: the difference to fewer nodes."""
+    half = np.diff(points)[:, None] / 2
+    middle = (points[:-1, None] + points[1:, None]) / 2
+    results = []
+    for count in (_QUADRATURE, _QUADRATURE - 3):
+        nodes, weights = np.polynomial.legendre.leggauss(count)
+        results.append((np.exp(log_density(middle + half * nodes)) * weights * half).sum(axis=1))
+    return results[0], np.abs(results[0] - results[1]) + 1e-15 * results[0]
+
+
+__all__ = ["Densities", "DensityPart", "Table"]

@@ -1,0 +1,369 @@
+"""The mechanisms that can be accounted for, as records; every accountant works from these.
+
+A record holds a mechanism's parameters and knows its dominating pair in each neighbouring direction. Conventions:
+neighbours differ by one record added or removed (`add_remove`); sensitivity is 1, so a noise multiplier is noise
+standard deviation over sensitivity, and `Laplace(epsilon)` has scale 1/epsilon. In direction `remove` the data set of
+distribution A holds one record more than that of B; in `add` one less. Records multiply by counts and add up to a
+`Composition`: `SampledGaussian(0.01, 1.0) * 1000 + Laplace(0.1) * 5`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from heliograph.dp.pairs import Atoms, Pair, atomic_pair, gaussian_pair, laplace_pair
+from heliograph.errors import ProgramError, UnsupportedError
+
+if TYPE_CHECKING:
+    from heliograph.dp.composition import Composition
+
+Direction = Literal["add", "remove"]
+Neighboring = Literal["add_remove", "replace"]
+DIRECTIONS: tuple[Direction, Direction] = ("add", "remove")
+
+_SMALLEST_P = 1e-12
+_EPSILON_RANGE = (1e-9, 1e4)
+_NOISE_RANGE = (1e-3, 1e9)
+
+
+@dataclass(frozen=True)
+class Mechanism(ABC):
+    """A mechanism: its parameters, checked when it is made, and its dominating pairs."""
+
+    name: ClassVar[str] = ""
+    """What the expression language calls it."""
+    symmetric: ClassVar[bool] = False
+    """The pairs of the two directions are one pair (up to a name of outcomes)."""
+
+    @abstractmethod
+    def pair(self, direction: Direction) -> Pair:
+        """The dominating pair (A, B) in a direction."""
+
+    def replaced(self) -> Mechanism:
+        """The record of this mechanism for neighbours of which one record is replaced by another.
+
+        Raises UnsupportedError where no tight pair is known.
+        """
+        raise UnsupportedError(
+            f"{self.name} has no pair for the neighbouring relation 'replace'",
+            where=self.text(),
+            why="a tight dominating pair is known for it under adding or removing a record only",
+            hint="account under add_remove; a replacement is one removal and one addition (see group privacy)",
+        )
+
+    def arguments(self) -> dict[str, float]:
+        """The parameters by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def text(self) -> str:
+        """The mechanism as the expression language writes it; reading it gives an equal record."""
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.arguments().items())})"
+
+    def __mul__(self, count: int) -> Composition:
+        from heliograph.dp.composition import Composition
+
+        return Composition.of(self) * count
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Mechanism | Composition) -> Composition:
+        from heliograph.dp.composition import Composition
+
+        return Composition.of(self) + other
+
+    # What records check themselves with.
+
+    def _check(self, name: str, low: float, high: float, why: str, hint: str = "", *, open_low: bool = False) -> float:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ProgramError(f"{name} must be a number, not {value!r}", where=self.name, why=why)
+        number = float(value)
+        if not (number > low if open_low else number >= low) or not number <= high:
+            raise ProgramError(f"{name} = {value!r} is out of range", where=self.name, why=why, hint=hint)
+        object.__setattr__(self, name, number)
+        return number
+
+    def _check_probability(self, name: str) -> float:
+        value = self._check(name, 0.0, 1.0, "a sampling probability lies in [0, 1]")
+        if 0 < value < _SMALLEST_P:
+            raise ProgramError(
+                f"{name} = {value!r} is too small",
+                where=self.name,
+                why=f"below {_SMALLEST_P:g} double precision does not carry the loss of one step",
+                hint="round it up: a larger probability only gives a larger epsilon",
+            )
+        return value
+
+    def _check_noise(self, name: str = "noise_multiplier") -> float:
+        low, high = _NOISE_RANGE
+        return self._check(
+            name,
+            low,
+            high,
+            f"noise is accounted for between {low:g} and {high:g} times the sensitivity; no noise (0) has no privacy",
+            "use a positive noise multiplier (noise standard deviation over sensitivity)",
+        )
+
+    def _check_epsilon(self, name: str = "epsilon") -> float:
+        low, high = _EPSILON_RANGE
+        return self._check(name, low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]")
+
+
+@dataclass(frozen=True)
+class Gaussian(Mechanism):
+    """The Gaussian mechanism: noise standard deviation is `noise_multiplier` times the l2 sensitivity."""
+
+    noise_multiplier: float
+    name = "gaussian"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check_noise()
+
+    def pair(self, direction: Direction) -> Pair:
+        return _gaussian_pair(1 / self.noise_multiplier, 1.0, True)
+
+    def replaced(self) -> Gaussian:
+        return Gaussian(self.noise_multiplier / 2)
+
+
+@dataclass(frozen=True)
+class SampledGaussian(Mechanism):
+    """A step of DP-SGD: each record taken with probability p (Poisson), Gaussian noise on the sum."""
+
+    p: float
+    noise_multiplier: float
+    name = "sampled_gaussian"
+
+    def __post_init__(self) -> None:
+        self._check_probability("p")
+        self._check_noise()
+
+    def pair(self, direction: Direction) -> Pair:
+        return _gaussian_pair(1 / self.noise_multiplier, self.p, direction == "remove")
+
+
+@dataclass(frozen=True)
+class Laplace(Mechanism):
+    """The Laplace mechanism: scale 1/epsilon at l1 sensitivity 1."""
+
+    epsilon: float
+    name = "laplace"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check_epsilon()
+
+    def pair(self, direction: Direction) -> Pair:
+        return _laplace_pair(self.epsilon, 1.0, True)
+
+    def replaced(self) -> Laplace:
+        return Laplace(self.epsilon * 2)
+
+
+@dataclass(frozen=True)
+class SampledLaplace(Mechanism):
+    """The Laplace mechanism (scale 1/epsilon) on a Poisson sample with probability p."""
+
+    p: float
+    epsilon: float
+    name = "sampled_laplace"
+
+    def __post_init__(self) -> None:
+        self._check_probability("p")
+        self._check_epsilon()
+
+    def pair(self, direction: Direction) -> Pair:
+        return _laplace_pair(self.epsilon, self.p, direction == "remove")
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian(Mechanism):
+    """Noise on integers with P(x) proportional to exp(-x^2 / (2 sigma^2)), integer sensitivity.
+
+    `sigma` is the parameter of the law, close to its standard deviation for sigma > 1 (Canonne, Kamath, Steinke 2020).
+    """
+
+    sigma: float
+    sensitivity: int = 1
+    name = "discrete_gaussian"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check("sigma", 1e-2, 1e5, "the discrete Gaussian is tabulated: 0.01 <= sigma <= 100,000", "use gaussian")
+        _check_integer(self, "sensitivity", 10**5)
+        if self.sensitivity > 50 * self.sigma:
+            raise ProgramError(
+                f"sensitivity {self.sensitivity} is more than 50 sigma",
+                where=self.name,
+                why="the noise does not hide the difference: epsilon would be above 1,000",
+                hint="use more noise",
+            )
+
+    def pair(self, direction: Direction) -> Pair:
+        return _discrete_gaussian_pair(self.sigma, int(self.sensitivity))
+
+    def replaced(self) -> DiscreteGaussian:
+        return DiscreteGaussian(self.sigma, 2 * int(self.sensitivity))
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace(Mechanism):
+    """Noise on integers with P(x) proportional to exp(-epsilon |x|), integer sensitivity (the geometric mechanism)."""
+
+    epsilon: float
+    sensitivity: int = 1
+    name = "discrete_laplace"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check_epsilon()
+        _check_integer(self, "sensitivity", 10**5)
+
+    def pair(self, direction: Direction) -> Pair:
+        return _discrete_laplace_pair(self.epsilon, int(self.sensitivity))
+
+    def replaced(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self.epsilon, 2 * int(self.sensitivity))
+
+
+@dataclass(frozen=True)
+class RandomizedResponse(Mechanism):
+    """The true one of `categories` answers with probability e^epsilon / (e^epsilon + categories - 1), else another.
+
+    The neighbour is the same person with another answer, so that both neighbouring relations give the same pair.
+    """
+
+    epsilon: float
+    categories: int = 2
+    name = "randomized_response"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check_epsilon()
+        _check_integer(self, "categories", 10**9)
+        if self.categories < 2:
+            raise ProgramError("categories must be at least 2", where=self.name, why="one answer tells nothing")
+
+    def pair(self, direction: Direction) -> Pair:
+        return _response_pair(self.epsilon, float(self.categories - 2))
+
+    def replaced(self) -> RandomizedResponse:
+        return self
+
+
+@dataclass(frozen=True)
+class Pure(Mechanism):
+    """Any mechanism that is (epsilon, 0)-private; the worst of them is randomized response (Kairouz et al. 2015)."""
+
+    epsilon: float
+    name = "pure"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check_epsilon()
+
+    def pair(self, direction: Direction) -> Pair:
+        return _response_pair(self.epsilon, 0.0)
+
+    def replaced(self) -> Pure:
+        raise UnsupportedError(
+            "pure(epsilon) holds for the relation that it was proved for",
+            where=self.text(),
+            hint="state the epsilon of the relation 'replace' and account under it with add_remove left as it is",
+        )
+
+
+@dataclass(frozen=True)
+class Approximate(Mechanism):
+    """Any mechanism that is (epsilon, delta)-private; the worst of them (Kairouz, Oh, Viswanath 2015)."""
+
+    epsilon: float
+    delta: float
+    name = "approximate"
+    symmetric = True
+
+    def __post_init__(self) -> None:
+        self._check("epsilon", 0.0, _EPSILON_RANGE[1], f"epsilon lies in [0, {_EPSILON_RANGE[1]:g}]")
+        if 0 < self.epsilon < _EPSILON_RANGE[0]:
+            raise ProgramError("epsilon is too small", where=self.name, why="it is below 1e-9", hint="use 0 or 1e-9")
+        self._check("delta", 0.0, 1.0, "delta is a probability")
+
+    def pair(self, direction: Direction) -> Pair:
+        response = _response_pair(max(self.epsilon, 1e-300), 0.0)
+        atoms = Atoms(response.atoms.loss, response.atoms.a * (1 - self.delta), response.atoms.relative_error)
+        return Pair(atoms, None, self.delta)
+
+    def replaced(self) -> Approximate:
+        Pure(max(self.epsilon, 1e-9)).replaced()
+        return self
+
+
+def _check_integer(record: Mechanism, name: str, high: int) -> None:
+    value = getattr(record, name)
+    if isinstance(value, bool) or not float(value).is_integer() or not 1 <= value <= high:
+        raise ProgramError(f"{name} = {value!r} must be an integer in [1, {high:g}]", where=record.name)
+    object.__setattr__(record, name, int(value))
+
+
+_gaussian_pair = lru_cache(maxsize=4096)(gaussian_pair)
+_laplace_pair = lru_cache(maxsize=4096)(laplace_pair)
+
+
+@lru_cache(maxsize=64)
+def _discrete_gaussian_pair(sigma: float, sensitivity: int) -> Pair:
+    # Beyond 40 sigma a mass is below e^-800: no double holds it, and no delta either.
+    reach = math.ceil(40 * sigma) + 2 * sensitivity + 1
+    x = np.arange(-reach, reach + sensitivity + 1, dtype=np.float64)
+    weights = -(x**2) / (2 * sigma**2)
+    log_total = float(np.log(np.exp(weights).sum()))
+    a = -((x - sensitivity) ** 2) / (2 * sigma**2) - log_total
+    # The loss is linear in x; taken from the formula it is exact to a rounding where the masses are not.
+    loss = (2 * x * sensitivity - sensitivity**2) / (2 * sigma**2)
+    heavy = a > -700
+    mass = np.exp(a[heavy])
+    return Pair(Atoms(loss[heavy], mass, 2e-13), None, 0.0, 1e-280)
+
+
+@lru_cache(maxsize=64)
+def _discrete_laplace_pair(epsilon: float, sensitivity: int) -> Pair:
+    # The shifted law is centred at `sensitivity`. Outcomes at or below 0 lose all of it, at or above `sensitivity` gain.
+    inner = np.arange(1, sensitivity, dtype=np.float64)
+    top = -np.log1p(np.exp(-epsilon))  # log of the mass at or beyond the centre
+    centre = np.log(-np.expm1(-epsilon)) + top  # log of the mass of the centre: tanh(epsilon / 2)
+    loss = np.concatenate(([-epsilon * sensitivity], epsilon * (2 * inner - sensitivity), [epsilon * sensitivity]))
+    log_a = np.concatenate(([top - epsilon * sensitivity], centre - epsilon * (sensitivity - inner), [top]))
+    return Pair(Atoms(loss, np.exp(log_a), 1e-13), None, 0.0)
+
+
+@lru_cache(maxsize=256)
+def _response_pair(epsilon: float, others: float) -> Pair:
+    log_total = epsilon + math.log1p((1 + others) * math.exp(-epsilon))
+    loss = np.array([-epsilon, 0.0, epsilon])
+    mass = np.exp(np.array([-log_total, (math.log(others) if others else -np.inf) - log_total, epsilon - log_total]))
+    keep = mass > 0
+    return Pair(Atoms(loss[keep], mass[keep], 32 * 2.0**-53 * (1 + epsilon)), None, 0.0)
+
+
+__all__ = [
+    "DIRECTIONS",
+    "Approximate",
+    "Direction",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Gaussian",
+    "Laplace",
+    "Mechanism",
+    "Neighboring",
+    "Pure",
+    "RandomizedResponse",
+    "SampledGaussian",
+    "SampledLaplace",
+    "atomic_pair",
+]

@@ -1,0 +1,361 @@
+"""Pairs of distributions that dominate a mechanism: what every accountant computes with.
+
+A pair is (A, B): the hockey-stick divergence of A from B, `sup over events of A - e^epsilon B`, bounds that of the
+mechanism between two neighbouring data sets in one direction. The loss of an outcome is `log(A/B)`, natural logarithm;
+its law under A is what composes by addition. A pair here is made of atoms (outcomes with mass, one loss each), at most
+one continuous part (an interval of a real outcome x along which the loss does not fall), and the mass of A where B has
+none (infinite loss). Mass of B where A has none never matters.
+
+Masses come with absolute bounds on their round-off, so that whoever discretizes a pair can round the right way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, ndtr, ndtri_exp
+
+Array = npt.NDArray[np.float64]
+
+UNIT = 2.0**-53
+"""The unit round-off of a double."""
+
+# scipy's ndtr errs by at most 2.5 units in (1 + x^2); a test holds it to that against 40 digits. Three times that.
+_NDTR_UNITS = 8.0
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Masses of consecutive intervals under A and B, with absolute bounds on the round-off of each."""
+
+    a: Array
+    b: Array
+    a_error: Array
+    b_error: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Atoms:
+    """Outcomes of one loss each: losses (rising), masses under A, and the relative round-off bound of both."""
+
+    loss: Array
+    a: Array
+    relative_error: float = 8 * UNIT
+
+
+NO_ATOMS = Atoms(np.empty(0), np.empty(0))
+
+
+class Part(Protocol):
+    """The continuous part of a pair: an interval of x along which the loss rises."""
+
+    @property
+    def low(self) -> float:
+        """Infimum of the loss."""
+        ...
+
+    @property
+    def high(self) -> float:
+        """Supremum of the loss."""
+        ...
+
+    def loss(self, x: Array) -> Array:
+        """The loss at x."""
+        ...
+
+    def edge(self, loss: Array) -> Array:
+        """The x at which the loss is reached, the end of the interval where it never is."""
+        ...
+
+    def edge_error(self, size: float) -> float:
+        """A bound on |loss(edge(l)) - l| over the floating-point edges, for |l| <= size."""
+        ...
+
+    def cells(self, x: Array) -> Cells:
+        """Masses between consecutive entries of x (rising; infinite ends allowed)."""
+        ...
+
+    def density(self, x: Array) -> Array:
+        """The density of A at x; used to steer iterations, never in a bound."""
+        ...
+
+    def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
+        """Losses below and above which A has at most about e^log_bottom and e^log_top of mass."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A dominating pair (A, B) in one direction."""
+
+    atoms: Atoms
+    part: Part | None
+    infinite: float = 0.0
+    """Mass of A where B has none."""
+    unsure: float = 0.0
+    """Mass of A of which nothing is known: infinite loss in upper bounds, none in lower ones."""
+
+
+def _clean(x: Array) -> Array:
+    """x with the infinities moved to where every mass is zero in a double, so that differences are no NaN."""
+    return np.asarray(np.clip(x, -1e150, 1e150))
+
+
+def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
+    """Masses of N(0, 1) between consecutive entries of x, and absolute bounds on their round-off.
+
+    Each is a difference of tails on the side where both are small, so that the bound is relative to the tail. Where x was
+    itself a difference, `place` is what it was subtracted from: x is as uncertain as that is large.
+    """
+    x = _clean(x)
+    tail = ndtr(-np.abs(x))
+    # Beyond 37 the tail is denormal or zero: its own floor stands for the lost relative accuracy.
+    error = _NDTR_UNITS * UNIT * (1 + np.minimum(x * x, 2000.0)) * tail + 1e-300
+    if place is not None:
+        # The density is at most (|x| + 1) times the tail.
+        error = error + 2 * UNIT * np.minimum(np.abs(place), 1e150) * (np.minimum(np.abs(x), 50.0) + 1) * tail
+    left, right = tail[:-1], tail[1:]
+    mass = np.where(x[:-1] >= 0, left - right, np.where(x[1:] <= 0, right - left, 1 - left - right))
+    return np.maximum(mass, 0.0), error[:-1] + error[1:] + UNIT * mass
+
+
+class _Base(Protocol):
+    """A symmetric location family under a shift: what is sampled. A0 is shifted, B0 is not, t = log(A0/B0)."""
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+    def loss(self, x: Array) -> Array: ...
+
+    def edge(self, loss: Array) -> Array: ...
+
+    def cells(self, x: Array) -> Cells: ...
+
+    def densities(self, x: Array) -> tuple[Array, Array]: ...
+
+    def x_range(self, log_mass: float) -> tuple[float, float]: ...
+
+
+@dataclass(frozen=True)
+class GaussianBase:
+    """N(mu, 1) against N(0, 1): t(x) = mu x - mu^2 / 2."""
+
+    mu: float
+
+    @property
+    def low(self) -> float:
+        return -np.inf
+
+    @property
+    def high(self) -> float:
+        return np.inf
+
+    def loss(self, x: Array) -> Array:
+        return np.asarray(self.mu * (x - self.mu / 2))
+
+    def edge(self, loss: Array) -> Array:
+        return np.asarray(loss / self.mu + self.mu / 2)
+
+    def cells(self, x: Array) -> Cells:
+        b, b_error = normal_cells(x)
+        a, a_error = normal_cells(x - self.mu, x)
+        return Cells(a, b, a_error, b_error)
+
+    def densities(self, x: Array) -> tuple[Array, Array]:
+        x = np.clip(x, -1e3, 1e3 + self.mu)
+        scale = 1 / np.sqrt(2 * np.pi)
+        return scale * np.exp(-((x - self.mu) ** 2) / 2), scale * np.exp(-(x**2) / 2)
+
+    def x_range(self, log_mass: float) -> tuple[float, float]:
+        """x beyond which B0 below, A0 above have at most e^log_mass."""
+        z = float(-ndtri_exp(log_mass))
+        return -z, self.mu + z
+
+
+@dataclass(frozen=True)
+class LaplaceBase:
+    """Laplace of scale 1/epsilon at 1 against the same at 0, on the interval (0, 1): t(x) = epsilon (2x - 1).
+
+    Outside the interval the loss is constant: those are atoms, kept by whoever builds the pair.
+    """
+
+    epsilon: float
+
+    @property
+    def low(self) -> float:
+        return -self.epsilon
+
+    @property
+    def high(self) -> float:
+        return self.epsilon
+
+    def loss(self, x: Array) -> Array:
+        return np.asarray(self.epsilon * (2 * x - 1))
+
+    def edge(self, loss: Array) -> Array:
+        return np.asarray(np.clip((loss / self.epsilon + 1) / 2, 0.0, 1.0))
+
+    def cells(self, x: Array) -> Cells:
+        x = np.clip(x, 0.0, 1.0)
+        width = -np.expm1(-self.epsilon * np.diff(x)) / 2
+        b = np.exp(-self.epsilon * x[:-1]) * width
+        a = np.exp(-self.epsilon * (1 - x[1:])) * width
+        relative = UNIT * (8 + 4 * self.epsilon)
+        # The width of a cell is a difference of numbers of size one: absolute error in x, times the density.
+        slack = 2 * UNIT * self.epsilon
+        return Cells(
+            a,
+            b,
+            relative * a + slack * np.exp(-self.epsilon * (1 - x[1:])),
+            relative * b + slack * np.exp(-self.epsilon * x[:-1]),
+        )
+
+    def densities(self, x: Array) -> tuple[Array, Array]:
+        half = self.epsilon / 2
+        return half * np.exp(-self.epsilon * (1 - x)), half * np.exp(-self.epsilon * x)
+
+    def x_range(self, log_mass: float) -> tuple[float, float]:
+        return 0.0, 1.0
+
+
+def sampled_loss(t: Array, p: float) -> Array:
+    """log(1 + p (e^t - 1)): the loss of a Poisson-sampled pair where the loss of the pair itself is t."""
+    t = np.asarray(t, dtype=np.float64)
+    if p >= 1.0:
+        return t
+    small = np.log1p(p * np.expm1(np.minimum(t, 1.0)))
+    shifted = np.log(p) + np.maximum(t, 1.0)
+    large = np.logaddexp(np.log1p(-p), shifted)
+    return np.asarray(np.where(t <= 1.0, small, large))
+
+
+def unsampled_loss(loss: Array, p: float) -> Array:
+    """The inverse of `sampled_loss`; -inf where no t reaches the loss."""
+    loss = np.asarray(loss, dtype=np.float64)
+    if p >= 1.0:
+        return loss
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.expm1(np.minimum(loss, 1.0)) / p
+        small = np.where(ratio > -1.0, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
+        large = loss - np.log(p) + np.log1p(-(1 - p) * np.exp(-np.maximum(loss, 1.0)))
+    return np.asarray(np.where(loss <= 1.0, small, large))
+
+
+@dataclass(frozen=True)
+class SampledPart:
+    """The continuous part of a Poisson-sampled pair in one direction.
+
+    remove: A is the mixture (1-p) B0 + p A0, B is B0, loss log(1 + p(e^t - 1)), rising in x.
+    add: A is B0, B is the mixture; the loss is minus that, so the coordinate runs the other way (y = -x).
+    With p = 1 this is the pair itself.
+    """
+
+    base: _Base
+    p: float
+    remove: bool
+
+    @property
+    def low(self) -> float:
+        end = self.base.low if self.remove else self.base.high
+        return float(self._sign() * sampled_loss(np.array(end), self.p))
+
+    @property
+    def high(self) -> float:
+        end = self.base.high if self.remove else self.base.low
+        return float(self._sign() * sampled_loss(np.array(end), self.p))
+
+    def _sign(self) -> int:
+        return 1 if self.remove else -1
+
+    def loss(self, x: Array) -> Array:
+        sign = self._sign()
+        with np.errstate(over="ignore"):
+            return np.asarray(sign * sampled_loss(self.base.loss(sign * _clean(x)), self.p))
+
+    def edge(self, loss: Array) -> Array:
+        sign = self._sign()
+        return np.asarray(sign * self.base.edge(unsampled_loss(sign * loss, self.p)))
+
+    def edge_error(self, size: float) -> float:
+        return 32 * UNIT * (1 + size)
+
+    def cells(self, x: Array) -> Cells:
+        if self.remove:
+            base = self.base.cells(x)
+        else:
+            there = self.base.cells(-x[::-1])
+            base = Cells(there.a[::-1], there.b[::-1], there.a_error[::-1], there.b_error[::-1])
+        p, q = self.p, 1 - self.p
+        mixed = q * base.b + p * base.a
+        mixed_error = q * base.b_error + p * base.a_error + 4 * UNIT * mixed
+        if self.remove:
+            return Cells(mixed, base.b, mixed_error, base.b_error)
+        return Cells(base.b, mixed, base.b_error, mixed_error)
+
+    def density(self, x: Array) -> Array:
+        shifted, still = self.base.densities(self._sign() * _clean(x))
+        return (1 - self.p) * still + self.p * shifted if self.remove else still
+
+    def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
+        if np.isfinite(self.base.low):
+            return self.low, self.high
+        if self.remove:
+            bottom = self.base.x_range(log_bottom)[0]
+            # The shifted component has only p of the mass: its tail may be cut that much earlier.
+            top = self.base.x_range(min(log_top - np.log(self.p), -0.7))[1]
+            if self.p < 1.0:
+                top = max(top, -self.base.x_range(log_top)[0])
+        else:
+            bottom, top = self.base.x_range(log_bottom)[0], -self.base.x_range(log_top)[0]
+        ends = self.loss(np.array([bottom, top]))
+        return max(float(ends[0]), self.low), min(float(ends[1]), self.high)
+
+
+def gaussian_pair(mu: float, p: float, remove: bool) -> Pair:
+    """The pair of a Poisson-sampled Gaussian: sensitivity over noise `mu`, probability `p` (1: not sampled)."""
+    return Pair(NO_ATOMS, SampledPart(GaussianBase(mu), p, remove))
+
+
+def laplace_pair(epsilon: float, p: float, remove: bool) -> Pair:
+    """The pair of a Poisson-sampled Laplace mechanism of scale 1/epsilon at sensitivity 1."""
+    # Outcomes left of 0 have t = -epsilon, right of 1 t = +epsilon; masses under the unshifted B0 and shifted A0.
+    t = np.array([-epsilon, epsilon])
+    still = np.array([0.5, 0.5 * np.exp(-epsilon)])
+    shifted = still[::-1]
+    loss = sampled_loss(t, p)
+    if remove:
+        atoms = Atoms(loss, (1 - p) * still + p * shifted)
+    else:
+        atoms = Atoms(-loss[::-1], still[::-1])
+    return Pair(atoms, SampledPart(LaplaceBase(epsilon), p, remove))
+
+
+def atomic_pair(log_a: Array, log_b: Array, relative_error: float = 8 * UNIT) -> Pair:
+    """The pair of two tables of log-probabilities over the same outcomes (-inf: impossible)."""
+    both = np.isfinite(log_a) & np.isfinite(log_b)
+    infinite = float(np.exp(log_a[np.isfinite(log_a) & ~np.isfinite(log_b)]).sum())
+    loss = log_a[both] - log_b[both]
+    mass = np.exp(log_a[both])
+    order = np.argsort(loss, kind="stable")
+    loss, mass = loss[order], mass[order]
+    if loss.size:
+        # Outcomes of equal loss are one outcome (merging them loses nothing); equal means to round-off here,
+        # and the representative is the largest, so that the pair can only become less private.
+        new = np.empty(loss.size, dtype=bool)
+        new[0] = True
+        np.greater(np.diff(loss), 16 * UNIT * (1 + np.abs(loss[1:])), out=new[1:])
+        starts = np.flatnonzero(new)
+        mass = np.add.reduceat(mass, starts)
+        loss = loss[np.append(starts[1:], loss.size) - 1]
+    return Pair(Atoms(loss, mass, relative_error), None, infinite * (1 + relative_error))
+
+
+def log_normal_tail(x: float) -> float:
+    """log of the mass of N(0, 1) above x."""
+    return float(log_ndtr(-x))

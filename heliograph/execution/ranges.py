@@ -1,0 +1,125 @@
+"""Whether the input of a polynomial left its interval during a run, where, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import RangeError
+from heliograph.ir import Array, Node, Program
+from heliograph.ir.layout import Layout
+
+# Values may stick out of [-1, 1] by the error of encryption; a polynomial hardly notices this much.
+SLACK = 1e-3
+
+
+def polynomial_inputs(program: Program) -> dict[Node, int]:
+    """The values that polynomials read, at stages packed to executable, with their entry in the metadata's `ranges`."""
+    return {node.inputs[0]: node.attrs["range"] for node in program.nodes if "range" in node.attrs}
+
+
+def range_layout(program: Program, entry: int) -> Layout:
+    """Where the elements of a polynomial's input stand."""
+    return Layout.from_json(program.metadata["range_layouts"][str(entry)])
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A polynomial's input outside its interval: `value` in units in which the interval is [-1, 1]."""
+
+    layer: str
+    location: str
+    source: str
+    low: float
+    high: float
+    by_unit: bool
+    value: float
+    index: tuple[int, ...]
+    count: int
+    size: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.location} ({self.layer})" if self.layer else self.location
+
+    def __str__(self) -> str:
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        place = f"element {list(self.index)}" if self.index else "the element"
+        if self.by_unit:
+            text = f"{place} is {self.value:.4g} times the range of its unit"
+        else:
+            text = f"{place} is {middle + half * self.value:.6g}, outside [{self.low:.6g}, {self.high:.6g}]"
+            if abs(self.value) > 1.0:
+                text += f" by {half * (abs(self.value) - 1.0):.3g}"
+        return f"{text}; {self.count} of {self.size} elements are out, the range is {self.source}"
+
+
+class RangeWatch:
+    """Looks at the inputs of polynomials while a program runs: pass `observe` to `execute`.
+
+    `read` turns a backend's ciphertext into its slots. Slots that hold no element are not looked at.
+    """
+
+    def __init__(self, program: Program, read: Callable[[Node, Any], Array], slack: float = SLACK) -> None:
+        self.program, self.slack = program, slack
+        self.excesses: list[Excess] = []
+        self.largest: dict[int, float] = {}
+        self._read = read
+        self._watched = polynomial_inputs(program)
+        self._places = {
+            entry: layout.places() for entry in set(self._watched.values()) for layout in [range_layout(program, entry)]
+        }
+
+    def observe(self, node: Node, value: Any) -> None:
+        entry = self._watched.get(node)
+        if entry is None:
+            return
+        layout, known = range_layout(self.program, entry), self.program.metadata["ranges"][entry]
+        copies = self._read(node, value).reshape(-1, layout.period)[:, self._places[entry]]
+        # Copies of one element differ by the error of encryption only; the worst one counts.
+        worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]
+        size = np.abs(worst)
+        self.largest[entry] = float(size.max(initial=0.0))
+        out = ~(size <= 1.0 + self.slack)
+        if not out.any():
+            return
+        most = int(size.argmax())
+        index = tuple(int(i) for i in np.unravel_index(most, layout.shape)) if layout.shape else ()
+        self.excesses.append(
+            Excess(
+                known["layer"] or known["function"],
+                known["location"],
+                known["source"],
+                known["low"],
+                known["high"],
+                "units" in known,
+                float(worst[most]),
+                index,
+                int(out.sum()),
+                worst.size,
+            )
+        )
+
+    def check(self) -> None:
+        """Raise a RangeError that names the first layer whose polynomial was left, and the others."""
+        if self.excesses:
+            raise left_error(self.excesses)
+
+
+def left_error(excesses: Sequence[Excess]) -> RangeError:
+    """The error for polynomials whose interval was left, the first one in program order."""
+    first, *more = excesses
+    why = str(first)
+    if more:
+        named = "; ".join(f"{excess.where}: {excess}" for excess in more[:4])
+        why += f"\n       after it, perhaps because of it: {named}" + ("; ..." if len(more) > 4 else "")
+    return RangeError(
+        f"the input of the polynomial of {first.layer} leaves its interval",
+        where=first.location,
+        why=why,
+        hint="a polynomial says nothing outside its interval: trace again with calibration samples like this one, a "
+        "larger Options.margin, or an input_range that holds it",
+    )

@@ -1,0 +1,64 @@
+"""How much memory there is, asked before a plan that needs more is begun."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from heliograph.errors import HeliographError
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = (
+    # Version 2: a limit and a use for the process's own group; the names are relative to its folder.
+    ("memory.max", "memory.current"),
+)
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_CGROUP_V1 = (_CGROUP_ROOT / "memory/memory.limit_in_bytes", _CGROUP_ROOT / "memory/memory.usage_in_bytes")
+
+
+class TooLittleMemoryError(HeliographError):
+    """The plan needs more memory than there is."""
+
+
+def available_bytes() -> int | None:
+    """Bytes that can still be had: the least of what the system and the control groups leave; None where unknown."""
+    found = [left for left in (_system_bytes(), *_group_bytes()) if left is not None]
+    return min(found) if found else None
+
+
+def _system_bytes() -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _group_bytes() -> list[int]:
+    """What the limits of the control groups leave, from the process's own group up to the root."""
+    pairs = [_CGROUP_V1]
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, _, name = line.split(":", 2)
+            if number == "0":
+                folder = _CGROUP_ROOT / name.strip("/")
+                for group in (folder, *folder.parents):
+                    if group == _CGROUP_ROOT.parent:
+                        break
+                    pairs += [(group / limit, group / use) for limit, use in _CGROUPS]
+    left = []
+    for limit, use in pairs:
+        with contextlib.suppress(OSError, ValueError):
+            left.append(max(0, int(limit.read_text()) - int(use.read_text())))
+    return left
+
+
+def check_memory(needed_bytes: int, what: str) -> None:
+    """Raise a TooLittleMemoryError where less than `needed_bytes` can be had."""
+    left = available_bytes()
+    if left is not None and needed_bytes > left:
+        raise TooLittleMemoryError(
+            f"{what} needs {needed_bytes / 1e6:.0f} MB more, and {left / 1e6:.0f} MB are available",
+            why="the system would stop the process half way",
+            hint="compile with a lower key_bytes or memory_bytes, use a larger machine, or pass check_memory=False",
+        )

@@ -1,0 +1,225 @@
+"""What OpenFHE's bytes must look like before OpenFHE parses them.
+
+OpenFHE reads its own format without checks: a changed length, identifier or modulus makes it allocate without bound or
+end the process. But for one ring, the bytes of a ciphertext or key are fixed except for the coefficients and the name of
+the key. So the expected bytes are learned from objects made here, under a key that is thrown away, and a stranger's bytes
+must equal them everywhere outside the coefficients, and every coefficient must be below its prime. What passes is
+something that OpenFHE itself could have written.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import InternalError, WireError
+from heliograph.runtime.openfhe import registry
+from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.target import Ring
+
+Bytes = bytes | memoryview
+
+_TAG_LENGTH = 32
+_TAG = re.compile(r"[0-9a-f]{32}")
+# Where the automorphism index stands in a map of one key.
+_INDEX_OFFSET = 13
+
+
+def is_tag(text: object) -> bool:
+    """Whether the text can be the name of a key: 32 hexadecimal digits."""
+    return isinstance(text, str) and _TAG.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The fixed bytes of a serialized object and the places of what varies.
+
+    `gaps` are (offset, bytes) of everything outside the coefficient blocks, with the varying fields zeroed; `blocks` are
+    (offset, modulus) of runs of `ring_dim` little-endian 64-bit coefficients.
+    """
+
+    size: int
+    ring_dim: int
+    gaps: tuple[tuple[int, bytes], ...]
+    blocks: tuple[tuple[int, int], ...]
+    tag_offset: int
+    index_offset: int | None = None
+
+    def check(self, data: Bytes, tag: str, what: str, index: int | None = None) -> None:
+        """Raise a WireError unless `data` has this form under the key named `tag` (and for this automorphism)."""
+        if len(data) != self.size:
+            raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
+        view = memoryview(data)
+        found = bytes(view[self.tag_offset : self.tag_offset + _TAG_LENGTH])
+        if found != tag.encode():
+            raise WireError(
+                f"{what} is under another key than the one expected",
+                why=f"it carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}",
+                hint="use keys and ciphertexts of one client",
+            )
+        if self.index_offset is not None and struct.unpack_from("<I", view, self.index_offset)[0] != index:
+            raise WireError(f"{what} is a key for another rotation")
+        varying = [(self.tag_offset, _TAG_LENGTH)] + ([(self.index_offset, 4)] if self.index_offset is not None else [])
+        for offset, expected in self.gaps:
+            if _blanked(view, offset, offset + len(expected), varying) != expected:
+                raise WireError(
+                    f"{what} does not have the form that OpenFHE gives it",
+                    why=f"its parameters or lengths differ near byte {offset}",
+                    hint="make it again with the same artifact and the same version of OpenFHE",
+                )
+        for offset, modulus in self.blocks:
+            block = np.frombuffer(view, dtype="<u8", count=self.ring_dim, offset=offset)
+            if int(block.max()) >= modulus:
+                raise WireError(f"{what} holds a coefficient that is not below its prime")
+
+
+def _blanked(view: Bytes, begin: int, end: int, varying: list[tuple[int, int]]) -> bytes:
+    part = bytearray(view[begin:end])
+    for offset, length in varying:
+        if begin <= offset and offset + length <= end:
+            part[offset - begin : offset - begin + length] = bytes(length)
+    return bytes(part)
+
+
+def _learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, index_offset: int | None) -> Template:
+    """The template that the references share; an InternalError where they do not have the layout that we know."""
+    first, n = references[0], ring.ring_dim
+    if len({len(reference) for reference in references}) != 1:
+        raise InternalError("OpenFHE writes objects of one kind with different lengths")
+    tag_offset = first.find(tags[0].encode())
+    # A block is: its length N (8 bytes), N coefficients of 8 bytes, the modulus (8 bytes).
+    prefix, found, position = struct.pack("<Q", n), [], 0
+    while (position := first.find(prefix, position)) >= 0:
+        begin, end = position + 8, position + 8 + 8 * n
+        position += 1
+        if end + 8 > len(first):
+            continue
+        (modulus,) = struct.unpack_from("<Q", first, end)
+        if modulus % (2 * n) != 1 or modulus >> 61:
+            continue
+        views = [np.frombuffer(reference, dtype="<u8", count=n, offset=begin) for reference in references]
+        if all(int(view.max()) < modulus for view in views) and len({view.tobytes() for view in views}) > 1:
+            found.append((begin, modulus))
+            position = end
+    varying = [(tag_offset, _TAG_LENGTH)] + ([(index_offset, 4)] if index_offset is not None else [])
+    edges = [0, *(edge for begin, _ in found for edge in (begin, begin + 8 * n)), len(first)]
+    gaps = tuple((a, _blanked(first, a, b, varying)) for a, b in zip(edges[::2], edges[1::2], strict=True))
+    template = Template(len(first), n, gaps, tuple(found), tag_offset, index_offset)
+    if len(found) != blocks or tag_offset < 0:
+        raise InternalError(
+            f"OpenFHE writes {len(found)} blocks of coefficients where {blocks} were expected",
+            hint="this version of OpenFHE is not supported; see constraints.txt for the one that is",
+        )
+    for reference, tag in zip(references, tags, strict=True):
+        index = None if index_offset is None else struct.unpack_from("<I", reference, index_offset)[0]
+        template.check(reference, tag, "a reference", index)
+    return template
+
+
+@dataclass(frozen=True, slots=True)
+class _Throwaway:
+    """Two keys that nothing is ever encrypted under but zeros."""
+
+    context: Any
+    keys: tuple[Any, Any]
+
+    def references(self, make: Callable[[Any], Any]) -> tuple[list[bytes], list[str]]:
+        """Serialized objects made under each key, and the names of the keys."""
+        openfhe = library()
+        made = [bytes(openfhe.Serialize(make(key), openfhe.BINARY)) for key in self.keys]
+        return made, [str(key.GetKeyTag()) for key in self.keys]
+
+
+def _throwaway(ring: Ring) -> _Throwaway:
+    context = make_context(ring)
+    return _Throwaway(context, (context.KeyGen().secretKey, context.KeyGen().secretKey))
+
+
+@functools.lru_cache(maxsize=64)
+def ciphertext_template(ring: Ring, level: int) -> Template:
+    """The form of a ciphertext of two parts at a level, fresh or `normalized`."""
+    throwaway = _throwaway(ring)
+
+    def make(key: Any) -> Any:
+        zeros = np.zeros(ring.slots)
+        plaintext = throwaway.context.MakeCKKSPackedPlaintext(zeros, 1, ring.levels - level, None, ring.slots)
+        return throwaway.context.Encrypt(key, plaintext)
+
+    references, tags = throwaway.references(make)
+    return _learn(references, tags, 2 * (level + 1), ring, None)
+
+
+@functools.lru_cache(maxsize=8)
+def rotation_key_template(ring: Ring) -> Template:
+    """The form of a map with one rotation key."""
+    throwaway = _throwaway(ring)
+
+    def make(key: Any) -> Any:
+        with registry.changing():
+            made = throwaway.context.EvalAutomorphismKeyGen(key, [throwaway.context.FindAutomorphismIndex(1)])
+            registry.drop({str(key.GetKeyTag())})
+        return made
+
+    references, tags = throwaway.references(make)
+    return _learn(references, tags, _key_blocks(ring), ring, _INDEX_OFFSET)
+
+
+@functools.lru_cache(maxsize=8)
+def relinearization_key_template(ring: Ring) -> Template:
+    """The form of a relinearization key."""
+    throwaway = _throwaway(ring)
+
+    def make(key: Any) -> Any:
+        with registry.changing():
+            throwaway.context.EvalMultKeyGen(key)
+            made = throwaway.context.GetEvalMultKeyVector(str(key.GetKeyTag()))[0]
+            registry.drop({str(key.GetKeyTag())})
+        return made
+
+    references, tags = throwaway.references(make)
+    return _learn(references, tags, _key_blocks(ring), ring, None)
+
+
+@functools.lru_cache(maxsize=8)
+def secret_key_template(ring: Ring) -> Template:
+    """The form of a secret key, for the client's own file."""
+    references, tags = _throwaway(ring).references(lambda key: key)
+    return _learn(references, tags, ring.towers, ring, None)
+
+
+def _key_blocks(ring: Ring) -> int:
+    return 2 * ring.digits * (ring.towers + ring.special)
+
+
+@functools.lru_cache(maxsize=8)
+def _zero(ring: Ring, level: int) -> Any:
+    """A ciphertext whose coefficients are all zero, written as a fresh one is."""
+    context = make_context(ring)
+    plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
+    fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
+    return context.EvalSub(fresh, fresh)
+
+
+def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
+    """A computed ciphertext, of two parts, with the bookkeeping of a fresh one under the key named `tag`.
+
+    The value is the same to the last coefficient. What differs from run to run is which parameters its polynomials
+    share and OpenFHE's idea of its scale (ours is in the plan); the bytes would tell how it was computed.
+    """
+    zero = _zero(ring, level).Clone()
+    zero.SetElements(make_context(ring).EvalAdd(zero, _tagged(ciphertext, zero)).GetElements())
+    zero.SetKeyTag(tag)
+    return zero
+
+
+def _tagged(ciphertext: Any, like: Any) -> Any:
+    copy = ciphertext.Clone()
+    copy.SetKeyTag(like.GetKeyTag())
+    copy.SetScalingFactor(like.GetScalingFactor())
+    return copy

@@ -1,0 +1,103 @@
+"""What a client does with decrypted numbers before it believes them or passes them on."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError, RangeError
+from heliograph.ir import Array
+
+# OpenFHE's own estimate of the error may be this much larger than predicted; more is a sign of an overflow.
+ESTIMATE_SLACK_BITS = 10.0
+# Flooding hides the key-dependent error statistically: so many bits, for so many results under one key.
+SHARE_BITS = 30
+SHARE_RESULTS = 64
+# The predicted error is the largest of a few simulated runs; flooding reckons with this many times as much.
+SHARE_MARGIN = 4.0
+
+
+def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float, predicted: Mapping[str, Any]) -> None:
+    """Raise a RangeError where a decrypted output shows that a value overflowed on the way.
+
+    Signs are NaN or infinity, a value outside the range that the output can have (`low` and `high` of its public
+    specification), and an error, as OpenFHE estimates it from the imaginary parts, far above the predicted one.
+    """
+    name = spec["name"]
+    hint = "simulate the artifact on this input with check_ranges=True to see which layer's interval was left"
+    if not np.isfinite(tensor).all():
+        raise RangeError(f"output {name!r} holds NaN or infinity: a value overflowed on the way", hint=hint)
+    scheme_error = float(predicted.get("scheme_error", 0.0))
+    low, high = spec.get("low"), spec.get("high")
+    if low is not None and high is not None:
+        slack = 16.0 * scheme_error + 1e-3 * (high - low)
+        bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
+        if bad.size:
+            index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape)) if tensor.shape else ()
+            proved = spec.get("range_source") == "proved"
+            raise RangeError(
+                f"output {name!r} is {tensor[index]:.6g} at index {list(index)}, "
+                + ("which no input in its range can give" if proved else "far beyond all that calibration showed"),
+                why=f"it lies within [{low:.6g}, {high:.6g}] "
+                + (
+                    "as long as every polynomial's input stays in its interval"
+                    if proved
+                    else "on the samples, with room"
+                )
+                + ": a value overflowed on the way",
+                hint=hint,
+            )
+    if scheme_error > 0 and estimated_error > scheme_error * 2.0**ESTIMATE_SLACK_BITS:
+        raise RangeError(
+            f"output {name!r} has an error of about {estimated_error:.2g}, far more than the {scheme_error:.2g} predicted",
+            why="OpenFHE estimates it from the imaginary parts, which a sound result leaves empty: a value overflowed",
+            hint=hint,
+        )
+
+
+def sharing_cost_bits() -> float:
+    """The bits of precision that flooding costs, beside the predicted error of encryption."""
+    return SHARE_BITS / 2 + math.log2(math.sqrt(12.0 * SHARE_RESULTS) * SHARE_MARGIN)
+
+
+def flooding_std(predicted: Mapping[str, Any]) -> float:
+    """The standard deviation of the noise: sqrt(12 r) 2**(s/2) times the error of encryption.
+
+    Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) give it for s bits of statistical security and r results that one
+    key decrypts for strangers. The error is the predicted one with a margin, not a worst case.
+    """
+    return float(predicted["scheme_error"]) * float(2.0 ** sharing_cost_bits())
+
+
+def flood(tensor: Array, name: str, predicted: Mapping[str, Any]) -> Array:
+    """The tensor with Gaussian noise from the system's secure generator, rounded to a sixteenth of its deviation.
+
+    Raises a ProgramError where the noise would drown the values.
+    """
+    std = flooding_std(predicted)
+    magnitude = max(float(predicted["output_magnitude"]), 1e-300)
+    if std > magnitude / 2:
+        needed = math.ceil(math.log2(std / magnitude) + float(predicted.get("precision_bits", 10.0)) + 8)
+        raise ProgramError(
+            f"output {name!r} cannot be shared: the noise that hides the key would be {std:.2g}, its values reach "
+            f"{magnitude:.2g}",
+            why=f"sharing costs {sharing_cost_bits():.1f} bits, and the error of encryption is "
+            f"{float(predicted['scheme_error']):.2g}",
+            hint=f"compile with precision_bits of about {min(needed, 40)}, so that there are bits to spend",
+        )
+    if std == 0.0:
+        return tensor
+    grid = 2.0 ** (math.floor(math.log2(std)) - 4)
+    noised = tensor + std * secure_normal(tensor.size).reshape(tensor.shape)
+    return np.asarray(np.round(noised / grid) * grid)
+
+
+def secure_normal(count: int) -> Array:
+    """Independent normal numbers of deviation one from `os.urandom`, by Box and Muller's transform."""
+    words = np.frombuffer(os.urandom(16 * max(count, 1)), dtype=np.uint64).reshape(2, -1)
+    first, second = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.asarray(np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * math.pi * second))[:count]

@@ -1,0 +1,188 @@
+"""`compile`, `inspect` and the help: what they print, and in which words they refuse."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.conftest import Call
+
+import heliograph as hg
+from heliograph.cli.main import _COMMANDS
+
+
+def test_every_command_has_help(call: Call) -> None:
+    result = call("--help")
+    assert result.code == 0
+    for name in _COMMANDS:
+        assert f"  {name}" in result.out
+    for name in ("compile", "inspect", "keygen", "encrypt", "evaluate", "decrypt", "run", "doctor"):
+        shown = call(name, "--help")
+        assert shown.code == 0
+        assert "--json" in shown.out
+        assert "--quiet" in shown.out
+
+
+def test_compile_writes_the_artifact_and_the_bill(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "a.helio"
+    result = call("compile", "model.py:net", "--calibration", "x.npy", "--insecure", "--degree", 3, "-o", out)
+    assert result.code == 0
+    assert "INSECURE" in result.out
+    assert "evaluation keys" in result.out
+    assert f"wrote {out}" in result.err
+    assert hg.Artifact.load(out).name == "Net"
+
+
+def test_compile_is_the_same_for_a_module_and_its_maker(call: Call, tmp_path: Path) -> None:
+    found = []
+    for name in ("made", "net"):
+        out = tmp_path / name
+        options = ("--calibration", "x.npy", "--insecure", "--degree", 3, "--json", "-o", out)
+        found.append(call("compile", f"model.py:{name}", *options).json)
+        assert found[-1]["artifact"] == str(out)
+    first, second = found
+    assert first["fingerprint"] == second["fingerprint"]
+    assert (tmp_path / "made").read_bytes() == (tmp_path / "net").read_bytes()
+    assert first["security_bits"] is None
+    assert first["insecure"] is True
+    assert first["compile_s"] > 0
+
+
+def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
+    common = ("compile", "model.py:net", "--input-range", -2, 2, "--example-shape", "8", "--insecure", "--json")
+    plain = call(*common, "--degree", 3, "-o", tmp_path / "a").json
+    steep = call(*common, "--degree", 3, "--degree-of", "act=7", "-o", tmp_path / "b").json
+    fine = call(*common, "--target-error", 0.02, "-o", tmp_path / "c").json
+    assert plain["ranges"][0]["degree"] == 3
+    assert steep["ranges"][0]["degree"] == 7
+    assert fine["ranges"][0]["max_error"] <= 0.02
+    few = call(*common, "--degree", 3, "--key-bytes", plain["evaluation_key_bytes"] - 1, "-o", tmp_path / "d").json
+    assert few["evaluation_key_bytes"] < plain["evaluation_key_bytes"]
+    precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json
+    assert precise["scale_bits"] <= plain["scale_bits"]
+    call(*common, "--degree", 3, "--dump-ir", tmp_path / "ir", "-o", tmp_path / "f")
+    assert len(list((tmp_path / "ir").glob("*.ir"))) >= 8
+
+
+def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "two.helio"
+    result = call("compile", "model.py:two", "--calibration", "two.npz", "--insecure", "--quiet", "-o", out)
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert [spec["name"] for spec in hg.Artifact.load(out).public().inputs] == ["left", "right"]
+    arrays = np.load("two.npz")
+    values = call("run", out, "--input", "two.npz", "--sample", 2, "--json").json
+    expected = arrays["left"][2] * arrays["right"][2] + arrays["left"][2]
+    assert np.abs(np.array(next(iter(values["outputs"].values()))) - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("model.py --example-shape 8", "does not say which module"),
+        ("nothing.py:net --example-shape 8", "nothing.py is not there"),
+        ("model.py:nothing --example-shape 8", "defines no 'nothing'"),
+        ("model.py:number --example-shape 8", "is int, not a torch.nn.Module"),
+        ("model.py:failing --example-shape 8", "KeyError: 'nothing'"),
+        ("model.py:net", "the shape of the input is unknown"),
+        ("model.py:net --example-shape 8x8", "is not a shape"),
+        ("model.py:net --example-shape 8 --degree-of act", "is not LAYER=DEGREE"),
+        ("model.py:net --example-shape 8 --input-range -1 1 --degree 0 --insecure", "degrees lie between"),
+        ("model.py:net --calibration nothing.npy", "nothing.npy cannot be read"),
+        ("model.py:net --calibration model.py", "is not a .npy or .npz file"),
+        ("model.py:net --calibration two.npz", "needed are 'x'"),
+        ("model.py:net --example-shape 9 --input-range -1 1", "8"),
+        ("model.py:net --example-shape 8 --frobnicate", "No such option"),
+        ("model.py:net --example-shape 8 --degree three", "is not a valid integer"),
+    ],
+)
+def test_compile_refuses_in_words(call: Call, tmp_path: Path, arguments: str, words: str) -> None:
+    result = call("compile", *arguments.split(), "-o", tmp_path / "out")
+    assert result.code == 2
+    assert words in result.err
+    assert result.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> None:
+    result = call("compile", "model.py:failing", "--example-shape", 8)
+    line = 1 + (folder / "model.py").read_text().split("\n").index('    return {}["nothing"]')
+    assert f"model.py:{line}" in result.err
+
+
+def test_inspect(call: Call, folder: Path) -> None:
+    artifact = hg.Artifact.load(folder / "m.helio")
+    assert call("inspect", "m.helio").out.rstrip("\n") == str(artifact.report)
+    assert call("inspect", "m.helio", "--stage", "executable").out == str(artifact.program)
+    for stage in ("tensor", "polynomial", "packed", "managed"):
+        assert call("inspect", "m.helio", "--stage", stage).out == artifact.stages[stage]
+    depth = call("inspect", "m.helio", "--depth").out
+    assert "critical path" in depth
+    assert "model.py:" in depth
+
+
+def test_inspect_json(call: Call) -> None:
+    values = call("inspect", "m.helio", "--json").json
+    for name in ("security_bits", "ring_dim", "log_pq", "depth", "levels", "rotation_keys", "evaluation_key_bytes"):
+        assert name in values
+    names = {node["name"] for node in values["nodes"]}
+    assert set(values["critical_path"]) < names
+    for node in values["nodes"]:
+        assert {"name", "op", "inputs", "stage", "depth", "level", "scale_bits", "location"} <= set(node)
+        assert set(node["inputs"]) <= names
+    assert any(node["location"].startswith("model.py:") or "/model.py:" in node["location"] for node in values["nodes"])
+
+
+def test_inspect_of_the_public_part(call: Call) -> None:
+    result = call("inspect", "p.helio")
+    assert "the public part" in result.out
+    assert "INSECURE" in result.out
+    assert call("inspect", "p.helio", "--json").json["inputs"] == [{"name": "x", "shape": [8]}]
+    refused = call("inspect", "p.helio", "--depth")
+    assert refused.code == 2
+    assert "holds no program" in refused.err
+
+
+@pytest.mark.parametrize("file", ["nothing.helio", "x.npy", "model.py"])
+def test_inspect_refuses_other_files(call: Call, file: str) -> None:
+    result = call("inspect", file)
+    assert result.code == 2
+    assert file in result.err
+
+
+def test_faults_of_ours_have_no_traceback_either(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    import heliograph.container
+
+    def broken(path: object) -> str:
+        raise ZeroDivisionError("no such thing")
+
+    monkeypatch.setattr(heliograph.container, "file_kind", broken)
+    result = call("inspect", "m.helio")
+    assert result.code == 2
+    assert "ZeroDivisionError: no such thing" in result.err
+    assert "fault of Heliograph" in result.err
+
+
+def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = call("doctor", "--json").json
+    assert values["ok"] is True
+    found = {check["name"]: check["status"] for check in values["checks"]}
+    assert set(found) == {"python", "openfhe", "torch", "cores", "memory", "OMP_WAIT_POLICY"}
+    assert found["openfhe"] == "ok"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    shown = call("doctor")
+    assert "waiting threads spin" in shown.out
+    from heliograph.cli import doctor
+
+    monkeypatch.setattr(doctor, "_WHEELS", {(3, 99): (9, 9)})
+    shown = call("doctor")
+    assert shown.code == 1
+    assert "missing" in shown.out
+
+
+def test_a_quiet_command_says_nothing(call: Call) -> None:
+    begun = time.perf_counter()
+    result = call("inspect", "m.helio", "--quiet")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert time.perf_counter() - begun < 10

@@ -1,0 +1,244 @@
+"""The file workflow: keygen, encrypt, evaluate, decrypt as separate processes; run; passphrases; refusals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.conftest import Call
+
+import heliograph as hg
+
+_PROGRAM = "from heliograph.cli.main import main; main()"
+
+
+def heliograph(folder: Path, *arguments: object) -> str:
+    """Run a command in a process of its own; its stdout."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(hg.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_client_and_server_as_separate_processes(folder: Path, tmp_path: Path) -> None:
+    client, server = tmp_path / "client", tmp_path / "server"
+    client.mkdir()
+    server.mkdir()
+    shutil.copy(folder / "p.helio", client)
+    shutil.copy(folder / "x.npy", client)
+    shutil.copy(folder / "m.helio", server)
+    (client / "pass.txt").write_text("correct horse\n")
+    secret = ("--passphrase-file", "pass.txt")
+    heliograph(client, "keygen", "p.helio", "-o", "client.key", "--keys", "eval.keys", *secret)
+    heliograph(client, "encrypt", "client.key", "x.npy", "--sample", 4, "-o", "input.ct", *secret)
+    for name in ("eval.keys", "input.ct"):
+        shutil.move(client / name, server / name)
+    heliograph(server, "evaluate", "m.helio", "input.ct", "--keys", "eval.keys", "-o", "output.ct")
+    assert not (server / "client.key").exists()
+    shutil.move(server / "output.ct", client / "output.ct")
+    printed = heliograph(client, "decrypt", "client.key", "output.ct", "-o", "y.npy", *secret)
+    result = np.load(client / "y.npy")
+    expected = hg.simulate(hg.Artifact.load(folder / "m.helio"), np.load(folder / "x.npy")[4], noisy=False)
+    assert np.abs(result - expected).max() < 1e-6
+    assert f"{result[0]:.4f}"[:6] in printed
+    assert stat.S_IMODE((client / "client.key").stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def work(call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the samples, the artifact, its public part and fresh keys."""
+    for name in ("x.npy", "m.helio", "p.helio", "two.npz"):
+        shutil.copy(folder / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert call("keygen", "p.helio", "--quiet").code == 0
+    return tmp_path
+
+
+def test_json_of_every_step(work: Path, call: Call) -> None:
+    made = call("keygen", "m.helio", "-o", "k2", "--keys", "e2", "--public", "p2", "--json").json
+    assert made["protected"] is False
+    assert made["evaluation_key_bytes"] == (work / "e2").stat().st_size
+    assert hg.PublicArtifact.load("p2").fingerprint == made["fingerprint"]
+    sent = call("encrypt", "k2", "x.npy", "--sample", 0, "--json").json
+    assert sent["bytes"] == (work / "input.ct").stat().st_size
+    assert sent["client"] == made["client"]
+    answer = call("evaluate", "m.helio", "input.ct", "--keys", "e2", "--json").json
+    assert answer["seconds"] > 0
+    assert {"fc1", "act", "fc2"} <= set(answer["seconds_by_layer"])
+    result = call("decrypt", "k2", "output.ct", "--json").json
+    ran = call("run", "m.helio", "--input", "x.npy", "--sample", 0, "--json").json
+    (name,) = result["outputs"]
+    assert np.abs(np.array(result["outputs"][name]) - np.array(ran["outputs"][name])).max() < 1e-6
+    assert ran["max_abs_error_against_simulation"] < 1e-6
+    assert set(ran["seconds"]) == {"keys", "encrypt", "evaluate", "decrypt"}
+
+
+def test_run_prints_result_error_and_times(work: Path, call: Call) -> None:
+    shown = call("run", "m.helio", "--input", "x.npy", "--sample", 1)
+    assert "INSECURE" in shown.out
+    assert "error against the simulation" in shown.out
+    assert "evaluate" in shown.out
+    assert shown.err == "", "no bar is drawn where stderr is not a terminal"
+
+
+def test_a_secret_key_is_not_overwritten(work: Path, call: Call) -> None:
+    before = (work / "client.key").read_bytes()
+    refused = call("keygen", "p.helio")
+    assert refused.code == 2
+    assert "client.key exists already" in refused.err
+    assert (work / "client.key").read_bytes() == before
+    assert call("keygen", "p.helio", "--overwrite", "--quiet").code == 0
+    assert (work / "client.key").read_bytes() != before
+    assert call("keygen", "p.helio", "-o", "same", "--keys", "same").code == 2
+
+
+def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
+    (work / "pass").write_text("one\n")
+    (work / "wrong").write_text("two\n")
+    (work / "empty").write_text("\n")
+    assert call("keygen", "p.helio", "-o", "locked", "--passphrase-file", "pass", "--quiet").code == 0
+    for arguments, words in (
+        (("encrypt", "locked", "x.npy", "--sample", 0), "is protected by a passphrase"),
+        (("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "wrong"), "does not open"),
+        (("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "empty"), "empty first line"),
+        (("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "none"), "cannot be read"),
+        (("encrypt", "client.key", "x.npy", "--sample", 0, "--passphrase-file", "pass"), "not protected"),
+        (("keygen", "p.helio", "-o", "new", "--passphrase", "secret"), "unexpected extra argument"),
+    ):
+        refused = call(*arguments)
+        assert refused.code == 2
+        assert words in refused.err
+        assert "Traceback" not in refused.err
+    assert call("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "pass", "--quiet").code == 0
+
+
+def test_a_passphrase_is_asked_for_on_a_terminal(work: Path) -> None:
+    (work / "pass").write_text("one\n")
+    heliograph(work, "keygen", "p.helio", "-o", "locked", "--passphrase-file", "pass")
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, "encrypt", "locked", "x.npy", "--sample", "0", "-o", "asked.ct"],
+        cwd=work,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(hg.__file__).parents[1])},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"passphrase of" not in shown:
+            shown += os.read(ours, 1000)
+        os.write(ours, b"one\n")
+        child.communicate(timeout=60)
+    finally:
+        child.kill()
+        os.close(ours)
+    assert child.returncode == 0
+    assert (work / "asked.ct").exists()
+    assert b"one" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("encrypt client.key nothing.npy", "nothing.npy cannot be read"),
+        ("encrypt client.key x.npy", "has shape (20, 8), expected (8,)"),
+        ("encrypt client.key x.npy --sample 99", "has no sample 99"),
+        ("encrypt client.key two.npz --sample 0", "needed are 'x'"),
+        ("encrypt client.key big.npy", "outside its range"),
+        ("encrypt client.key objects.npy", "is not a .npy or .npz file"),
+        ("encrypt client.key text.npy", "real numbers are needed"),
+        ("encrypt eval.keys x.npy --sample 0", "holds: evaluation keys; expected: a client's secret key"),
+        ("encrypt m.helio x.npy --sample 0", "holds: artifact; expected: a client's secret key"),
+        ("evaluate m.helio nothing.ct", "nothing.ct cannot be read"),
+        ("evaluate m.helio eval.keys", "holds: evaluation keys; expected: encrypted inputs"),
+        ("evaluate m.helio input.ct --keys client.key", "holds: a client's secret key; expected: evaluation keys"),
+        ("evaluate p.helio input.ct", "holds: public artifact; expected: artifact"),
+        ("evaluate m.helio cut.ct", "is truncated"),
+        ("evaluate m.helio flipped.ct", "is damaged"),
+        ("evaluate m.helio other.ct", "belong to another client of the same artifact"),
+        ("decrypt client.key input.ct", "holds: encrypted inputs; expected: encrypted outputs"),
+        ("keygen x.npy", "is not a Heliograph file"),
+        ("run p.helio --input x.npy", "holds: public artifact; expected: artifact"),
+    ],
+)
+def test_refusals_in_words(work: Path, call: Call, arguments: str, words: str) -> None:
+    np.save("big.npy", np.full(8, 7.0))
+    np.save("objects.npy", np.array([{}] * 8, dtype=object), allow_pickle=True)
+    np.save("text.npy", np.array(["a"] * 8))
+    assert call("encrypt", "client.key", "x.npy", "--sample", 0, "--quiet").code == 0
+    data = bytearray((work / "input.ct").read_bytes())
+    (work / "cut.ct").write_bytes(data[:-100])
+    data[len(data) // 2] ^= 1
+    (work / "flipped.ct").write_bytes(data)
+    if "other.ct" in arguments:
+        call("keygen", "p.helio", "-o", "other.key", "--keys", "other.keys", "--quiet")
+        call("encrypt", "other.key", "x.npy", "--sample", 0, "-o", "other.ct", "--quiet")
+    result = call(*arguments.split())
+    assert result.code == 2
+    assert words in result.err
+    assert result.out == ""
+
+
+def test_results_of_two_outputs_are_written_by_name(tmp_path: Path) -> None:
+    from heliograph.cli.arrays import read_arrays, write_array
+
+    write_array(tmp_path / "y.npz", (np.arange(2.0), np.ones(3)), ["a", "b"])
+    found = read_arrays(tmp_path / "y.npz")
+    assert set(found) == {"a", "b"}
+    assert np.array_equal(found["b"], np.ones(3))
+
+
+def test_a_bomb_in_an_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.cli import arrays
+    from heliograph.errors import ProgramError
+
+    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(1_000_000))
+    monkeypatch.setattr(arrays, "MAX_FILE_BYTES", 1_000_000)
+    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
+    with pytest.raises(ProgramError, match="unpacks to more"):
+        arrays.read_arrays(tmp_path / "bomb.npz")
+
+
+def test_progress_is_drawn_on_a_terminal_only(work: Path) -> None:
+    for quiet in ((), ("--quiet",)):
+        ours, theirs = pty.openpty()
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, "run", "m.helio", "--input", "x.npy", "--sample", "0", *quiet],
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "PYTHONPATH": str(Path(hg.__file__).parents[1]), "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+        os.close(ours)
+        out, _ = child.communicate(timeout=60)
+        assert child.returncode == 0
+        assert (b"evaluation keys" in shown) == (not quiet)
+        assert (out == b"") == bool(quiet)

@@ -1,0 +1,144 @@
+"""`heliograph dp`: what it prints and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.cli.main import main
+
+STEP = "sampled_gaussian(p=0.01, noise_multiplier=1.0) * 1000"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main(["dp", *arguments])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is no JSON")
+
+    value = json.loads(out, parse_constant=refuse)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "epsilon", STEP, "--delta", "1e-5")
+    wanted = {"lower", "estimate", "upper", "delta", "method", "direction", "directions", "seconds"}
+    assert wanted <= found.keys()
+    assert found["lower"] <= 1.82824 <= found["upper"]
+    assert found["direction"] == "remove"
+    assert set(found["directions"]) == {"add", "remove"}
+    assert found["directions"]["add"][1] < found["directions"]["remove"][0]
+    narrow = run_json(capsys, "epsilon", STEP, "--delta", "1e-5", "--tolerance", "2e-5", "--method", "pld")
+    assert narrow["upper"] - narrow["lower"] <= 2e-5
+    assert found["lower"] <= narrow["upper"]
+    assert "epsilon in [1.82" in run(capsys, "epsilon", STEP, "--delta", "1e-5")[1]
+
+
+def test_delta(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "delta", STEP, "--epsilon", "1.82824")
+    assert found["lower"] <= 1.0001e-5
+    assert found["upper"] >= 0.9999e-5
+    assert found["epsilon"] == 1.82824
+
+
+def test_infinite_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "epsilon", "approximate(epsilon=1, delta=1e-3)", "--delta", "1e-5")
+    assert math.isinf(float(found["upper"]))
+    assert "no finite epsilon" in found["reason"]
+
+
+def test_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "noise", "--p", "0.01", "--steps", "1000", "--epsilon", "2", "--delta", "1e-5")
+    assert {"noise_multiplier", "lower", "estimate", "upper"} <= found.keys()
+    assert found["upper"] <= 2
+    assert found["within_0.1_percent"]
+    assert 0.9 < found["noise_multiplier"] < 1.0
+
+
+def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "compare", "gaussian(noise_multiplier=2) * 3", "--delta", "1e-6")
+    rows = {row["method"]: row for row in found["accountants"]}
+    assert set(rows) == {"auto", "pld", "exact", "inversion", "prv", "rdp", "gdp"}
+    assert rows["gdp"]["lower"] is None
+    assert rows["exact"]["upper"] <= rows["rdp"]["upper"]
+    code, out, _ = run(capsys, "compare", "laplace(epsilon=0.5)", "--delta", "1e-6")
+    assert code == 0
+    assert "pld" in out
+
+
+def test_curve(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    png = tmp_path / "curve.png"
+    found = run_json(capsys, "curve", "gaussian(noise_multiplier=1)", "--png", str(png), "--points", "5")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert len(found["curve"]) == 5
+    assert run(capsys, "curve", "gaussian(noise_multiplier=1)", "--png", str(tmp_path / "no" / "x.png"))[0] == 2
+
+
+def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data = {
+        "format": "heliograph-privacy-report",
+        "version": 1,
+        "delta": 1e-5,
+        "epsilon_upper": 1.9,
+        "releases": [{"name": "steps", "mechanism": "sampled_gaussian(p=0.01, noise_multiplier=1.0)", "count": 1000}],
+    }
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data))
+    found = run_json(capsys, "verify", str(path))
+    assert found["holds"]
+    assert found["lower"] <= 1.82824 <= found["upper"]
+    path.write_text(json.dumps(data | {"epsilon_upper": 1.0}))
+    code, out, _ = run(capsys, "verify", str(path))
+    assert code == 1
+    assert "DOES NOT STAND" in out
+    assert run(capsys, "verify", str(tmp_path / "none.json"))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("epsilon", "gaussian(noise_multiplier=0)", "--delta", "1e-5"), "line 1, column 10"),
+        (("epsilon", "gaussian(noise_multiplier=-2)", "--delta", "1e-5"), "out of range"),
+        (("epsilon", "sampled_gaussian(p=2, noise_multiplier=1)", "--delta", "1e-5"), "[0, 1]"),
+        (("epsilon", "gaussian(noise_multiplier=nan)", "--delta", "1e-5"), "no usable number"),
+        (("epsilon", "gaussian(noise_multiplier=1) * 1e30", "--delta", "1e-5"), "too large"),
+        (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "0"), "(0, 1)"),
+        (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "1"), "(0, 1)"),
+        (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "nan"), "(0, 1)"),
+        (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "x"), "not a number"),
+        (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "1e-5", "--method", "magic"), "no method"),
+        (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "1e-5", "--tolerance", "-1"), "tolerance"),
+        (("delta", "gaussian(noise_multiplier=1)", "--epsilon", "-1"), "epsilon"),
+        (("delta", "gaussian(noise_multiplier=1)", "--epsilon", "inf"), "epsilon"),
+        (("noise", "--steps", "1e30", "--epsilon", "1", "--delta", "1e-5"), "steps"),
+        (("noise", "--steps", "0", "--epsilon", "1", "--delta", "1e-5"), "steps"),
+        (("noise", "--p", "0", "--steps", "1", "--epsilon", "1", "--delta", "1e-5"), "nothing"),
+        (("noise", "--p", "1.5", "--steps", "1", "--epsilon", "1", "--delta", "1e-5"), "[0, 1]"),
+        (("noise", "--steps", "1", "--epsilon", "-1", "--delta", "1e-5"), "epsilon"),
+        (("epsilon", "laplace(epsilon=1)"), "--delta"),
+    ],
+)
+def test_bad_input_has_exit_code_2_and_a_reason(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], text: str
+) -> None:
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert text in err
+    assert "Traceback" not in err

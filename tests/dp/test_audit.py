@@ -1,0 +1,95 @@
+"""Audits: they catch broken mechanisms, and do not cry wolf on sound ones (false-alarm rates stated)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from heliograph.dp.accounting import epsilon
+from heliograph.dp.audit import clopper_pearson, many_runs, one_run, one_run_bound, split
+from heliograph.dp.mechanisms import Gaussian
+from heliograph.errors import ProgramError
+
+DELTA = 1e-5
+
+
+def scores(noise: float, count: int, seed: int, present: bool) -> list[float]:
+    """What an attacker sees of a sum of one-hot canaries with Gaussian noise: 1 + noise, or noise."""
+    generator = np.random.default_rng(seed)
+    return (float(present) + noise * generator.standard_normal(count)).tolist()
+
+
+def test_clopper_pearson_has_its_coverage() -> None:
+    for n, p in ((20, 0.1), (50, 0.5), (200, 0.97)):
+        low_fails = sum(binom.pmf(k, n, p) for k in range(n + 1) if clopper_pearson(k, n, 0.95)[0] > p)
+        high_fails = sum(binom.pmf(k, n, p) for k in range(n + 1) if clopper_pearson(k, n, 0.95)[1] < p)
+        assert low_fails <= 0.05
+        assert high_fails <= 0.05
+
+
+def test_a_forgotten_noise_is_caught() -> None:
+    claimed = epsilon(Gaussian(2.0), DELTA).upper
+    # The mechanism was to add noise 2 and adds a tenth of it.
+    found = many_runs(scores(0.2, 4000, 1, True), scores(0.2, 4000, 2, False), threshold=0.5, delta=DELTA)
+    assert found.epsilon_lower > claimed
+    chosen = split(scores(0.2, 4000, 3, True), scores(0.2, 4000, 4, False), delta=DELTA)
+    assert chosen.epsilon_lower > claimed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sound_mechanism_is_not_accused(seed: int) -> None:
+    # Confidence 0.999999: eight runs of two audits raise a false alarm with probability below 2e-5.
+    claimed = epsilon(Gaussian(1.0), DELTA).upper
+    members, others = scores(1.0, 3000, 10 + seed, True), scores(1.0, 3000, 50 + seed, False)
+    for found in (
+        many_runs(members, others, threshold=1.5, delta=DELTA, confidence=0.999999),
+        split(members, others, delta=DELTA, confidence=0.999999),
+    ):
+        assert 0 < found.epsilon_lower <= claimed
+
+
+def test_one_run_catches_raw_release_and_spares_the_sound() -> None:
+    generator = np.random.default_rng(7)
+    included = generator.random(1000) < 0.5
+    raw = included.astype(float) + 0.1 * generator.standard_normal(1000)
+    found = one_run(raw.tolist(), included.tolist(), guess_in=100, guess_out=100, delta=DELTA)
+    assert found.epsilon_lower > epsilon(Gaussian(2.0), DELTA).upper
+    for seed in range(5):
+        noise = np.random.default_rng(100 + seed).standard_normal(1000)
+        sound = one_run(
+            (included + noise).tolist(), included.tolist(), guess_in=50, guess_out=50, delta=DELTA, confidence=0.99999
+        )
+        assert sound.epsilon_lower <= epsilon(Gaussian(1.0), DELTA).upper
+
+
+def test_one_run_bound_is_the_binomial_without_delta() -> None:
+    bound = one_run_bound(95, 100, 500, 0.0, 0.95)
+    rate = 1 / (1 + math.exp(-bound))
+    assert binom.sf(94, 100, rate) == pytest.approx(0.05, rel=1e-6)
+    # The delta term only weakens the bound, and for the worse the more canaries there were.
+    bounds = [one_run_bound(95, 100, m, 1e-4, 0.95) for m in (100, 500, 5000)]
+    assert bound > bounds[0] > bounds[1] > bounds[2]
+    assert one_run_bound(50, 100, 100, 0.0, 0.95) == 0.0
+
+
+def test_p_value_by_simulation_of_the_worst_mechanism() -> None:
+    # Randomized response at epsilon 1 on every canary is (1, 0)-private: at 95 % at most one in twenty bounds exceeds 1.
+    generator = np.random.default_rng(3)
+    right = generator.binomial(200, 1 / (1 + math.exp(-1.0)), size=400)
+    alarms = sum(one_run_bound(int(v), 200, 200, 0.0, 0.95) > 1.0 for v in right)
+    # Binomial(400, 0.05) exceeds 38 with probability below 1e-4.
+    assert alarms <= 38
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ProgramError):
+        many_runs([], [1.0], threshold=0, delta=DELTA)
+    with pytest.raises(ProgramError):
+        many_runs([math.nan], [1.0], threshold=0, delta=DELTA)
+    with pytest.raises(ProgramError):
+        one_run([1.0, 2.0], [True], guess_in=1, guess_out=0, delta=DELTA)
+    with pytest.raises(ProgramError):
+        one_run([1.0, 2.0], [True, False], guess_in=2, guess_out=1, delta=DELTA)

@@ -1,0 +1,43 @@
+"""Every example runs, and the README's program is the example that is tested."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(path: Path) -> str:
+    result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=540)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+def test_readme_shows_the_first_program() -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert block.group(1) in (ROOT / "examples/first_program.py").read_text()
+
+
+def test_first_program_prints_what_the_readme_says() -> None:
+    shown = re.search(r"prints\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    printed = run(ROOT / "examples/first_program.py")
+
+    def steady(text: str) -> list[str]:
+        # Milliseconds come from the machine's own cost table, bytes of memory from its libraries.
+        return [line.rstrip() for line in text.splitlines() if not re.match(r"\s*(time|memory|assum)", line)]
+
+    assert steady(printed) == steady(shown.group(1))
+    assert printed.rstrip().endswith("True")
+
+
+@pytest.mark.parametrize("name", ["cnn_from_pytorch"])
+def test_example(name: str) -> None:
+    printed = run(ROOT / f"examples/{name}.py")
+    assert "same class, encrypted: True" in printed

@@ -1,0 +1,343 @@
+"""Artifacts from strangers: altered fields, texts, constants and flipped bits give WireErrors and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runtime.support import sample, toy_artifact
+
+import heliograph as hg
+from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact, load_public
+from heliograph.compiler.depth import artifact_depth, depth_report
+from heliograph.container import Container, pack, unpack
+from heliograph.errors import ProgramError, WireError
+
+_FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def good() -> Container:
+    return unpack(toy_artifact().to_bytes(), "artifact", VERSION, 1 << 30)
+
+
+def forged(good: Container, text: Callable[[str], str] | None = None, **changes: Any) -> bytes:
+    """The artifact with its program's text and its fields altered, intact as a file."""
+    blobs = {name: blob if isinstance(blob, np.ndarray) else bytes(blob) for name, blob in good.blobs.items()}
+    if text is not None:
+        before = bytes(good.bytes("text/program")).decode()
+        after = text(before)
+        assert after != before, "the change did not apply"
+        blobs["text/program"] = after.encode()
+    blobs.update(changes.pop("blobs", {}))
+    return pack(Container(good.kind, good.version, {**good.fields, **changes}, blobs))
+
+
+def with_metadata(change: Callable[[dict[str, Any]], None]) -> Callable[[str], str]:
+    """A change of the metadata line of a program's text."""
+
+    def apply(text: str) -> str:
+        lines = text.split("\n")
+        index = next(i for i, line in enumerate(lines) if line.startswith("meta "))
+        metadata = json.loads(lines[index][5:])
+        change(metadata)
+        lines[index] = "meta " + json.dumps(metadata, sort_keys=True)
+        return "\n".join(lines)
+
+    return apply
+
+
+def replaced(pattern: str, by: str) -> Callable[[str], str]:
+    return lambda text: re.sub(pattern, by, text, count=1)
+
+
+def test_round_trip(good: Container) -> None:
+    artifact = Artifact.from_bytes(forged(good))
+    assert artifact.to_bytes() == toy_artifact().to_bytes()
+    assert artifact.fingerprint == toy_artifact().fingerprint
+    assert np.array_equal(
+        hg.simulate(artifact, sample(), noisy=False), hg.simulate(toy_artifact(), sample(), noisy=False)
+    )
+
+
+def test_the_public_part_has_no_weights(good: Container) -> None:
+    public = toy_artifact().public()
+    data = public.to_bytes()
+    assert PublicArtifact.from_bytes(data).to_bytes() == data
+    assert len(data) < 2000
+    for name, blob in good.blobs.items():
+        if name.startswith("constant/") and name.endswith("data"):
+            assert isinstance(blob, np.ndarray)
+            assert blob.tobytes()[:16] not in data
+    assert b"linear_transform" not in data
+
+
+_METADATA: dict[str, Callable[[dict[str, Any]], None]] = {
+    "no ring": lambda m: m.pop("ring"),
+    "ring of text": lambda m: m.update(ring="x"),
+    "huge ring": lambda m: m["ring"].update(log_ring=60),
+    "ring of a float": lambda m: m["ring"].update(log_ring=10.0),
+    "ring of true": lambda m: m["ring"].update(levels=True),
+    "many levels": lambda m: m["ring"].update(levels=10**9),
+    "no digits": lambda m: m["ring"].update(digits=0),
+    "false security": lambda m: m["ring"].update(security_bits=128),
+    "security of 64 bits": lambda m: m["ring"].update(security_bits=64),
+    "more in the ring": lambda m: m["ring"].update(more=1),
+    "other primes": lambda m: m.update(log_primes=[40.0] * 5),
+    "primes of text": lambda m: m.update(log_primes=["x"] * 5),
+    "no primes": lambda m: m.pop("log_primes"),
+    "no inputs": lambda m: m.update(inputs=[]),
+    "inputs of text": lambda m: m.update(inputs="xy"),
+    "input of text": lambda m: m.update(inputs=["x"]),
+    "huge shape": lambda m: m["inputs"][0].update(shape=[1 << 60]),
+    "huge product": lambda m: m["inputs"][0]["layout"].update(shape=[4096, 4096, 4096]),
+    "negative shape": lambda m: m["inputs"][0].update(shape=[-8]),
+    "other shape": lambda m: m["inputs"][0].update(shape=[9]),
+    "period 0": lambda m: m["inputs"][0]["layout"].update(period=0),
+    "period 3": lambda m: m["inputs"][0]["layout"].update(period=3),
+    "huge gap": lambda m: m["inputs"][0]["layout"].update(gap=1 << 62),
+    "negative shift": lambda m: m["inputs"][0]["layout"].update(shift=-1),
+    "huge block": lambda m: m["inputs"][0]["layout"].update(block=1 << 62),
+    "wide rows": lambda m: m["inputs"][0]["layout"].update(shape=[2, 2, 2], width=1 << 21, block=1 << 22),
+    "layout of other slots": lambda m: m["inputs"][0]["layout"].update(slots=1 << 40),
+    "empty range": lambda m: m["inputs"][0].update(low=2.0),
+    "range of text": lambda m: m["inputs"][0].update(high="x"),
+    "another input": lambda m: m["inputs"][0].update(name="z"),
+    "two inputs of one name": lambda m: m["inputs"].append(m["inputs"][0]),
+    "shifted output": lambda m: m["outputs"][0]["layout"].update(shift=1),
+    "two outputs": lambda m: m["outputs"].append({**m["outputs"][0], "name": "z"}),
+    "rotation key 0": lambda m: m.update(rotation_keys=[0, *m["rotation_keys"]]),
+    "rotation key too large": lambda m: m.update(rotation_keys=[*m["rotation_keys"], 1 << 40]),
+    "rotation key twice": lambda m: m.update(rotation_keys=m["rotation_keys"] * 2),
+    "rotation key missing": lambda m: m.update(rotation_keys=m["rotation_keys"][1:]),
+    "rotation keys of text": lambda m: m.update(rotation_keys="12"),
+    "rotation keys null": lambda m: m.update(rotation_keys=None),
+    "relinearization key of text": lambda m: m.update(relinearization_key="yes"),
+    "relinearization key missing": lambda m: m.update(relinearization_key=False),
+    "paths of a list": lambda m: m.update(rotation_paths=[1]),
+    "paths of text": lambda m: m.update(rotation_paths={"x": [1]}),
+    "long path": lambda m: m.update(rotation_paths={"1": [1] * 1000}),
+    "last uses too short": lambda m: m.update(last_uses=m["last_uses"][1:]),
+    "last uses of text": lambda m: m["last_uses"].__setitem__(1, "0"),
+    "last use of nothing": lambda m: m["last_uses"].__setitem__(1, [10**6]),
+    "negative last use": lambda m: m["last_uses"].__setitem__(1, [-1]),
+    "freed too early": lambda m: m["last_uses"].__setitem__(0, [0]),
+    "freed output": lambda m: m["last_uses"].__setitem__(-1, [len(m["last_uses"]) - 1]),
+}
+
+
+@pytest.mark.parametrize("case", _METADATA)
+def test_metadata_out_of_bounds(good: Container, case: str) -> None:
+    data = forged(good, with_metadata(lambda m: (_METADATA[case](m), None)[1]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError):
+            Artifact.from_bytes(data)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024**2
+    finally:
+        tracemalloc.stop()
+
+
+_TEXTS: dict[str, Callable[[str], str]] = {
+    "empty": lambda text: "",
+    "no program": lambda text: "heliograph-ir 1\n",
+    "other version": replaced("heliograph-ir 1", "heliograph-ir 2"),
+    "other stage": replaced('"mlp" executable', '"mlp" managed'),
+    "unknown stage": replaced('"mlp" executable', '"mlp" nonsense'),
+    "unknown op": replaced(r"relinearize\(", "frobnicate("),
+    "NaN scalar": replaced(r"add_scalar\(%6\) \{value = -1.0\}", "add_scalar(%6) {value = nan}"),
+    "huge scalar": replaced(r"add_scalar\(%6\) \{value = -1.0\}", "add_scalar(%6) {value = 1e300}"),
+    "text for a number": replaced(r"add_scalar\(%6\) \{value = -1.0\}", 'add_scalar(%6) {value = "1"}'),
+    "factor zero": replaced("factor = 2", "factor = 0"),
+    "factor huge": replaced("factor = 2", f"factor = {10**30}"),
+    "factor of a million digits": replaced("factor = 2", "factor = " + "9" * 10**6),
+    "infinite scale": replaced(r"plain_log_scale = [0-9.]+", "plain_log_scale = inf"),
+    "negative scale": replaced(r"plain_log_scale = [0-9.]+", "plain_log_scale = -5.0"),
+    "period 0": replaced("in_period = 8", "in_period = 0"),
+    "negative period": replaced("in_period = 8", "in_period = -8"),
+    "shift": replaced("in_shift = 0", "in_shift = 400"),
+    "absent steps": replaced(r"baby_steps = \[0, 1, 2, 3\]", "baby_steps = [0, 9]"),
+    "steps of text": replaced(r"baby_steps = \[0, 1, 2, 3\]", 'baby_steps = ["0"]'),
+    "other slots": replaced("slots = 512", "slots = 1024"),
+    "input at a high level": replaced("level = 4, log_scale", "level = 400, log_scale"),
+    "use before definition": replaced(r"add_plain\(%1\)", "add_plain(%9)"),
+    "itself": replaced(r"%2 = add_plain\(%1\)", "%2 = add_plain(%2)"),
+    "another constant": replaced('matrix = @"[^"]*"', 'matrix = @"nothing"'),
+    "a vector for a matrix": replaced('matrix = @"fc1[^"]*"', 'matrix = @"fc1.offset.2.slots"'),
+    "other digest": replaced(r'sparse\[8x8\] "[0-9a-f]*"', 'sparse[8x8] "' + "0" * 32 + '"'),
+    "other values": replaced(r"\[0\.188", "[0.288"),
+    "parentheses": lambda text: text + "(" * 10**5,
+    "nested attributes": replaced(r"baby_steps = \[0, 1, 2, 3\]", "baby_steps = " + "[" * 10**5 + "]" * 10**5),
+    "nested metadata": replaced('meta {"inputs": ', 'meta {"deep": ' + "[" * 10**5 + "]" * 10**5 + ', "inputs": '),
+    "strange characters": lambda text: text.replace("rescale", "résc\0ale"),
+    "half a surrogate": replaced('"mlp"', r'"\\ud800"'),
+    "huge line number": replaced(r'loc\("model.py", 3', 'loc("model.py", ' + "9" * 10**5),
+    "a name of a page": replaced('"mlp"', '"' + "a" * 10**4 + '"'),
+}
+
+
+@pytest.mark.parametrize("case", _TEXTS)
+def test_texts_out_of_order(good: Container, case: str) -> None:
+    data = forged(good, _TEXTS[case])
+
+    def serve() -> None:
+        # What only shows when the matrices are opened is refused by the server, not by the reader.
+        artifact = Artifact.from_bytes(data)
+        hg.Server(artifact, hg.Client(artifact).evaluation_keys())
+
+    with pytest.raises(WireError) as raised:
+        serve()
+    assert len(str(raised.value)) < 4000
+
+
+_FIELDS: dict[str, dict[str, Any]] = {
+    "report of a list": {"report": []},
+    "empty report": {"report": {}},
+    "constants of a list": {"constants": [1]},
+    "no constants": {"constants": {}},
+    "shape of text": {"constants": {"fc1.matrix.2.2": "88"}},
+    "unknown stage": {"stages": ["nonsense"]},
+    "stages of numbers": {"stages": [1]},
+    "more": {"more": 1},
+}
+
+
+@pytest.mark.parametrize("case", _FIELDS)
+def test_fields_out_of_order(good: Container, case: str) -> None:
+    with pytest.raises(WireError):
+        Artifact.from_bytes(forged(good, **_FIELDS[case]))
+
+
+def test_report_values_of_wrong_types(good: Container) -> None:
+    for name, value in good.fields["report"].items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and name in PREDICTED:
+            for wrong in ("x", None, [1], -1, 1e300, True):
+                with pytest.raises(WireError):
+                    Artifact.from_bytes(forged(good, report={**good.fields["report"], name: wrong}))
+
+
+PREDICTED = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes")
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+def test_sparse_constants_out_of_order(good: Container, part: str) -> None:
+    name = f"constant/fc1.matrix.2.2/{part}"
+    array = good.array(name)
+    wrong = [array[:-1], np.concatenate([array, array]), array.astype(np.float32), array.reshape(1, -1), array[:0]]
+    wrong.append(np.full_like(array, np.nan if part == "data" else 1 << 20))
+    if part != "data":
+        wrong.append(-array - 1)
+    for bad in wrong:
+        with pytest.raises(WireError):
+            Artifact.from_bytes(forged(good, blobs={name: bad}))
+
+
+def test_public_artifacts_out_of_bounds() -> None:
+    container = unpack(toy_artifact().public().to_bytes(), "public artifact", VERSION, 1 << 30)
+    fields = dict(container.fields)
+
+    def attempt(**changes: Any) -> None:
+        PublicArtifact.from_bytes(pack(Container("public artifact", VERSION, {**fields, **changes})))
+
+    attempt()
+    spec = fields["inputs"][0]
+    for changes in (
+        {"name": 3},
+        {"name": "a\nb"},
+        {"fingerprint": "xyz"},
+        {"ring": None},
+        {"ring": {**fields["ring"], "log_ring": 17, "levels": 10**9}},
+        {"inputs": [{**spec, "levels": []}]},
+        {"inputs": [{**spec, "levels": [99]}]},
+        {"inputs": [{**spec, "levels": ["4"]}]},
+        {"inputs": [{**spec, "log_scales": [1e9]}]},
+        {"inputs": [{k: v for k, v in spec.items() if k != "levels"}]},
+        {"inputs": [spec] * 2000},
+        {"rotation_keys": list(range(1, 10**5))},
+        {"relinearization_key": 1},
+        {"predicted": {}},
+        {"predicted": None},
+        {"weights": [1.0]},
+    ):
+        with pytest.raises(WireError):
+            attempt(**changes)
+
+
+@_FUZZ
+@given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
+def test_flipped_bits_with_a_fitting_digest(position: int, bit: int) -> None:
+    data = bytearray(toy_artifact().to_bytes()[:-32])
+    data[position % len(data)] ^= 1 << bit
+    forged_bytes = bytes(data) + hashlib.sha256(data).digest()
+    try:
+        artifact = Artifact.from_bytes(forged_bytes)
+    except WireError:
+        return
+    # What still loads differs in something that is only for reading: texts of earlier stages, the report, locations.
+    artifact.public()
+
+
+@_FUZZ
+@given(
+    header=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_any_json_in_the_fields(good: Container, header: Any) -> None:
+    for field in ("constants", "stages", "report"):
+        if header != good.fields[field] and not (field == "stages" and header in ([], {}, "")):
+            try:
+                Artifact.from_bytes(forged(good, **{field: header}))
+            except WireError:
+                continue
+            pytest.fail(f"{field} = {header!r} was accepted")
+
+
+def test_load_public_takes_both_kinds(tmp_path: Any) -> None:
+    artifact = toy_artifact()
+    artifact.save(tmp_path / "a")
+    artifact.public().save(tmp_path / "p")
+    assert load_public(tmp_path / "a").to_bytes() == load_public(tmp_path / "p").to_bytes()
+
+
+# ---------------------------------------------------------------------------------------------- depth
+
+
+def test_depth_report_finds_who_spends_the_levels() -> None:
+    report = artifact_depth(toy_artifact())
+    assert report.depth == toy_artifact().report.values["depth"] == sum(levels for *_, levels in report.spent)
+    assert {layer for _, layer, _ in report.spent} == {"fc1", "act", "fc2"}
+    assert {place for place, *_ in report.spent} == {"model.py:4", "model.py:5", "model.py:6"}
+    rows = {row.name: row for row in report.rows}
+    path = [rows[name] for name in report.critical_path]
+    assert path[0].op == "input"
+    assert path[0].depth == 0
+    assert path[-1].depth == report.depth
+    assert path[-1].level == 0
+    for before, after in itertools.pairwise(path):
+        assert before.name in after.inputs
+        assert after.depth - before.depth == (after.op == "rescale")
+    for row in report.rows:
+        # What is spent and what is left never exceed the chain; drops may leave less.
+        assert row.depth + row.level <= toy_artifact().ring.levels
+        assert row.stage == "managed"
+    assert all(row.critical == (row.name in report.critical_path) for row in report.rows)
+    assert "depth 4; the critical path" in str(report)
+
+
+def test_depth_is_of_planned_programs_only() -> None:
+    from runtime.support import mlp
+
+    with pytest.raises(ProgramError, match="managed stage"):
+        depth_report(mlp())

@@ -1,0 +1,415 @@
+"""Client and server in one process: results, fingerprints, refusals, release of keys, the key file."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.support import INPUTS, sample, toy_artifact
+
+import heliograph as hg
+from heliograph.compiler.artifact import Artifact
+from heliograph.container import Container, pack, read_file
+from heliograph.errors import HeliographError, ProgramError, RangeError, SecurityError, WireError
+from heliograph.runtime import keyfile, memory
+from heliograph.runtime.client import Client
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.openfhe import registry
+from heliograph.runtime.server import Server
+
+
+def test_result_is_that_of_the_simulation(artifact: Artifact, client: Client, server: Server) -> None:
+    x = sample()
+    result = client.decrypt(server.run(client.encrypt(x)))
+    expected = hg.simulate(artifact, x, noisy=False)
+    assert np.abs(result - expected).max() < 1e-6
+    assert np.abs(expected).max() > 0.01
+
+
+def test_result_is_the_same_over_bytes(
+    artifact: Artifact, client: Client, key_bytes: bytes, input_bytes: bytes, output_bytes: bytes
+) -> None:
+    expected = hg.simulate(artifact, sample(), noisy=False)
+    with Server(Artifact.from_bytes(artifact.to_bytes()), EvaluationKeys.from_bytes(key_bytes)) as other:
+        output = other.run(EncryptedInput.from_bytes(input_bytes))
+    for answer in (output, EncryptedOutput.from_bytes(output.to_bytes()), EncryptedOutput.from_bytes(output_bytes)):
+        assert np.abs(client.decrypt(answer) - expected).max() < 1e-6
+
+
+def test_two_encryptions_differ_and_have_the_size_of_a_ciphertext(artifact: Artifact, client: Client) -> None:
+    first, second = (client.encrypt(sample()) for _ in range(2))
+    assert first.to_bytes() != second.to_bytes()
+    ring = artifact.ring
+    least = 2 * ring.towers * ring.ring_dim * 8
+    for message in (first, second):
+        (name,) = message.names()
+        blob = bytes(message.blob(name))
+        assert len(blob) >= least
+    # Not only headers differ: of a random ciphertext nearly every coefficient does.
+    a, b = (np.frombuffer(bytes(m.blob("x/0")), np.uint8) for m in (first, second))
+    assert np.count_nonzero(a != b) > least // 3
+
+
+# ---------------------------------------------------------------------------------------------- bad samples
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.zeros(INPUTS + 1), "shape (9,), expected (8,)"),
+        (np.zeros((1, INPUTS)), "without a batch axis"),
+        ("text", "not an array of real numbers"),
+        (np.full(INPUTS, np.nan), "nan at index (0,)"),
+        (np.r_[np.zeros(INPUTS - 1), np.inf], "inf at index (7,)"),
+        (None, "shape ()"),
+        ([0.0] * 3 + [1j] + [0.0] * 4, "not an array of real numbers"),
+    ],
+)
+def test_encrypt_refuses_what_is_no_sample(client: Client, value: object, words: str) -> None:
+    with pytest.raises(ProgramError, match=r"(?s).*") as raised:
+        client.encrypt(value)
+    assert words in str(raised.value)
+
+
+def test_encrypt_names_the_element_outside_the_range(client: Client) -> None:
+    x = np.zeros(INPUTS)
+    x[5] = -1.5
+    with pytest.raises(RangeError, match=r"input 'x' holds -1.5 at index \(5,\), outside its range \[-1, 1\]"):
+        client.encrypt(x)
+
+
+def test_encrypt_wants_one_array_per_input(client: Client) -> None:
+    with pytest.raises(ProgramError, match="takes 1 inputs, not 2"):
+        client.encrypt(sample(), sample())
+
+
+# ---------------------------------------------------------------------------------------------- whose is it
+
+
+@pytest.mark.parametrize("over_bytes", [False, True])
+def test_messages_of_another_artifact_or_client_are_refused(
+    artifact: Artifact, client: Client, server: Server, over_bytes: bool
+) -> None:
+    other = toy_artifact(1)
+    assert other.fingerprint != artifact.fingerprint
+    stranger, second = Client(other), Client(artifact)
+
+    def sent(message: EvaluationKeys | EncryptedInput | EncryptedOutput):  # type: ignore[no-untyped-def]
+        return type(message).from_bytes(message.to_bytes()) if over_bytes else message
+
+    with pytest.raises(WireError, match="evaluation keys belong to another artifact"):
+        Server(artifact, sent(stranger.evaluation_keys()))
+    with pytest.raises(WireError, match="encrypted inputs belong to another artifact"):
+        server.run(sent(stranger.encrypt(sample())))
+    with pytest.raises(WireError, match="encrypted inputs belong to another client of the same artifact"):
+        server.run(sent(second.encrypt(sample())))
+    with Server(artifact, sent(second.evaluation_keys())) as theirs:
+        answer = sent(theirs.run(sent(second.encrypt(sample()))))
+        with pytest.raises(WireError, match="encrypted outputs belong to another client"):
+            client.decrypt(answer)
+        with pytest.raises(WireError, match="encrypted outputs belong to another artifact"):
+            stranger.decrypt(answer)
+
+
+@pytest.mark.parametrize("over_bytes", [False, True])
+def test_a_lie_about_the_client_is_found_at_the_ciphertext(
+    artifact: Artifact, client: Client, server: Server, keys: EvaluationKeys, over_bytes: bool
+) -> None:
+    second = Client(artifact)
+    theirs = second.encrypt(sample())
+    lie = EncryptedInput(theirs.artifact, client.id, live=theirs.live)
+    lie = EncryptedInput.from_bytes(lie.to_bytes()) if over_bytes else lie
+    with pytest.raises(WireError, match="under another key"):
+        server.run(lie)
+    if over_bytes:
+        made = second.evaluation_keys()
+        foreign = EvaluationKeys(made.artifact, client.id, live=made.live)
+        with pytest.raises(WireError, match="under another key"):
+            Server(artifact, EvaluationKeys.from_bytes(foreign.to_bytes()))
+
+
+def test_missing_and_superfluous_keys_are_named(artifact: Artifact, keys: EvaluationKeys) -> None:
+    less = EvaluationKeys(keys.artifact, keys.client, live={n: v for n, v in keys.live.items() if n != "rotation/2"})
+    with pytest.raises(WireError, match="lack rotation/2"):
+        Server(artifact, less)
+    less = EvaluationKeys(keys.artifact, keys.client, live={n: v for n, v in keys.live.items() if "rot" in n})
+    with pytest.raises(WireError, match="lack relinearization"):
+        Server(artifact, less)
+    more = EvaluationKeys(keys.artifact, keys.client, live={**keys.live, "secret": 1})
+    with pytest.raises(WireError, match="1 objects too many, 'secret'"):
+        Server(artifact, more)
+
+
+def test_keys_under_the_wrong_name_are_found(artifact: Artifact, keys: EvaluationKeys) -> None:
+    swapped = {**keys.live, "rotation/1": keys.live["rotation/2"], "rotation/2": keys.live["rotation/1"]}
+    message = EvaluationKeys(keys.artifact, keys.client, live=swapped)
+    with pytest.raises(WireError, match="key for another rotation"):
+        Server(artifact, EvaluationKeys.from_bytes(message.to_bytes()))
+    doubled = EvaluationKeys(keys.artifact, keys.client, live={**keys.live, "rotation/1": keys.live["rotation/2"]})
+    with pytest.raises(WireError, match="not those of the rotations"):
+        Server(artifact, doubled)
+
+
+def test_a_server_takes_keys_and_inputs_only(artifact: Artifact, client: Client, server: Server) -> None:
+    encrypted = client.encrypt(sample())
+    with pytest.raises(WireError, match="takes evaluation keys, not EncryptedInput"):
+        Server(artifact, encrypted)  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="takes evaluation keys, not Client"):
+        Server(artifact, client)  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="not on EvaluationKeys"):
+        server.run(client.evaluation_keys())  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="takes encrypted outputs, not EncryptedInput"):
+        client.decrypt(encrypted)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------- release
+
+
+def test_keys_leave_the_process_with_their_server(artifact: Artifact, client: Client) -> None:
+    gc.collect()
+    before = registry.installed()
+    keys = client.evaluation_keys()
+    assert registry.installed() == before, "making keys leaves none behind"
+    first, second = Server(artifact, keys), Server(artifact, client.evaluation_keys())
+    assert len(registry.installed() - before) == 2
+    first.close()
+    assert len(registry.installed() - before) == 1
+    with pytest.raises(ProgramError, match="closed"):
+        first.run(client.encrypt(sample()))
+    # Closing one server leaves the other's keys in place.
+    assert np.isfinite(client.decrypt(second.run(client.encrypt(sample())))).all()
+    del second
+    gc.collect()
+    assert registry.installed() == before
+
+
+def test_a_failed_server_leaves_no_keys(artifact: Artifact, keys: EvaluationKeys) -> None:
+    gc.collect()
+    before = registry.installed()
+    doubled = EvaluationKeys(keys.artifact, keys.client, live={**keys.live, "rotation/1": keys.live["rotation/2"]})
+    with pytest.raises(WireError):
+        Server(artifact, doubled)
+    gc.collect()
+    assert registry.installed() == before
+
+
+def test_keys_can_be_written_after_a_server_has_used_them(artifact: Artifact, client: Client) -> None:
+    keys = client.evaluation_keys()
+    before = {name: len(bytes(keys.blob(name))) for name in keys.names()}
+    with Server(artifact, keys), Server(artifact, keys):
+        assert {name: len(bytes(keys.blob(name))) for name in keys.names()} == before
+
+
+def test_keys_are_not_made_inside_an_evaluation(artifact: Artifact, client: Client, server: Server) -> None:
+    def meddle(stage: str, done: int, total: int) -> None:
+        client.evaluation_keys()
+
+    with pytest.raises(ProgramError, match="inside an evaluation"):
+        server.run(client.encrypt(sample()), meddle)
+    assert np.isfinite(client.decrypt(server.run(client.encrypt(sample())))).all()
+
+
+def test_progress_is_told(client: Client, server: Server) -> None:
+    seen: list[tuple[str, int, int]] = []
+    client.evaluation_keys(lambda *step: seen.append(step))
+    assert [done for _, done, _ in seen] == list(range(1, seen[-1][2] + 1))
+    seen.clear()
+    server.run(client.encrypt(sample()), lambda *step: seen.append(step))
+    assert seen[-1][1] == seen[-1][2] > 5
+
+
+# ---------------------------------------------------------------------------------------------- the secret
+
+
+def test_nothing_with_a_secret_is_pickled_or_copied(client: Client, server: Server, keys: EvaluationKeys) -> None:
+    for value, error in ((client, SecurityError), (client._cryptor, SecurityError), (server, TypeError)):
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(error):
+                attempt(value)
+    with pytest.raises(TypeError, match="to_bytes"):
+        pickle.dumps(keys)
+
+
+def test_reprs_tell_no_secret(client: Client, keys: EvaluationKeys, server: Server) -> None:
+    for value in (client, client._cryptor, keys, server):
+        assert "PrivateKey" not in repr(value)
+        assert len(repr(value)) < 200
+
+
+def _coefficients(client: Client) -> bytes:
+    """A piece of the secret key as it would stand in any file that leaks it."""
+    raw = client._cryptor.secret_bytes()
+    return raw[len(raw) // 2 : len(raw) // 2 + 64]
+
+
+def test_the_secret_is_in_no_message(
+    client: Client, key_bytes: bytes, input_bytes: bytes, output_bytes: bytes, artifact: Artifact
+) -> None:
+    secret = _coefficients(client)
+    assert secret in client._cryptor.secret_bytes()
+    for message in (key_bytes, input_bytes, output_bytes, artifact.to_bytes(), artifact.public().to_bytes()):
+        assert secret not in message
+
+
+# ---------------------------------------------------------------------------------------------- key file
+
+
+@pytest.mark.parametrize("passphrase", [None, "correct horse"])
+def test_key_file_round_trip(client: Client, output_bytes: bytes, tmp_path: Path, passphrase: str | None) -> None:
+    path = tmp_path / "client.key"
+    client.save(path, passphrase)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert keyfile.is_protected(path) == (passphrase is not None)
+    again = Client.load(path, passphrase)
+    assert again.id == client.id
+    answer = EncryptedOutput.from_bytes(output_bytes)
+    assert np.abs(again.decrypt(answer) - client.decrypt(answer)).max() < 1e-6
+    assert (_coefficients(client) in path.read_bytes()) == (passphrase is None)
+
+
+def test_a_loaded_client_makes_keys_and_inputs(artifact: Artifact, client: Client, tmp_path: Path) -> None:
+    client.save(tmp_path / "k")
+    again = Client.load(tmp_path / "k", artifact=artifact.public())
+    with Server(artifact, again.evaluation_keys()) as server:
+        result = client.decrypt(server.run(client.encrypt(sample())))
+    assert np.abs(result - hg.simulate(artifact, sample(), noisy=False)).max() < 1e-6
+
+
+def test_a_key_file_is_not_overwritten_silently(client: Client, artifact: Artifact, tmp_path: Path) -> None:
+    path = tmp_path / "client.key"
+    client.save(path)
+    before = path.read_bytes()
+    with pytest.raises(WireError, match="exists already"):
+        Client(artifact).save(path)
+    assert path.read_bytes() == before
+    other = Client(artifact)
+    other.save(path, overwrite=True)
+    assert Client.load(path).id == other.id
+    assert [p.name for p in tmp_path.iterdir()] == ["client.key"]
+
+
+def test_passphrases_in_words(client: Client, tmp_path: Path) -> None:
+    client.save(tmp_path / "locked", "right")
+    client.save(tmp_path / "open")
+    with pytest.raises(SecurityError, match="is protected by a passphrase"):
+        Client.load(tmp_path / "locked")
+    with pytest.raises(SecurityError, match="the passphrase does not open"):
+        Client.load(tmp_path / "locked", "wrong")
+    with pytest.raises(SecurityError, match="is not protected"):
+        Client.load(tmp_path / "open", "right")
+    with pytest.raises(SecurityError, match="protects nothing"):
+        client.save(tmp_path / "new", "")
+    assert not (tmp_path / "new").exists()
+
+
+def test_wrong_files_in_words(client: Client, artifact: Artifact, keys: EvaluationKeys, tmp_path: Path) -> None:
+    keys.save(tmp_path / "eval.keys")
+    client.save(tmp_path / "client.key")
+    artifact.save(tmp_path / "model.helio")
+    with pytest.raises(WireError, match=r"holds: evaluation keys; expected: a client's secret key"):
+        Client.load(tmp_path / "eval.keys")
+    with pytest.raises(WireError, match=r"holds: a client's secret key; expected: evaluation keys"):
+        EvaluationKeys.load(tmp_path / "client.key")
+    with pytest.raises(WireError, match=r"holds: artifact; expected: a client's secret key"):
+        Client.load(tmp_path / "model.helio")
+    with pytest.raises(WireError, match="made for another artifact"):
+        Client.load(tmp_path / "client.key", artifact=toy_artifact(1))
+    with pytest.raises(WireError, match="cannot be read"):
+        Client.load(tmp_path / "nothing")
+
+
+def test_altered_key_files_are_refused(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "client.key"
+    client.save(path, "right")
+    good = read_file(path, keyfile.KIND, keyfile.VERSION, keyfile.MAX_BYTES)
+    blobs = {name: bytes(good.bytes(name)) for name in good.blobs}
+
+    def attempt(fields: dict[str, object], **changed: bytes) -> None:
+        path.write_bytes(pack(Container(good.kind, good.version, {**good.fields, **fields}, {**blobs, **changed})))
+        Client.load(path, "right")
+
+    attempt({})
+    huge = {**good.fields["scrypt"], "n": 1 << 40}
+    heavy = {**good.fields["scrypt"], "n": 1 << 20, "r": 32}
+    for fields in (
+        {"scrypt": huge},
+        {"scrypt": heavy},
+        {"scrypt": {**huge, "n": 1000}},
+        {"scrypt": {}},
+        {"scrypt": 3},
+        {"nonce": "00"},
+        {"nonce": None},
+        {"client": "0" * 31},
+        {"artifact": 3},
+        {"public": "0" * 64},
+        {"more": 1},
+    ):
+        with pytest.raises(WireError):
+            attempt(fields)
+    # The name of the client and the salt are authenticated.
+    for fields in ({"client": "0" * 32}, {"scrypt": {**good.fields["scrypt"], "salt": "00" * 16}}):
+        with pytest.raises(SecurityError, match="does not open"):
+            attempt(fields)
+    with pytest.raises(SecurityError):
+        attempt({}, secret=blobs["secret"][:-1] + bytes([blobs["secret"][-1] ^ 1]))
+    with pytest.raises(WireError):
+        attempt({}, secret=b"short")
+    with pytest.raises(WireError, match="not the one that the key was made for"):
+        attempt({}, public=toy_artifact(1).public().to_bytes())
+
+
+def test_an_unprotected_secret_is_checked_before_openfhe(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "client.key"
+    client.save(path)
+    good = read_file(path, keyfile.KIND, keyfile.VERSION, keyfile.MAX_BYTES)
+    blobs = {name: bytes(good.bytes(name)) for name in good.blobs}
+    secret = blobs["secret"]
+    for bad in (b"", secret[:-1], secret + b"x", b"\x00" + secret[1:], secret[:-4000] + b"\xff" * 4000):
+        path.write_bytes(pack(Container(good.kind, good.version, good.fields, {**blobs, "secret": bad})))
+        with pytest.raises(WireError, match="secret key"):
+            Client.load(path)
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+def test_too_little_memory_is_said_before_keys_are_made(
+    artifact: Artifact, client: Client, keys: EvaluationKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 100_000)
+    made: list[object] = []
+    monkeypatch.setattr(client._cryptor, "rotation_key", made.append)
+    with pytest.raises(HeliographError, match=r"making the evaluation keys needs 3 MB more, and 0 MB are available"):
+        client.evaluation_keys()
+    assert not made
+    with pytest.raises(HeliographError, match="the server of 'mlp' needs"):
+        Server(artifact, keys)
+    with Server(artifact, keys, check_memory=False):
+        pass
+
+
+def test_available_memory_is_the_least_of_all_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:     5000 kB\n")
+    limit, use = tmp_path / "limit", tmp_path / "use"
+    limit.write_text("max\n")
+    use.write_text("1000\n")
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "_CGROUP_ROOT", tmp_path / "none")
+    monkeypatch.setattr(memory, "_CGROUP_V1", (limit, use))
+    assert memory.available_bytes() == 5000 * 1024
+    limit.write_text("51000\n")
+    assert memory.available_bytes() == 50_000
+    meminfo.unlink()
+    limit.unlink()
+    assert memory.available_bytes() is None
+
+
+def test_an_insecure_artifact_can_be_refused(artifact: Artifact, keys: EvaluationKeys) -> None:
+    with pytest.raises(SecurityError, match="without security"):
+        Server(artifact, keys, allow_insecure=False)

@@ -1,0 +1,222 @@
+"""The file format: what is written comes back, what was there survives an interrupted save."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.container import Container, file_kind, pack, read_file, unpack, write_file
+from heliograph.errors import WireError
+
+_MANY = 1 << 30
+
+
+def test_round_trip() -> None:
+    blobs = {
+        "a": np.arange(6.0).reshape(2, 3),
+        "b": np.float32([1.5]),
+        "c": np.int32([[1], [2]]),
+        "raw": b"\x00\xffbytes",
+        "empty": np.zeros((0, 4)),
+    }
+    fields = {"x": 1, "y": [1.5, "text", None, True]}
+    data = pack(Container("kind", 3, fields, blobs))
+    found = unpack(data, "kind", 3, _MANY)
+    assert found.fields == fields
+    for name, blob in blobs.items():
+        if isinstance(blob, bytes):
+            assert bytes(found.bytes(name)) == blob
+        else:
+            assert found.array(name).dtype == blob.dtype
+            assert np.array_equal(found.array(name), blob)
+            assert found.array(name).shape == blob.shape
+    assert pack(found) == data, "the same contents give the same bytes"
+
+
+@given(data=st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_refused(data: bytes) -> None:
+    for start in (b"", b"HELIOGR1", b"HELIOGR1" + struct.pack("<Q", len(data) + 16)):
+        with pytest.raises(WireError):
+            unpack(start + data, "kind", 1, _MANY)
+
+
+def crafted(header: object, body: bytes = b"") -> bytes:
+    """An intact file with any header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    total = 20 + len(text) + len(body) + 32
+    data = b"HELIOGR1" + struct.pack("<Q", total) + struct.pack("<I", len(text)) + text + body
+    return data + hashlib.sha256(data).digest()
+
+
+_BLOB = {"name": "a", "dtype": "f8", "shape": [2], "offset": 0, "length": 16}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"kind": "kind", "version": 1, "fields": {"x": NaN}, "blobs": []}',
+        b'{"kind": "kind", "version": 1, "fields": {"x": ' + b"9" * 100_000 + b'}, "blobs": []}',
+        b'{"kind": "kind", "version": ' + b"9" * 5000 + b', "fields": {}, "blobs": []}',
+        {"kind": "kind", "version": 1e400, "fields": {}, "blobs": []},
+        {"kind": "kind", "version": 1, "fields": [], "blobs": []},
+        {"kind": "kind", "version": 1, "fields": {}, "blobs": {}},
+        {"kind": "kind", "version": 1, "fields": {}, "blobs": [1]},
+        {"kind": "kind", "version": 1, "fields": {}, "blobs": [{}]},
+        {"kind": "kind", "version": 1, "fields": {}, "blobs": [_BLOB, _BLOB]},
+        *(
+            {"kind": "kind", "version": 1, "fields": {}, "blobs": [{**_BLOB, **change}]}
+            for change in (
+                {"offset": -8},
+                {"offset": 8},
+                {"length": 8},
+                {"length": 1 << 60},
+                {"shape": [-2]},
+                {"shape": [1 << 62, 4]},
+                {"shape": [2] + [1] * 20},
+                {"shape": "2"},
+                {"shape": [1e308]},
+                {"shape": [float("1e400")]},
+                {"dtype": "O"},
+                {"dtype": "c16"},
+                {"dtype": None},
+            )
+        ),
+    ],
+)
+def test_malformed_headers(header: object) -> None:
+    with pytest.raises(WireError):
+        unpack(crafted(header, bytes(16)), "kind", 1, _MANY)
+
+
+def test_versions_and_kinds_in_words(tmp_path: Path) -> None:
+    data = pack(Container("kind", 1, {}))
+    with pytest.raises(WireError, match="is of version 1; this program reads version 2"):
+        unpack(data, "kind", 2, _MANY)
+    with pytest.raises(WireError, match="data holds: kind; expected: other"):
+        unpack(data, "other", 1, _MANY)
+    write_file(tmp_path / "f", data)
+    assert file_kind(tmp_path / "f") == "kind"
+    with pytest.raises(WireError, match="at most 10 are read"):
+        read_file(tmp_path / "f", "kind", 1, 10)
+    for bad in (b"", b"HELIOGR1", b"PK\x03\x04" + bytes(100), b"HELIOGR1" + b"\xff" * 100):
+        (tmp_path / "f").write_bytes(bad)
+        with pytest.raises(WireError):
+            file_kind(tmp_path / "f")
+    with pytest.raises(WireError, match="cannot be read"):
+        file_kind(tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    write_file(path, b"old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WireError, match=r"cannot be written(?s:.*)No space left"):
+        write_file(path, b"new")
+    monkeypatch.undo()
+
+    def interrupted():  # type: ignore[no-untyped-def]
+        yield b"ne"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_file(path, interrupted())
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"], "no partial file is left"
+
+
+_SLOW_WRITER = """
+import sys, time
+from heliograph.container import write_file
+
+def parts():
+    yield b"n" * 100000
+    print("half", flush=True)
+    time.sleep(60)
+    yield b"ew"
+
+write_file(sys.argv[1], parts())
+"""
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_file(path, b"old")
+    child = subprocess.Popen([sys.executable, "-c", _SLOW_WRITER, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"half\n"
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(OSError):
+            child.kill()
+        assert child.stdout is not None
+        child.stdout.close()
+    assert path.read_bytes() == b"old"
+    write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_private_file_is_never_readable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    fsync = os.fsync
+
+    def watch(handle: int) -> None:
+        modes.append(os.fstat(handle).st_mode)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    before = os.umask(0)
+    try:
+        write_file(tmp_path / "f", b"secret", private=True)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(modes[0]) == 0o600
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
+
+
+def test_no_overwrite_even_in_a_race(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+
+    def parts():  # type: ignore[no-untyped-def]
+        yield b"mine"
+        path.write_bytes(b"theirs")
+
+    with pytest.raises(WireError, match="exists already"):
+        write_file(path, parts(), overwrite=False)
+    assert path.read_bytes() == b"theirs"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_reading_is_bounded_in_time() -> None:
+    """A header full of digits or brackets is refused at once."""
+    begun = time.perf_counter()
+    for header in (b"9" * 10**7, b"[" * 10**7, b'{"a":' * 10**6):
+        with pytest.raises(WireError):
+            unpack(crafted(header), "kind", 1, _MANY)
+    assert time.perf_counter() - begun < 10
