@@ -183,10 +183,10 @@ class Ring:
         if self.security_bits is None:
             return True
         limit = max_log_pq(self.log_ring, self.security_bits)
-        # The primes lie on both sides of the power of two; what is far too much is not worth finding them.
+        # OpenFHE wants the sum of the nominal sizes below the limit, not at it; we want the true sizes within it.
         special_bits = self.special_for_security * SPECIAL_PRIME_BITS
         roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
-        if roughly > limit + 0.05 * self.levels + 2:
+        if roughly >= limit:
             return False
         return self.log_pq + special_bits - self.special * SPECIAL_PRIME_BITS <= limit
 

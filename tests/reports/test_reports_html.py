@@ -1,0 +1,220 @@
+"""The page: self-contained, safe against hostile names, and rendered by a real browser; plots and graphviz."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import shutil
+import struct
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports_support import SmallConv, artifact
+
+from heliograph.compiler.depth import artifact_depth
+from heliograph.compiler.drawing import graph_svg, place
+from heliograph.compiler.html import html_report
+from heliograph.compiler.plots import dot_text, save_plots
+
+MEASURED = {"evaluate_ms": 61.25, "ms_by_layer": {"fc1": 20.0, "relu": 11.0}, "server_peak_bytes": 168_000_000}
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parsed(page: str) -> _Page:
+    reader = _Page()
+    reader.feed(page)
+    return reader
+
+
+@functools.cache
+def page() -> str:
+    made = artifact()
+    return html_report(made, made.report.with_measured(MEASURED))
+
+
+def test_the_page_fetches_nothing():
+    addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"'<]*", page()))
+    assert addresses == {"http://www.w3.org/2000/svg"}, "the name of SVG is no address that is fetched"
+    for _, attributes in parsed(page()).tags:
+        assert not attributes.get("src")
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+    assert "default-src 'none'" in page()
+
+
+def test_the_page_shows_everything():
+    reader = parsed(page())
+    text = " ".join(reader.text)
+    for words in (
+        "The bill", "predicted", "measured", "INSECURE", "Assumed", "What would save a level", "Ranges of polynomials",
+        "Keys and bytes", "Time by layer", "do not pass them on to strangers", "sigmoid", "61 ms",
+    ):  # fmt: skip
+        assert words in text
+    assert {attributes.get("id") for tag, attributes in reader.tags if tag == "svg"} >= {
+        "graph", "levels", "ranges", "keys", "times",
+    }  # fmt: skip
+    rows = artifact_depth(artifact()).rows
+    boxes = re.findall(r"<g><title>(%\d+) = ", page())
+    assert sorted(boxes) == sorted(row.name for row in rows)
+
+
+def test_the_graph_puts_every_node_below_its_operands():
+    for made in (artifact(), artifact(SmallConv, (1, 8, 8))):
+        rows = artifact_depth(made).rows
+        places = place(rows)
+        assert len(set(places.values())) == len(rows), "two nodes share a place"
+        for row in rows:
+            assert all(places[name][0] < places[row.name][0] for name in row.inputs)
+        assert graph_svg(rows, made.ring.levels) == graph_svg(rows, made.ring.levels)
+
+
+def hostile():
+    """An artifact whose names would be script and markup if they were not escaped."""
+    made = artifact()
+    values = dict(made.report.values)
+    values["ranges"] = [
+        {**entry, "layer": HOSTILE, "location": HOSTILE, "source": HOSTILE} for entry in values["ranges"]
+    ]
+    values["predicted_ms_by_layer"] = {HOSTILE: 3.0}
+    values["assumed"] = [HOSTILE]
+    values["costs"] = HOSTILE
+    values["savings"] = [{**saving, "change": HOSTILE} for saving in values["savings"]]
+    managed = made.stages["managed"].replace('"relu"', '"</script><b>"')
+    program = dataclasses.replace(made.program, name=HOSTILE)
+    report = dataclasses.replace(made.report, values=values)
+    return dataclasses.replace(made, program=program, report=report, stages={**made.stages, "managed": managed})
+
+
+def test_names_are_escaped():
+    reader = parsed(html_report(hostile()))
+    assert [tag for tag, _ in reader.tags].count("script") == 2
+    assert not [tag for tag, _ in reader.tags if tag in ("img", "b") and tag == "img"]
+    assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
+    assert any(HOSTILE in text for text in reader.text)
+
+
+# ------------------------------------------------------------------------------------------- a real browser
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.skip("no chromium is installed (apt-get install chromium)")
+
+
+def browse(program: str, folder: Path, text: str, *options: str) -> tuple[str, str]:
+    """What the browser prints about a page: stdout and what its log says of the console."""
+    path = folder / "report.html"
+    path.write_text(text)
+    done = subprocess.run(
+        [
+            program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
+            "--enable-logging=stderr", "--v=0", *options, path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )  # fmt: skip
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+def test_a_browser_renders_the_page_and_logs_nothing(chromium, tmp_path):
+    dom, console = browse(chromium, tmp_path, page(), "--dump-dom")
+    assert console == ""
+    assert 'data-ready="yes"' in dom, "the script of the page stopped"
+    reader = parsed(dom)
+    shown = " ".join(reader.text)
+    assert re.search(r"\d+ of \d+ lines", shown)
+    assert [a.get("value") for tag, a in reader.tags if tag == "option"] == [
+        "tensor", "polynomial", "packed", "managed", "executable",
+    ]  # fmt: skip
+
+
+def test_the_console_would_show_an_error(chromium, tmp_path):
+    """The check above can fail: a broken page is noticed."""
+    dom, console = browse(chromium, tmp_path, page().replace('"use strict";', '"use strict"; nowhere();'), "--dump-dom")
+    assert "nowhere is not defined" in console
+    assert 'data-ready="yes"' not in dom
+
+
+def test_the_search_keeps_the_lines_that_hold_the_words(chromium, tmp_path):
+    probe = (
+        "<script>query.value = 'RELINEARIZE'; query.dispatchEvent(new Event('input'));"
+        "document.body.dataset.found = found.textContent; document.body.dataset.all = view.textContent;</script></body>"
+    )
+    dom, console = browse(chromium, tmp_path, page().replace("</body>", probe), "--dump-dom")
+    assert console == ""
+    body = next(attributes for tag, attributes in parsed(dom).tags if tag == "body")
+    lines = artifact().stages["managed"].split("\n")
+    wanted = [line for line in lines if "relinearize" in line]
+    assert body["data-found"] == f"{len(wanted)} of {len(lines)} lines"
+    assert [line[8:] for line in body["data-all"].split("\n")] == wanted
+
+
+def test_hostile_names_run_nothing_in_a_browser(chromium, tmp_path):
+    dom, console = browse(chromium, tmp_path, html_report(hostile()), "--dump-dom")
+    assert console == ""
+    assert 'data-ready="yes"' in dom
+    assert "onerror=alert(2)&gt;" in dom
+
+
+def test_the_screenshot_is_not_empty(chromium, tmp_path):
+    picture = tmp_path / "shot.png"
+    browse(chromium, tmp_path, page(), f"--screenshot={picture}", "--window-size=1100,3600")
+    image = pytest.importorskip("matplotlib.image", reason="reading the picture needs matplotlib (the extra `plot`)")
+    pixels = (image.imread(picture)[..., :3] * 255).round().astype(int).reshape(-1, 3)
+    colours = set(map(tuple, np.unique(pixels, axis=0).tolist()))
+    for colour in ("#2c6fbb", "#d9822b", "#b5452c", "#084081"):  # bars, frames, the darkest level
+        wanted = tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        assert wanted in colours, colour
+
+
+# ------------------------------------------------------------------------------------------- plots and graphviz
+
+
+def test_plots_are_pictures(tmp_path):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib (the extra `plot`)")
+    made = artifact()
+    paths = save_plots(made, tmp_path / "new" / "plots", made.report.with_measured(MEASURED))
+    assert [path.name for path in paths] == ["levels.png", "ranges.png", "times.png"]
+    for path in paths:
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        assert struct.unpack(">I", data[16:20])[0] >= 1000
+
+
+def test_the_graph_for_graphviz():
+    text = dot_text(artifact())
+    rows = artifact_depth(artifact()).rows
+    assert text.startswith('digraph "net" {\n')
+    assert len(re.findall(r"\[label=", text)) == len(rows)
+    assert len(re.findall(r" -> ", text)) == sum(len(row.inputs) for row in rows)
+    assert '\\"' in dot_text(hostile())
+    assert text.count("{") == text.count("}") == 1
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed (apt-get install graphviz)")
+def test_graphviz_draws_it():
+    done = subprocess.run(["dot", "-Tsvg"], input=dot_text(hostile()), capture_output=True, text=True, check=True)
+    assert "<svg" in done.stdout
