@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from common import arguments, benchmark_classifier, hg, mnist, show, train  # first: it imports heliograph
+
 import torch
-from common import arguments, benchmark_classifier, hg, mnist, show, train
 from torch import nn
 
 

@@ -71,8 +71,8 @@ def chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: in
     """The primes q_0 .. q_levels, as OpenFHE chooses them with FIXEDMANUAL scaling.
 
     All are 1 modulo 2N. q_levels is the first above 2**scale_bits, then alternately the next below and the next above;
-    q_0 is the last below 2**first_mod_bits. The backend refuses to run if OpenFHE's chain is another one. Empty where so
-    many primes of that size do not exist.
+    q_0 is the last below 2**first_mod_bits, or, where it has the size of the others, the next above all of them. The
+    backend refuses to run if OpenFHE's chain is another one. Empty where so many primes of that size do not exist.
     """
     try:
         return _chain_primes(log_ring, first_mod_bits, scale_bits, levels)
@@ -95,7 +95,7 @@ def _chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: i
             above = _step_prime(above, m, scale_bits)
             primes[index] = above
     if first_mod_bits == scale_bits:
-        primes[0] = _step_prime(min(below, top), -m, scale_bits)
+        primes[0] = _step_prime(max(above, top), m, scale_bits)
     else:
         last = ((1 << first_mod_bits) - 1) // m * m + 1
         primes[0] = last if last < (1 << first_mod_bits) and _is_prime(last) else _step_prime(last, -m, first_mod_bits)

@@ -86,7 +86,7 @@ def make_diagonal_map(matrix: SparseMatrix, slots: int, in_period: int, out_peri
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     if shift:
         run = out_period * in_period // shift
-        if run > slots:
+        if run > slots or run * shift != out_period * in_period:
             raise InternalError(f"a shift of {shift} does not cover a {out_period}x{in_period} map in {slots} slots")
         offset_of, slot_of = _shifted_places(run, in_period, out_period, shift)
         key = rows * in_period + columns

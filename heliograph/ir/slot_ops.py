@@ -133,6 +133,11 @@ def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type
             raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {operands[0].slots} slots")
     if a["in_shift"] and shift_for(operands[0].slots, a["in_period"], a["out_period"])[0] != a["in_shift"]:
         raise ProgramError(f"linear_transform: no layout of these periods has copies shifted by {a['in_shift']}")
+    entries = a["in_period"] * a["out_period"]
+    if a["in_shift"] and (entries % a["in_shift"] or entries // a["in_shift"] > operands[0].slots):
+        raise ProgramError(
+            f"linear_transform: in_shift {a['in_shift']} does not spread {entries} entries over the slots"
+        )
     return _plain_product_type("linear_transform")(operands, a, context)
 
 

@@ -168,7 +168,7 @@ def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     values = call("doctor", "--json").json
     assert values["ok"] is True
     found = {check["name"]: check["status"] for check in values["checks"]}
-    assert set(found) == {"python", "openfhe", "torch", "cores", "memory", "OMP_WAIT_POLICY"}
+    assert set(found) >= {"python", "openfhe", "torch", "cores", "memory", "OMP_WAIT_POLICY"}
     assert found["openfhe"] == "ok"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     shown = call("doctor")

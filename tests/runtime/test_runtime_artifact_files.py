@@ -154,29 +154,31 @@ _TEXTS: dict[str, Callable[[str], str]] = {
     "other stage": replaced('"mlp" executable', '"mlp" managed'),
     "unknown stage": replaced('"mlp" executable', '"mlp" nonsense'),
     "unknown op": replaced(r"relinearize\(", "frobnicate("),
-    "NaN scalar": replaced(r"add_scalar\(%6\) \{value = -1.0\}", "add_scalar(%6) {value = nan}"),
-    "huge scalar": replaced(r"add_scalar\(%6\) \{value = -1.0\}", "add_scalar(%6) {value = 1e300}"),
-    "text for a number": replaced(r"add_scalar\(%6\) \{value = -1.0\}", 'add_scalar(%6) {value = "1"}'),
-    "factor zero": replaced("factor = 2", "factor = 0"),
-    "factor huge": replaced("factor = 2", f"factor = {10**30}"),
-    "factor of a million digits": replaced("factor = 2", "factor = " + "9" * 10**6),
+    "NaN scalar": replaced(r"constant = [0-9.e-]+", "constant = nan"),
+    "huge scalar": replaced(r"constant = [0-9.e-]+", "constant = 1e300"),
+    "a text for a number": replaced(r"constant = [0-9.e-]+", 'constant = "1"'),
+    "factor zero": replaced(r"factor = -?[0-9]+", "factor = 0"),
+    "factor huge": replaced(r"factor = -?[0-9]+", f"factor = {10**30}"),
+    "factor of a million digits": replaced(r"factor = -?[0-9]+", "factor = " + "9" * 10**6),
     "infinite scale": replaced(r"plain_log_scale = [0-9.]+", "plain_log_scale = inf"),
     "negative scale": replaced(r"plain_log_scale = [0-9.]+", "plain_log_scale = -5.0"),
     "period 0": replaced("in_period = 8", "in_period = 0"),
     "negative period": replaced("in_period = 8", "in_period = -8"),
     "shift": replaced("in_shift = 0", "in_shift = 400"),
-    "absent steps": replaced(r"baby_steps = \[0, 1, 2, 3\]", "baby_steps = [0, 9]"),
-    "steps of text": replaced(r"baby_steps = \[0, 1, 2, 3\]", 'baby_steps = ["0"]'),
+    "absent steps": replaced(r"baby_steps = \[[0-9, ]*\]", "baby_steps = [0, 9]"),
+    "steps of text": replaced(r"baby_steps = \[[0-9, ]*\]", 'baby_steps = ["0"]'),
     "other slots": replaced("slots = 512", "slots = 1024"),
     "input at a high level": replaced("level = 4, log_scale", "level = 400, log_scale"),
-    "use before definition": replaced(r"add_plain\(%1\)", "add_plain(%9)"),
-    "itself": replaced(r"%2 = add_plain\(%1\)", "%2 = add_plain(%2)"),
+    "use before definition": replaced(r"%2 = (\w+)\(%1", r"%2 = \1(%9"),
+    "itself": replaced(r"%2 = (\w+)\(%1", r"%2 = \1(%2"),
     "another constant": replaced('matrix = @"[^"]*"', 'matrix = @"nothing"'),
-    "a vector for a matrix": replaced('matrix = @"fc1[^"]*"', 'matrix = @"fc1.offset.2.slots"'),
+    "a vector for a matrix": lambda text: re.sub(
+        'matrix = @"[^"]*"', f'matrix = @"{re.findall(chr(10) + "const @.([^ ]*). = f64", text)[0]}"', text, count=1
+    ),
     "other digest": replaced(r'sparse\[8x8\] "[0-9a-f]*"', 'sparse[8x8] "' + "0" * 32 + '"'),
-    "other values": replaced(r"\[0\.188", "[0.288"),
+    "other values": replaced(r'(const @"[^"]*" = f64[^\n]*" \[-?)[0-9]', r"\g<1>7"),
     "parentheses": lambda text: text + "(" * 10**5,
-    "nested attributes": replaced(r"baby_steps = \[0, 1, 2, 3\]", "baby_steps = " + "[" * 10**5 + "]" * 10**5),
+    "nested attributes": replaced(r"baby_steps = \[[0-9, ]*\]", "baby_steps = " + "[" * 10**5 + "]" * 10**5),
     "nested metadata": replaced('meta {"inputs": ', 'meta {"deep": ' + "[" * 10**5 + "]" * 10**5 + ', "inputs": '),
     "strange characters": lambda text: text.replace("rescale", "résc\0ale"),
     "half a surrogate": replaced('"mlp"', r'"\\ud800"'),
@@ -204,7 +206,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "empty report": {"report": {}},
     "constants of a list": {"constants": [1]},
     "no constants": {"constants": {}},
-    "shape of text": {"constants": {"fc1.matrix.2.2": "88"}},
+    "shape of text": {"constants": {"c": "88"}},
     "unknown stage": {"stages": ["nonsense"]},
     "stages of numbers": {"stages": [1]},
     "more": {"more": 1},
@@ -230,7 +232,7 @@ PREDICTED = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphe
 
 @pytest.mark.parametrize("part", ["data", "indices", "indptr"])
 def test_sparse_constants_out_of_order(good: Container, part: str) -> None:
-    name = f"constant/fc1.matrix.2.2/{part}"
+    name = next(key for key in sorted(good.blobs) if key.startswith("constant/fc1") and key.endswith(f"/{part}"))
     array = good.array(name)
     wrong = [array[:-1], np.concatenate([array, array]), array.astype(np.float32), array.reshape(1, -1), array[:0]]
     wrong.append(np.full_like(array, np.nan if part == "data" else 1 << 20))

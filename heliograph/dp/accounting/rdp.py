@@ -141,7 +141,8 @@ def _minimum(bound, low: float = _THETA_RANGE[0], high: float = _THETA_RANGE[1])
     if not math.isfinite(values[best]):
         return math.inf, 1.0
     left, right = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
-    found = minimize_scalar(bound, bounds=(left, right), method="bounded", options={"xatol": 1e-4})
+    with np.errstate(invalid="ignore"):  # the search may meet infinite values at its ends
+        found = minimize_scalar(bound, bounds=(left, right), method="bounded", options={"xatol": 1e-4})
     if found.fun < values[best]:
         return float(found.fun), math.exp(float(found.x))
     return float(values[best]), math.exp(float(grid[best]))

@@ -32,7 +32,7 @@ from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism
 from heliograph.dp.pairs import Pair
 
-_NEED = 40.0
+_NEED = 32.0
 """log of the tilted mass that windows leave out: no delta is known beforehand to relate it to."""
 
 
@@ -137,13 +137,16 @@ class _Plan:
             # The width is about steps * mesh^2 * (1 + theta) / 8; where the horizon shows otherwise, again.
             goal = 0.7 * tolerance.for_epsilon(guess)
             mesh = min(math.sqrt(8 * goal / (sum(k for _, k in pairs) * (1 + self.theta))), coarse)
+            before = math.inf
             for _ in range(4):
                 self._build(horizon, pairs, mesh, log_tail, tolerance)
                 found = self.read(horizon)
                 width = found.upper - found.lower
-                if width <= goal or not math.isfinite(width):
+                # A width that does not follow the mesh is round-off's or the window's: finer would cost and not help.
+                if width <= goal or width > 0.7 * before:
                     break
-                mesh *= 0.9 * max(math.sqrt(goal / width), 0.1)
+                before = width
+                mesh *= 0.9 * max(math.sqrt(goal / width), 0.3) if math.isfinite(width) else 0.5
         except (TooFineError, TooLongError):
             return
 
