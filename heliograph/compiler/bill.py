@@ -265,9 +265,7 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
         "simulated with OpenFHE's noise on two of them; neither is a bound."
     )
-    lines.append(
-        f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept."
-    )
+    lines.append(f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept.")
     lines.append(
         f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
         "plaintexts; keys come to it as a file."

@@ -161,7 +161,9 @@ class Report:
     def sharing(self) -> str:
         """Whether decrypted values may be passed on, and what that costs here."""
         std = flooding_std(self.values["scheme_error"])
-        return f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {self.values['output_magnitude']:.3g}."
+        return (
+            f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {self.values['output_magnitude']:.3g}."
+        )
 
     def depth_lines(self) -> list[str]:
         """Who spends each level along the longest path, and what would save one."""
