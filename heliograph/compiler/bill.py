@@ -26,9 +26,9 @@ from heliograph.target import Ring, max_log_pq
 _OUTPUT_ROOM = 4.0
 # Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
 # product or key switch, and per entry of a matrix.
-_COMPILE_BASE_S = 0.25
-_COMPILE_SLOT_NS = 60.0
-_COMPILE_ENTRY_NS = 700.0
+_COMPILE_BASE_S = 0.02
+_COMPILE_SLOT_NS = 190.0
+_COMPILE_ENTRY_NS = 750.0
 
 
 def count(calls: Mapping[Call, int], *primitives: str) -> int:

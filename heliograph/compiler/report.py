@@ -161,9 +161,9 @@ class Report:
     def sharing(self) -> str:
         """Whether decrypted values may be passed on, and what that costs here."""
         std = flooding_std(self.values["scheme_error"])
-        return (
-            f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {self.values['output_magnitude']:.3g}."
-        )
+        reach = self.values["output_magnitude"]
+        text = f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {reach:.3g}"
+        return text + (": too much, it refuses; a larger precision_bits helps." if std > reach / 2 else ".")
 
     def depth_lines(self) -> list[str]:
         """Who spends each level along the longest path, and what would save one."""
