@@ -7,8 +7,14 @@ from heliograph.ir.diagonals import diagonal_map
 from heliograph.passes.schedule import peak_towers
 from heliograph.target import Ring
 
-# What a process takes before any key or ciphertext: Python with numpy, scipy and OpenFHE, without torch.
-BASE_BYTES = 150 * 1024 * 1024
+# What processes take, fitted to the peaks of benchmarks/bill.py (ten programs, within 2 %): Python with numpy, scipy and
+# OpenFHE, without torch; tables of the ring; and, beside the keys twice, the buffers of single keys on their way.
+BASE_BYTES = 72_000_000
+_BYTES_PER_COEFFICIENT = 1300
+_CLIENT_KEYS = 1.9
+_SERVER_KEYS = 4.6
+# Of ciphertexts, plaintexts and constants so much is there while the keys are read.
+_SHARE_AT_LOAD = 0.18
 # The evaluator's bound on the encoded plaintexts that it keeps.
 PLAINTEXT_CACHE_BYTES = 1 << 30
 
@@ -16,8 +22,10 @@ PLAINTEXT_CACHE_BYTES = 1 << 30
 def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
     """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
 
-    The server's peak has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
-    runs, up to the evaluator's bound). The client's has the keys twice while they are written out.
+    A server that reads its keys from a file has them twice for a while; after that it has the keys, the ciphertexts alive
+    at once, and every encoded plaintext (they are kept between runs, up to the evaluator's bound). The larger of the two
+    moments is its peak. A client has the keys twice while they are written out. `working` is what a run takes beside the
+    keys.
     """
     keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
     evaluation_keys = keys * ring.rotation_key_bytes
@@ -38,10 +46,14 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
         c.data.nbytes + c.indices.nbytes if isinstance(c, SparseMatrix) else getattr(c, "nbytes", 0)
         for c in program.constants.values()
     )
+    working = alive + plaintexts + 3 * constants
+    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim
+    loading = fixed + 2 * evaluation_keys + _SERVER_KEYS * ring.rotation_key_bytes + _SHARE_AT_LOAD * working
     return {
         "evaluation_keys": evaluation_keys,
         "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs),
         "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
-        "server": BASE_BYTES + evaluation_keys + alive + plaintexts + 3 * constants,
-        "client": BASE_BYTES + 2 * evaluation_keys,
+        "working": working,
+        "server": int(max(loading, fixed + evaluation_keys + working)),
+        "client": int(fixed + 2 * evaluation_keys + _CLIENT_KEYS * ring.rotation_key_bytes),
     }

@@ -123,11 +123,30 @@ def machine_name() -> str:
 def calibrate(progress: Callable[[int, int], None] | None = None, rings: tuple[Ring, ...] = _RINGS) -> Calibration:
     """Measure the primitives (under a minute on a quiet machine) and fit the table; nothing is written."""
     begun, load = time.perf_counter(), os.getloadavg()[0]
-    samples: list[Sample] = []
-    for number, ring in enumerate(rings):
-        samples += _measure(ring)
-        if progress is not None:
-            progress(number + 1, len(rings))
+    prepared = [_prepare(ring) for ring in rings]
+    operations = {
+        (name, number, level): operation
+        for number, (_, found) in enumerate(prepared)
+        for (name, level), operation in found.items()
+    }
+    times: dict[tuple[str, int, int], list[float]] = {key: [] for key in operations}
+    try:
+        # All rings in turns: other work on the machine then slows all of them alike.
+        for repeat in range(_REPEATS + 1):
+            for key, operation in operations.items():
+                start = time.perf_counter()
+                operation()
+                if repeat:  # the first call of each warms up
+                    times[key].append(time.perf_counter() - start)
+            if progress is not None:
+                progress(repeat + 1, _REPEATS + 1)
+    finally:
+        for cryptor, _ in prepared:
+            registry.release(cryptor.tag)
+    samples = [
+        Sample(name, rings[number], level, 1e3 * statistics.median(found))
+        for (name, number, level), found in times.items()
+    ]
     costs = fit_costs(samples, machine_name())
     return Calibration(costs, tuple(samples), time.perf_counter() - begun, load)
 
@@ -154,38 +173,23 @@ def fit_costs(samples: list[Sample], machine: str) -> CostTable:
     return CostTable(machine, **{name: float(v) for name, v in zip(_COEFFICIENTS, solution / size, strict=True)})
 
 
-def _measure(ring: Ring) -> list[Sample]:
-    """Medians of each primitive at the top, in the middle and near the bottom of one chain."""
+def _prepare(ring: Ring) -> tuple[OpenFHECryptor, dict[tuple[str, int], Callable[[], Any]]]:
+    """A key on a ring, and the primitives by level: at the top of the chain, in the middle and near the bottom."""
     cryptor = OpenFHECryptor(ring)
     cc = cryptor.context
-    key = cryptor.rotation_key(2)
-    begun = time.perf_counter()
-    for _ in range(4):
-        key = cryptor.rotation_key(1)
-    samples = [Sample("key", ring, ring.levels, 1e3 * (time.perf_counter() - begun) / 4)]
-    product_key = cryptor.relinearization_key()
+    rotation, product = cryptor.rotation_key(1), cryptor.relinearization_key()
     with registry.changing():
-        cc.InsertEvalAutomorphismKey(key, cryptor.tag)
-        cc.InsertEvalMultKey([product_key], cryptor.tag)
+        cc.InsertEvalAutomorphismKey(rotation, cryptor.tag)
+        cc.InsertEvalMultKey([product], cryptor.tag)
     values = np.linspace(-1.0, 1.0, ring.slots)
-    operations: dict[tuple[str, int], Callable[[], Any]] = {}
+    # Another key of the same secret under another name would leave with the first; a second secret makes keys.
+    other = OpenFHECryptor(ring)
+    operations: dict[tuple[str, int], Callable[[], Any]] = {("key", ring.levels): lambda: other.rotation_key(1)}
     for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
         x = cryptor.encrypt(values, level, ring.scale_bits)
         plain = cc.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
         operations.update(_operations(cc, ring, level, x, plain, values))
-    try:
-        times: dict[tuple[str, int], list[float]] = {name: [] for name in operations}
-        for repeat in range(_REPEATS + 1):
-            for name, operation in operations.items():
-                start = time.perf_counter()
-                operation()
-                if repeat:  # the first call of each warms up
-                    times[name].append(time.perf_counter() - start)
-        for (primitive, level), found in times.items():
-            samples.append(Sample(primitive, ring, level, 1e3 * statistics.median(found)))
-    finally:
-        registry.release(cryptor.tag)
-    return samples
+    return cryptor, operations
 
 
 def _operations(

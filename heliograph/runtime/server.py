@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact
-from heliograph.compiler.memory import BASE_BYTES, memory_bytes
+from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute
@@ -71,7 +71,7 @@ class Server:
     def _needed_bytes(artifact: Artifact, keys: EvaluationKeys) -> int:
         """What the plan needs beside what is there already: this process, and keys that are in it."""
         planned = memory_bytes(artifact.program, artifact.ring)
-        return planned["server"] - BASE_BYTES - (planned["evaluation_keys"] if keys.live else 0)
+        return planned["working"] + (0 if keys.live else planned["evaluation_keys"])
 
     def _rotation_key(self, keys: EvaluationKeys, amount: int, first: bool) -> Any:
         name = f"rotation/{amount}"
