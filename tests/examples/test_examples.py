@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(path: Path) -> str:
-    result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=540)
+    environment = {**os.environ, "HELIOGRAPH_COSTS": "built-in"}
+    result = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=540, env=environment
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 
