@@ -10,7 +10,7 @@ from typing import Any
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.depth import artifact_depth
 from heliograph.compiler.drawing import bars_svg, graph_svg, legend_svg, levels_svg, ranges_svg
-from heliograph.compiler.report import SHARING, Report, bytes_text, seconds_text
+from heliograph.compiler.report import Report, bytes_text, seconds_text
 from heliograph.ir.text import print_program
 
 # A graph with more nodes is drawn without those that only add, drop levels or rescale.
@@ -207,7 +207,7 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
         _table(("what was decided", ""), list(report.rows())),
         "<h2>Assumed</h2><ul>",
         *(f"<li>{escape(str(line))}</li>" for line in v["assumed"]),
-        f"</ul><p class=warn>{escape(SHARING)}</p>",
+        f"</ul><p class=warn>{escape(report.sharing())}</p>",
         "<h2 id=graph-section>The program by levels</h2><div class=bar>",
         legend_svg(levels),
         "<button id=fit>fit</button><button id=full>100 %</button></div>",

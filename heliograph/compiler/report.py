@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from heliograph.compiler.sharing import SHARE_BITS, SHARE_RESULTS, flooding_std, sharing_cost_bits
+
 SHARING = (
     "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. "
-    "decrypt(share=True) floods them with noise first, at the cost in bits that it states."
+    f"decrypt(share=True) floods them with noise first, which costs {sharing_cost_bits():.1f} bits of precision and hides "
+    f"the key with {SHARE_BITS} bits of statistical security for {SHARE_RESULTS} results."
 )
 _WIDTH = 118
 
@@ -84,7 +87,12 @@ class Report:
         return replace(self, measured={**self.measured, **figures})
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.values, "measured": dict(self.measured), "warning": SHARING}
+        return {
+            **self.values,
+            "measured": dict(self.measured),
+            "warning": self.sharing(),
+            "sharing_cost_bits": sharing_cost_bits(),
+        }
 
     def rows(self) -> list[tuple[str, str]]:
         """What was decided, line by line."""
@@ -150,6 +158,13 @@ class Report:
             lines.append("no polynomial: there is no interval to leave")
         return lines
 
+    def sharing(self) -> str:
+        """Whether decrypted values may be passed on, and what that costs here."""
+        std = flooding_std(self.values["scheme_error"])
+        reach = self.values["output_magnitude"]
+        text = f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {reach:.3g}"
+        return text + (": too much, it refuses; a larger precision_bits helps." if std > reach / 2 else ".")
+
     def depth_lines(self) -> list[str]:
         """Who spends each level along the longest path, and what would save one."""
         v, lines = self.values, []
@@ -181,7 +196,7 @@ class Report:
         for title, texts in (
             ("ranges of polynomials", self.range_lines()),
             ("levels, along the longest path", self.depth_lines()),
-            ("assumed", [*self.values["assumed"], SHARING]),
+            ("assumed", [*self.values["assumed"], self.sharing()]),
         ):
             lines += ["", f"  {title}"]
             for text in texts:

@@ -117,7 +117,7 @@ class Client:
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
         their error depends on the key: do not pass them on to strangers. With `share=True` they are flooded with noise that
-        hides that error, at a cost of `runtime.outputs.sharing_cost_bits()` bits of precision (about 22).
+        hides that error, at a cost of `compiler.sharing.sharing_cost_bits()` bits of precision (about 22).
         """
         if not isinstance(output, EncryptedOutput):
             raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.compiler.sharing import flooding_std, sharing_cost_bits
 from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import Array
 
 # OpenFHE's own estimate of the error may be this much larger than predicted; more is a sign of an overflow.
 ESTIMATE_SLACK_BITS = 10.0
-# Flooding hides the key-dependent error statistically: so many bits, for so many results under one key.
-SHARE_BITS = 30
-SHARE_RESULTS = 64
-# The predicted error is the largest of a few simulated runs; flooding reckons with this many times as much.
-SHARE_MARGIN = 4.0
 
 
 def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float, predicted: Mapping[str, Any]) -> None:
@@ -59,26 +55,14 @@ def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float,
         )
 
 
-def sharing_cost_bits() -> float:
-    """The bits of precision that flooding costs, beside the predicted error of encryption."""
-    return SHARE_BITS / 2 + math.log2(math.sqrt(12.0 * SHARE_RESULTS) * SHARE_MARGIN)
-
-
-def flooding_std(predicted: Mapping[str, Any]) -> float:
-    """The standard deviation of the noise: sqrt(12 r) 2**(s/2) times the error of encryption.
-
-    Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) give it for s bits of statistical security and r results that one
-    key decrypts for strangers. The error is the predicted one with a margin, not a worst case.
-    """
-    return float(predicted["scheme_error"]) * float(2.0 ** sharing_cost_bits())
-
-
 def flood(tensor: Array, name: str, predicted: Mapping[str, Any]) -> Array:
     """The tensor with Gaussian noise from the system's secure generator, rounded to a sixteenth of its deviation.
 
+    compiler/sharing.py says how much, and what for.
+
     Raises a ProgramError where the noise would drown the values.
     """
-    std = flooding_std(predicted)
+    std = flooding_std(float(predicted["scheme_error"]))
     magnitude = max(float(predicted["output_magnitude"]), 1e-300)
     if std > magnitude / 2:
         needed = math.ceil(math.log2(std / magnitude) + float(predicted.get("precision_bits", 10.0)) + 8)

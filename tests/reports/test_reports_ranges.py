@@ -219,7 +219,7 @@ def test_shared_results_are_flooded_at_the_stated_cost():
     with hg.Server(made, client.evaluation_keys()) as server:
         encrypted = server.run(client.encrypt(samples()[0]))
         kept = client.decrypt(encrypted)
-        std = outputs.flooding_std(client.public.predicted)
+        std = outputs.flooding_std(client.public.predicted["scheme_error"])
         assert std == pytest.approx(client.public.predicted["scheme_error"] * 2.0 ** outputs.sharing_cost_bits())
         shared = np.stack([client.decrypt(encrypted, share=True) for _ in range(200)])
     noise = shared - kept
@@ -287,3 +287,17 @@ def test_debug_without_the_program_has_no_originals():
 def test_debug_refuses_another_program():
     with pytest.raises(ProgramError, match="not the one that the artifact was compiled from"):
         hg.debug(artifact(), samples()[5], program=program(TwoOutputs), encrypted=False)
+
+
+def test_a_constant_that_rounds_to_zero_is_encoded():
+    """OpenFHE refuses to encode what would be zero everywhere; the constant of an odd polynomial is about 1e-17."""
+    from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+    from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+
+    made = artifact()
+    evaluator, cryptor = OpenFHEEvaluator(made.program), OpenFHECryptor(made.ring)
+    values = np.linspace(-1.0, 1.0, made.ring.slots)
+    ciphertext = cryptor.encrypt(values, 2, 40.0)
+    plain = evaluator._encode(np.full(made.ring.slots, 1e-20), 40.0, 1, 2)
+    found = cryptor.decrypt(evaluator.context.EvalAdd(ciphertext, plain), 40.0)
+    np.testing.assert_allclose(found, values, atol=1e-6)

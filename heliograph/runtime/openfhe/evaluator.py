@@ -72,9 +72,15 @@ class OpenFHEEvaluator:
     def _encode(self, values: Array, log_scale: float, degree: int, level: int) -> Any:
         """A plaintext whose true scale is 2**log_scale; OpenFHE is told the nominal one of that degree."""
         factor = 2.0 ** (log_scale - degree * self.ring.scale_bits)
-        return self.context.MakeCKKSPackedPlaintext(
-            np.ascontiguousarray(values * factor), degree, self.ring.levels - level, None, self.ring.slots
-        )
+        spent, slots = self.ring.levels - level, self.ring.slots
+        scaled = np.ascontiguousarray(values * factor)
+        try:
+            return self.context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
+        except RuntimeError as error:
+            # OpenFHE refuses what would be rounded to zero everywhere; zero is then what it is.
+            if "Scaling factor too small" not in str(error):
+                raise
+            return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
 
     def _scalar(self, value: float, log_scale: float, degree: int) -> float:
         return float(value * 2.0 ** (log_scale - degree * self.ring.scale_bits))
