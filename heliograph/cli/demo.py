@@ -53,9 +53,11 @@ def demo(images: int, as_json: bool, quiet: bool) -> None:
     console.print(table)
     report = result.artifact.report.with_measured(result.measurement)
     console.print(str(report), highlight=False, soft_wrap=True)
+    measured, floor = summary["measured_ms"], summary["floor_ms"]
     console.print(
-        f"one image took {summary['measured_ms']:.0f} ms, its homomorphic calls alone {summary['floor_ms']:.0f} ms "
-        f"(measured over floor {summary['measured_ms'] / summary['floor_ms']:.2f}); predicted were {summary['predicted_ms']:.0f} ms\n"
+        f"one image took {measured:.0f} ms, its homomorphic calls alone {floor:.0f} ms (measured over floor "
+        f"{measured / floor:.2f}); predicted were {summary['predicted_ms']:.0f} ms\n"
         f"accuracy {summary['accuracy_clear']:.3f} clear, {summary['accuracy_encrypted']:.3f} encrypted; "
-        f"the class agrees on {summary['agreement']:.1%} of the images"
+        f"the class agrees on {summary['agreement']:.1%} of the images",
+        soft_wrap=True,
     )
