@@ -51,23 +51,13 @@ def demo(images: int, as_json: bool, quiet: bool) -> None:
             str(i), str(label), str(result.clear[i].argmax()), str(result.encrypted[i].argmax()), f"{error:.4f}"
         )
     console.print(table)
-    console.print(str(result.artifact.report), highlight=False, soft_wrap=True)
-    bill = Table(title="predicted and measured")
-    for column in ("", "predicted", "measured"):
-        bill.add_column(column, justify="right" if column else "left")
-    measured = result.measurement
-    megabytes = "{:.0f} MB".format
-    report = result.artifact.report.values
-    bill.add_row("one image", f"{summary['predicted_ms']:.0f} ms", f"{summary['measured_ms']:.0f} ms")
-    bill.add_row("  its homomorphic calls alone", "", f"{summary['floor_ms']:.0f} ms")
-    bill.add_row("largest error", f"{summary['predicted_max_abs_error']:.3g}", f"{summary['max_abs_error']:.3g}")
-    peak = megabytes(summary["peak_rss_bytes"] / 1e6)
-    bill.add_row("peak memory (server; this process)", megabytes(report["server_peak_bytes"] / 1e6), peak)
-    bill.add_row("key generation", "", f"{measured.keygen_s:.2f} s")
-    bill.add_row("encrypt, decrypt", "", f"{measured.encrypt_ms:.1f} ms, {measured.decrypt_ms:.1f} ms")
-    console.print(bill)
+    report = result.artifact.report.with_measured(result.measurement)
+    console.print(str(report), highlight=False, soft_wrap=True)
+    measured, floor = summary["measured_ms"], summary["floor_ms"]
     console.print(
+        f"one image took {measured:.0f} ms, its homomorphic calls alone {floor:.0f} ms (measured over floor "
+        f"{measured / floor:.2f}); predicted were {summary['predicted_ms']:.0f} ms\n"
         f"accuracy {summary['accuracy_clear']:.3f} clear, {summary['accuracy_encrypted']:.3f} encrypted; "
-        f"the class agrees on {summary['agreement']:.1%} of the images; measured over floor "
-        f"{summary['measured_ms'] / summary['floor_ms']:.2f}"
+        f"the class agrees on {summary['agreement']:.1%} of the images",
+        soft_wrap=True,
     )

