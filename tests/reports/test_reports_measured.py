@@ -1,0 +1,41 @@
+"""Predictions against real processes: memory and error (times are for benchmarks/bill.py on a quiet machine)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from heliograph.target import BUILT_IN
+
+_SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bill.py"
+
+
+@pytest.fixture(scope="module")
+def bill():
+    spec = importlib.util.spec_from_file_location("bill", _SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["linear 16-4", "cnn 8x8"])
+def test_memory_and_error_are_as_predicted(bill, name):
+    """Client and server in processes of their own: peaks within 1.3x, errors within 3 bits, keys of the predicted size."""
+    result = bill.run_one(name, BUILT_IN)
+    within = result["verdict"]["within"]
+    wanted = ("server_peak_bytes", "client_peak_bytes", "max_abs_error", "scheme_error")
+    assert {key: within[key] for key in wanted} == dict.fromkeys(wanted, True), result["verdict"]
+    predicted, measured = result["predicted"], result["measured"]
+    assert measured["evaluation_key_bytes"] == pytest.approx(predicted["evaluation_key_bytes"], rel=0.05)
+    assert measured["ciphertext_bytes"] == pytest.approx(predicted["ciphertext_bytes"], rel=0.05)
+    assert bill.table([result]).count("\n") == 1
+
+
+def test_the_verdict_can_fail(bill):
+    predicted = {key: 1.0 for key in (*bill.FACTORS, "max_abs_error", "scheme_error")}
+    assert all(bill.verdict(predicted, predicted)["within"].values())
+    far = {**predicted, "evaluate_ms": 1.6, "server_peak_bytes": 0.7, "scheme_error": 9.0}
+    within = bill.verdict(predicted, far)["within"]
+    assert [key for key, good in within.items() if not good] == ["evaluate_ms", "server_peak_bytes", "scheme_error"]
