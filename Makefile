@@ -10,11 +10,14 @@ PYTHON ?= $(shell for p in python3.10 python3.12 $$(ls -d $${PYENV_ROOT:-$$HOME/
 demo: $(VENV)/demo.stamp
 	$(BIN)/heliograph demo
 
+# One OpenMP thread for each of the workers: they share the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 bench: $(VENV)/dev.stamp
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
