@@ -168,6 +168,8 @@ def debug(
                 spec["name"], loc.short, "output", originals.get(-1 - number), plain, clear, failures.get(nodes[0], "")
             )
         )
+    if any(node not in exact for node in executable.outputs):
+        notes.append("there are no outputs: a value outgrows its modulus on the way")
     if program is None:
         notes.append("no original values: pass program=, what trace gave")
     return DebugReport([layer for layer in layers if layer is not None], tolerance, tuple(notes))

@@ -301,3 +301,16 @@ def test_a_constant_that_rounds_to_zero_is_encoded():
     plain = evaluator._encode(np.full(made.ring.slots, 1e-20), 40.0, 1, 2)
     found = cryptor.decrypt(evaluator.context.EvalAdd(ciphertext, plain), 40.0)
     np.testing.assert_allclose(found, values, atol=1e-6)
+
+
+def test_the_words_of_a_left_interval(golden):
+    with pytest.raises(RangeError) as caught:
+        hg.simulate(artifact(), _outside(3.0), noisy=False, check_ranges=True)
+    golden("left_interval.txt", f"{caught.value}\n")
+
+
+def test_the_table_of_debug(golden):
+    good = hg.debug(artifact(), samples()[5], program=program(), encrypted=False)
+    bad = hg.debug(artifact(), _outside(20.0), program=program(), encrypted=False)
+    assert "there are no outputs" in str(bad)
+    golden("debug.txt", f"{good}\n\n{bad}\n")
