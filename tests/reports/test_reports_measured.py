@@ -34,7 +34,7 @@ def test_memory_and_error_are_as_predicted(bill, name):
 
 
 def test_the_verdict_can_fail(bill):
-    predicted = {key: 1.0 for key in (*bill.FACTORS, "max_abs_error", "scheme_error")}
+    predicted = dict.fromkeys((*bill.FACTORS, "max_abs_error", "scheme_error"), 1.0)
     assert all(bill.verdict(predicted, predicted)["within"].values())
     far = {**predicted, "evaluate_ms": 1.6, "server_peak_bytes": 0.7, "scheme_error": 9.0}
     within = bill.verdict(predicted, far)["within"]
