@@ -1,9 +1,15 @@
 # Everything runs in .venv, which is made on first use. `make demo` and `make test` need nothing else.
 VENV   := .venv
 BIN    := $(VENV)/bin
-# OpenFHE has wheels for CPython 3.10 and 3.12 only; pyenv's shims may refuse, so its versions are asked directly.
-PYTHON ?= $(shell for p in python3.10 python3.12 $$(ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.10.*/bin/python $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12.*/bin/python 2>/dev/null | sort -rV | sort -t. -k2,2 -s); do \
-	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 12)))' 2>/dev/null && { echo "$$p"; break; }; done)
+# OpenFHE has wheels for CPython 3.10 (glibc 2.35 or newer) and 3.12 (glibc 2.39 or newer) only. pyenv's shims may refuse,
+# so its versions are asked directly.
+PYENV := $${PYENV_ROOT:-$$HOME/.pyenv}/versions
+FITS := import sys, venv, ensurepip, platform; \
+	glibc = tuple(map(int, (platform.libc_ver()[1] or "0.0").split(".")[:2])); \
+	sys.exit(glibc < {(3, 10): (2, 35), (3, 12): (2, 39)}.get(sys.version_info[:2], (99, 0)))
+PYTHON ?= $(shell for p in python3.10 $$(ls -d $(PYENV)/3.10.*/bin/python 2>/dev/null) \
+	python3.12 $$(ls -d $(PYENV)/3.12.*/bin/python 2>/dev/null); do \
+	"$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; break; }; done)
 
 .PHONY: demo test test-all bench lint install clean
 
@@ -31,7 +37,7 @@ lint: $(VENV)/dev.stamp
 install: $(VENV)/dev.stamp
 
 $(BIN)/python:
-	@if [ -z "$(PYTHON)" ]; then echo "heliograph: no CPython 3.10 or 3.12 found (OpenFHE has wheels for these only): install python3.10 or python3.12 with its venv module, or run 'make PYTHON=/path/to/python'." >&2; exit 1; fi
+	@if [ -z "$(PYTHON)" ]; then echo "heliograph: install CPython 3.10 (glibc 2.35 or newer) or 3.12 (glibc 2.39 or newer) with its venv module; OpenFHE has wheels for these only. A Python elsewhere: make PYTHON=/path/to/python" >&2; exit 1; fi
 	"$(PYTHON)" -m venv $(VENV)
 
 # `make demo` installs what a user needs, `make test` what a developer needs.

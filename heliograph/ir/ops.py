@@ -1,14 +1,18 @@
 """The table of operations: what each one is called, takes, returns and means.
 
-`OPS` is filled by `tensor_ops.py` (what a user's model says) and `slot_ops.py` (what CKKS computes). An op is one
-`OpSpec` in one of these files; the verifier, the text format, the interpreter and the property tests read the table.
+`OPS` is filled by `tensor_ops.py`, `layer_ops.py` and `activation_ops.py` (what a user's model says) and `slot_ops.py`
+(what CKKS computes). An op is one `OpSpec` in one of these files; the verifier, the text format, the interpreter and the
+property tests read the table.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Attr, Constant, ConstantName, OpaqueConstant, SparseMatrix, Stage
@@ -150,6 +154,19 @@ def check_type(op: str, inferred: Type) -> None:
         raise ProgramError(f"{op}: {inferred.slots} slots are not a power of two")
 
 
-# The two halves of the table; they import `define` from here, so they come last.
+def flat_indices(shape: tuple[int, ...]) -> Array:
+    """The flat index of each element, with a leading axis of one sample."""
+    return np.arange(math.prod(shape), dtype=np.int64).reshape((1, *shape))
+
+
+def check_constant(op: str, a: Attrs, context: Context, name: str, shape: tuple[int, ...]) -> None:
+    """Raise unless the optional constant of that attribute has the shape."""
+    if name in a and context.shape(a[name]) != shape:
+        raise ProgramError(f"{op}: {name} @{a[name]} has shape {context.shape(a[name])}, not {shape}")
+
+
+# The parts of the table; they import `define` from here, so they come last.
+from heliograph.ir import activation_ops as activation_ops  # noqa: E402
+from heliograph.ir import layer_ops as layer_ops  # noqa: E402
 from heliograph.ir import slot_ops as slot_ops  # noqa: E402
 from heliograph.ir import tensor_ops as tensor_ops  # noqa: E402
