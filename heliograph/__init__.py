@@ -23,10 +23,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Public name -> the module that defines it.
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch_export",
+    "parse": "heliograph.dsl.parse",
+    "to_language": "heliograph.dsl.print",
+    "write_language": "heliograph.dsl.print",
     "compile": "heliograph.compiler.driver",
     "simulate": "heliograph.compiler.simulate",
     "debug": "heliograph.runtime.debug",
-    "interpret": "heliograph.interpret",
     "Options": "heliograph.compiler.options",
     "Artifact": "heliograph.compiler.artifact",
     "PublicArtifact": "heliograph.compiler.artifact",
