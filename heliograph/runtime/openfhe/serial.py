@@ -11,6 +11,7 @@ from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.template import (
     Bytes,
     ciphertext_template,
+    normalized,
     relinearization_key_template,
     rotation_key_template,
 )
@@ -24,12 +25,16 @@ def serialize(value: Any) -> bytes:
 
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Any:
-    """The ciphertext in `data`, of this ring, level and key; a WireError where it is another or none."""
+    """The ciphertext in `data`, of this ring, level and key; a WireError where it is another or none.
+
+    What OpenFHE reads has parameters of its own, equal to the context's but not the same objects, and every sum then
+    compares them number by number, at fifteen times its cost; `normalized` gives it the context's.
+    """
     openfhe = library()
     ciphertext_template(ring, level).check(data, tag, what)
     ciphertext = openfhe.DeserializeCiphertextString(bytes(data), openfhe.BINARY)
     check_ciphertext(ciphertext, ring, level, tag, what)
-    return ciphertext
+    return normalized(ciphertext, ring, level, tag)
 
 
 def check_ciphertext(ciphertext: Any, ring: Ring, level: int, tag: str, what: str) -> None:
