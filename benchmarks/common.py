@@ -85,6 +85,7 @@ def benchmark_classifier(
     y_test: np.ndarray,
     options: hg.Options,
     images: int,
+    cache_bytes: int = 1 << 30,
 ) -> dict[str, Any]:
     """Accuracy clear, polynomial and encrypted, and every figure of the encrypted runs."""
     program = hg.trace(
@@ -94,7 +95,7 @@ def benchmark_classifier(
     with torch.no_grad():
         clear = module(torch.from_numpy(x_test)).numpy()
     polynomial = polynomial_logits(program, options, x_test)
-    measured = measure(artifact, list(x_test[:images]))
+    measured = measure(artifact, list(x_test[:images]), cache_bytes=cache_bytes)
     encrypted = np.stack(measured.outputs)
     report = artifact.report.to_dict()
     return {

@@ -16,6 +16,7 @@ import numpy as np
 from heliograph.compiler.artifact import Artifact
 from heliograph.ir import Array
 from heliograph.runtime.client import Client
+from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES
 from heliograph.runtime.openfhe.floor import Floor
 from heliograph.runtime.server import Server
 
@@ -72,18 +73,22 @@ def peak_rss_bytes() -> int:
 
 
 def measure(
-    artifact: Artifact, samples: Sequence[Array], progress: Callable[[int, int], None] | None = None
+    artifact: Artifact,
+    samples: Sequence[Array],
+    progress: Callable[[int, int], None] | None = None,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
 ) -> Measurement:
     """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
 
-    The peak of memory includes everything that this process has done before.
+    `cache_bytes` bounds the encoded plaintexts that the server keeps. The peak of memory includes everything that this
+    process has done before.
     """
     result = Measurement(load_average=os.getloadavg()[0])
     begun = time.perf_counter()
     client = Client(artifact.public())
     keys = client.evaluation_keys()
     result.keygen_s = time.perf_counter() - begun
-    server = Server(artifact, keys)
+    server = Server(artifact, keys, cache_bytes=cache_bytes)
     times: dict[str, list[float]] = {"encrypt": [], "run": [], "decrypt": []}
     floor: Floor | None = None
 
