@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,42 @@ def test_first_program_prints_what_the_readme_says() -> None:
 def test_example(name: str) -> None:
     printed = run(ROOT / f"examples/{name}.py")
     assert "same class, encrypted: True" in printed
+
+
+def blocks() -> list[str]:
+    """The fenced blocks of the README, in order."""
+    return re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_readme_program_is_the_example() -> None:
+    (shown,) = (block for block in blocks() if block.startswith("program "))
+    example = (ROOT / "examples/first.hg").read_text()
+    assert shown.strip() == "\n".join(line for line in example.splitlines() if not line.startswith("#")).strip()
+
+
+def test_readme_commands_exist_with_their_options() -> None:
+    from click.testing import CliRunner
+
+    from heliograph.cli.main import cli
+
+    lines = [line for block in blocks() for line in block.splitlines() if line.startswith("heliograph ")]
+    assert len(lines) >= 7
+    for line in lines:
+        words = line.split("#")[0].split()
+        result = CliRunner().invoke(cli, [words[1], "--help"])
+        assert result.exit_code == 0, line
+        for option in (word for word in words if word.startswith("-")):
+            assert re.search(rf"(^|\s|,){re.escape(option)}\b", result.output), (line, option)
+
+
+def test_readme_epsilon() -> None:
+    from click.testing import CliRunner
+
+    from heliograph.cli.main import cli
+
+    (shown,) = (block for block in blocks() if block.startswith("$ heliograph dp"))
+    command, *printed = shown.splitlines()
+    result = CliRunner().invoke(cli, shlex.split(command)[2:])
+    assert result.exit_code == 0
+    # All but the milliseconds at the end.
+    assert result.output.splitlines()[:3] == printed[:3]
