@@ -100,9 +100,7 @@ class Approximate:
         if seen and (seen.low < low or seen.high > high):
             raise _contradicted(node, low, high, seen)
         coefficients = tuple(map(float, builder.context.array(node.attrs["coefficients"])))
-        image = Interval(*Fit(low, high, coefficients, "given", 0.0, 0.0).image())
-        assert isinstance(node.type, TensorType)
-        bounds[made] = (np.full(node.type.size, image.low), np.full(node.type.size, image.high))
+        bounds[made] = _image_bounds(node, Fit(low, high, coefficients, "given", 0.0, 0.0))
         ranges.append(
             {
                 "layer": node.loc.layer,
@@ -156,9 +154,7 @@ class Approximate:
             high=chosen.high,
             range=len(ranges),
         )
-        image = Interval(*chosen.image())
-        assert isinstance(node.type, TensorType)
-        bounds[made] = (np.full(node.type.size, image.low), np.full(node.type.size, image.high))
+        bounds[made] = _image_bounds(node, chosen)
         ranges.append(
             {
                 "layer": node.loc.layer,
@@ -236,9 +232,7 @@ class Approximate:
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0, range=len(ranges))
         builder.metadata.setdefault("unit_sizes", {})[str(len(ranges))] = [float(f"{unit:.9g}") for unit in reach]
-        image = Interval(*chosen.image())
-        ones = np.ones(node.type.size)
-        bounds[made] = (image.low * ones, image.high * ones)
+        bounds[made] = _image_bounds(node, chosen)
         divided[made] = reach
         ranges.append(
             {
@@ -312,6 +306,13 @@ def _contradicted(node: Node, low: float, high: float, seen: Observed) -> Progra
         why=f"the samples reach [{seen.low:g}, {seen.high:g}]",
         hint="widen the range, or remove it and let calibration choose",
     )
+
+
+def _image_bounds(node: Node, polynomial: Fit) -> Bounds:
+    """The image of the polynomial on its interval, as the bounds of every element of the node's value."""
+    assert isinstance(node.type, TensorType)
+    low, high = polynomial.image()
+    return np.full(node.type.size, low), np.full(node.type.size, high)
 
 
 def _scaled(
