@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import ProgramError
-from heliograph.ir import Node, Program, TensorType
+from heliograph.errors import ProgramError, RangeError
+from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context
@@ -62,6 +62,23 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     return array
 
 
+def check_range(spec: Any, tensor: Array) -> None:
+    """Raise a RangeError that names the first element outside the declared range."""
+    low, high = spec.get("low"), spec.get("high")
+    if low is None or high is None:
+        return
+    # Values computed in float32 may stick out by their rounding.
+    slack = 1e-6 * max(abs(low), abs(high), high - low)
+    bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
+    if bad.size:
+        index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape))
+        raise RangeError(
+            f"input {spec['name']!r} holds {tensor[index]:.6g} at index {index}, outside its range [{low:g}, {high:g}]",
+            why="the polynomials are only good for inputs in the range that was declared when the model was traced",
+            hint="scale the input, or trace again with an input_range that holds it",
+        )
+
+
 def interpret_batch(program: Program, *samples: Any) -> list[Array]:
     """The outputs of a tensor or polynomial program for many samples: each argument has a leading sample axis."""
     values: dict[Node, Array] = {}
@@ -80,18 +97,46 @@ def interpret_batch(program: Program, *samples: Any) -> list[Array]:
     return [np.broadcast_to(out, (count, *out.shape[1:])) for out in outputs]
 
 
+def input_shape(program: Program, node: Node) -> tuple[int, ...]:
+    """The shape of one sample of an input, also where the node is a ciphertext of a packed program."""
+    if isinstance(node.type, TensorType):
+        return node.type.shape
+    return tuple(next(spec["shape"] for spec in program.metadata["inputs"] if spec["name"] == node.attrs["name"]))
+
+
+def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
+    """The outputs of a program of any stage for many samples: each array has a leading sample axis."""
+    if program.stage.order < Stage.PACKED.order:
+        return interpret_batch(program, *samples)
+    rows = []
+    for position in range(len(samples[0])):
+        vectors = run_nodes(program, pack_inputs(program, [array[position] for array in samples]))
+        rows.append(unpack_outputs(program, [vector[0] for vector in vectors]))
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
 def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
-    """The slot vectors of a packed program's input nodes for one sample per named input."""
-    specs = program.metadata["inputs"]
-    if len(samples) != len(specs):
-        raise ProgramError(f"program {program.name} takes {len(specs)} inputs, not {len(samples)}")
-    vectors: dict[tuple[str, int], Array] = {}
-    for spec, sample in zip(specs, samples, strict=True):
-        layout = Layout.from_json(spec["layout"])
-        tensor = check_input(spec["name"], spec["shape"], sample)
-        for chunk, vector in enumerate(layout.pack(tensor.reshape(layout.shape))):
-            vectors[spec["name"], chunk] = vector[np.newaxis]
-    return {node: vectors[node.attrs["name"], node.attrs["chunk"]] for node in program.inputs}
+    """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
+
+    Slot vectors for secret inputs; plain ones keep their shape.
+    """
+    specs = {spec["name"]: spec for spec in program.metadata["inputs"]}
+    names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
+    if len(samples) != len(names):
+        raise ProgramError(f"program {program.name} takes {len(names)} inputs, not {len(samples)}")
+    given = dict(zip(names, samples, strict=True))
+    vectors: dict[Node, Array] = {}
+    packed: dict[str, list[Array]] = {}
+    for node in program.inputs:
+        name = node.attrs["name"]
+        if not node.type.secret:
+            vectors[node] = check_input(name, node.attrs["shape"], given[name])[np.newaxis]
+            continue
+        if name not in packed:
+            layout = Layout.from_json(specs[name]["layout"])
+            packed[name] = layout.pack(check_input(name, specs[name]["shape"], given[name]).reshape(layout.shape))
+        vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
+    return vectors
 
 
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:

@@ -6,14 +6,19 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from heliograph.cli.arrays import Array, one_per_name, read_arrays
 from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.errors import HeliographError, ProgramError
+
+if TYPE_CHECKING:
+    from heliograph.ir import Program
 
 
 def _degrees(values: tuple[str, ...]) -> dict[str, int]:
@@ -100,7 +105,7 @@ def _input_names(module: Any, count: int) -> list[str]:
 
 
 @click.command("compile")
-@click.argument("target", metavar="FILE.py:NAME")
+@click.argument("target", metavar="FILE.py:NAME|FILE.hg")
 @click.option("-o", "--output", default=None, help="The artifact's file; NAME.helio by default.")
 @click.option("--public", default=None, help="Write the public part, which clients need, to this file too.")
 @click.option("--calibration", default=None, help="Samples, .npy or .npz (one array per input), sample axis first.")
@@ -139,7 +144,9 @@ def compile_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compile the PyTorch module NAME of FILE.py (a module, or a function that returns one) and print the bill."""
+    """Compile the PyTorch module NAME of FILE.py (a module, or a function that returns one), or the program in the
+    language in FILE.hg, and print the bill.
+    """
     import heliograph as hg
     from heliograph.compiler.explain import Recorder
 
@@ -159,18 +166,21 @@ def compile_command(
     shapes = _shapes(example_shape)
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
-        module = load_module(target)
-        samples = _calibration(calibration, _input_names(module, len(shapes)))
-        progress("tracing", 0, 0)
-        program = hg.trace(
-            module,
-            _examples(shapes, samples),
-            input_range=_ranges(input_range, len(samples or shapes)),
-            calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
-        )
+        if target.endswith(".hg"):
+            program = _read_program(target, calibration, [*example_shape, *input_range])
+        else:
+            module = load_module(target)
+            samples = _calibration(calibration, _input_names(module, len(shapes)))
+            progress("tracing", 0, 0)
+            program = hg.trace(
+                module,
+                _examples(shapes, samples),
+                input_range=_ranges(input_range, len(samples or shapes)),
+                calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
+            )
         progress("compiling", 0, 0)
         artifact = hg.compile(program, options, watch=recorder if explain else None)
-    path = output or f"{target.rpartition(':')[2]}.helio"
+    path = output or (f"{program.name}.helio" if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
     artifact.save(path)
     if public is not None:
         artifact.public().save(public)
@@ -187,6 +197,21 @@ def compile_command(
         values["explain"] = explanation.to_dict()
         text = str(explanation)
     emit(text, values, as_json=as_json, quiet=quiet)
+
+
+def _read_program(path: str, calibration: str | None, given: Sequence[object]) -> Program:
+    """The program of a file in the language, with calibration samples where there are some."""
+    import heliograph as hg
+
+    if given:
+        raise ProgramError(
+            "--example-shape and --input-range are for PyTorch modules",
+            where=path,
+            hint="a program in the language declares the shapes and ranges of its inputs",
+        )
+    program: Program = hg.parse(Path(path))
+    samples = _calibration(calibration, [str(node.attrs["name"]) for node in program.inputs])
+    return program if samples is None else replace(program, calibration=tuple(samples))
 
 
 def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from heliograph.cli.arrays import one_per_name, read_arrays
 from heliograph.cli.output import emit, output_options, progress_bar
 
 
@@ -13,11 +14,19 @@ from heliograph.cli.output import emit, output_options, progress_bar
 @click.argument("artifact")
 @click.argument("data", metavar="INPUT.ct")
 @click.option("--keys", default="eval.keys", show_default=True, help="The client's evaluation keys.")
+@click.option("--plain", default=None, help="The program's plain inputs: .npy, or .npz with one array per input.")
 @click.option("-o", "--output", default="output.ct", show_default=True, help="The encrypted outputs' file.")
 @click.option("--no-memory-check", is_flag=True, help="Go on even where memory seems too little.")
 @output_options
 def evaluate_command(
-    artifact: str, data: str, keys: str, output: str, no_memory_check: bool, as_json: bool, quiet: bool
+    artifact: str,
+    data: str,
+    keys: str,
+    plain: str | None,
+    output: str,
+    no_memory_check: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted."""
     from heliograph.compiler.artifact import Artifact
@@ -28,8 +37,10 @@ def evaluate_command(
         progress("loading", 0, 0)
         loaded = Artifact.load(artifact)
         encrypted = EncryptedInput.load(data)
+        names = loaded.plain_inputs
+        own = {} if plain is None else dict(zip(names, one_per_name(read_arrays(plain), names, plain), strict=True))
         with Server(loaded, EvaluationKeys.load(keys), check_memory=not no_memory_check) as server:
-            result = server.run(encrypted, progress)
+            result = server.run(encrypted, progress, own)
             trace = server.trace
         result.save(output)
     values = {

@@ -28,7 +28,10 @@ def run_command(artifact: str, data: str, sample: int | None, as_json: bool, qui
 
     loaded = hg.Artifact.load(artifact)
     public = loaded.public()
-    samples = read_samples(data, [spec["name"] for spec in public.inputs], sample)
+    names = list(dict.fromkeys(node.attrs["name"] for node in loaded.program.inputs))
+    samples = read_samples(data, names, sample)
+    given = dict(zip(names, samples, strict=True))
+    plain = {name: given.pop(name) for name in loaded.plain_inputs}
     with progress_bar(quiet) as progress:
         begun = time.perf_counter()
         client = hg.Client(public)
@@ -36,10 +39,10 @@ def run_command(artifact: str, data: str, sample: int | None, as_json: bool, qui
         timed("keys", begun)
         with hg.Server(loaded, keys) as server:
             begun = time.perf_counter()
-            encrypted = client.encrypt(*samples)
+            encrypted = client.encrypt(*given.values())
             timed("encrypt", begun)
             begun = time.perf_counter()
-            answer = server.run(encrypted, progress)
+            answer = server.run(encrypted, progress, plain)
             timed("evaluate", begun)
             begun = time.perf_counter()
             result = client.decrypt(answer)

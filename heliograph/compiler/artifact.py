@@ -13,6 +13,7 @@ import numpy as np
 from heliograph.compiler.report import Report
 from heliograph.compiler.validate import (
     check_interface,
+    check_plain_sizes,
     check_program,
     check_ring,
     check_rotations,
@@ -155,6 +156,11 @@ class Artifact:
         return Ring(**self.program.metadata["ring"])
 
     @property
+    def plain_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that the server gives in the clear, at run time."""
+        return tuple(node.attrs["name"] for node in self.program.inputs if not node.type.secret)
+
+    @property
     def fingerprint(self) -> str:
         """Names the artifact: the first half of SHA-256 over the executable program, constants included."""
         return hashlib.sha256(print_program(self.program).encode()).hexdigest()[:32]
@@ -164,7 +170,7 @@ class Artifact:
         metadata = self.program.metadata
         inputs = []
         for spec in metadata["inputs"]:
-            nodes = [node for node in self.program.inputs if node.attrs["name"] == spec["name"]]
+            nodes = [node for node in self.program.inputs if node.attrs["name"] == spec["name"] and node.type.secret]
             nodes.sort(key=lambda node: node.attrs["chunk"])
             inputs.append(
                 {
@@ -264,6 +270,7 @@ def _artifact(container: Container) -> Artifact:
     if set(program.constants) != set(constants):
         raise refuse("its constants are not those of its program")
     check_ring(program.metadata.get("ring"))
+    check_plain_sizes(program)
     verify(program, after="loading")
     check_program(program)
     if not set(f["stages"]) <= {stage.value for stage in Stage}:

@@ -13,15 +13,24 @@ import numpy as np
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.planner import Plan, call_ms
-from heliograph.compiler.savings import critical_depth, node_depth, savings
+from heliograph.compiler.savings import critical_depth, savings
 from heliograph.execution.backend import Call
-from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.interpret import interpret_many
+from heliograph.ir import Array, CipherType, Node, Program, Stage
 from heliograph.passes.calibrate import Observed
-from heliograph.passes.intervals import Interval, program_intervals
-from heliograph.passes.pack import program_depth
+from heliograph.passes.depth import node_depth, program_depth
+from heliograph.passes.intervals import Interval, hull, program_intervals
+from heliograph.passes.slot_intervals import slot_intervals
 from heliograph.target import Ring, max_log_pq
 
+# What a node that spends a level is called in the report.
+_WORDS = {
+    "affine": "linear map",
+    "mul": "product",
+    "mul_ct": "product",
+    "mul_plain": "product with a plaintext",
+    "mul_pt": "product with a plaintext",
+}
 # Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
 _OUTPUT_ROOM = 4.0
 # Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
@@ -40,11 +49,18 @@ def count(calls: Mapping[Call, int], *primitives: str) -> int:
 
 
 def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
-    """The polynomial program with the range that each output can have, as `output_ranges` in its metadata.
+    """The polynomial (or slot) program with the range that each output can have, as `output_ranges` in its metadata.
 
     It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
     stays in its interval; where nothing bounds an output, it is what the samples showed, with room.
     """
+    if program.stage is Stage.PACKED:
+        bounds = slot_intervals(program)
+        whole = {
+            name: {**_ends(hull(bounds[node])), "range_source": "proved"}
+            for name, node in zip(program.output_names, program.outputs, strict=True)
+        }
+        return replace(program, metadata={**program.metadata, "output_ranges": whole})
     images = {}
     for node in program.nodes:
         if node.op == "poly":
@@ -58,11 +74,15 @@ def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
     ranges = {}
     for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
         if node in proved:
-            ranges[name] = {"low": proved[node].low, "high": proved[node].high, "range_source": "proved"}
+            ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
             ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
     return replace(program, metadata={**program.metadata, "output_ranges": ranges})
+
+
+def _ends(interval: Interval) -> dict[str, float]:
+    return {"low": interval.low, "high": interval.high}
 
 
 def bill(
@@ -77,8 +97,8 @@ def bill(
     """Everything that the report says, as JSON values; `samples` have a leading sample axis."""
     ring, program, calls, costs = plan.ring, plan.program, plan.calls, options.costs
     memory = memory_bytes(program, ring)
-    exact = interpret_batch(source, *samples)
-    approximate = interpret_batch(polynomial, *samples)
+    exact = interpret_many(source, samples)
+    approximate = interpret_many(polynomial, samples)
     approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     total_error = approximation + plan.scheme_error
     rotations = count(calls, "rotate", "rotate_hoisted")
@@ -91,7 +111,7 @@ def bill(
         "keygen_s": keys * costs.key_ms(ring) / 1e3,
         "evaluate_ms": plan.predicted_ms,
         "first_ms": plan.predicted_ms + _encode_ms(calls, ring, options),
-        "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs),
+        "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
         "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
     }
     values: dict[str, Any] = {
@@ -115,7 +135,7 @@ def bill(
         "relinearization_key": program.metadata["relinearization_key"],
         "key_switches": rotations + count(calls, "relinearize"),
         "ciphertext_products": count(calls, "mul"),
-        "plaintext_products": count(calls, "mul_plain", "mul_scalar"),
+        "plaintext_products": count(calls, "mul_plain", "mul_scalar", "mul_pt"),
         "operations": {
             f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
             for (primitive, level, parts), number in sorted(calls.items())
@@ -149,7 +169,10 @@ def bill(
             "scheme_error_bits": _bits(plan.scheme_error),
         },
         "depth_by_line": _depth_by_line(polynomial),
-        "savings": savings(fused, polynomial, options, observed, samples, exact),
+        # What the author of a slot program wrote is what runs: there is nothing for us to lower.
+        "savings": []
+        if source.stage is Stage.PACKED
+        else savings(fused, polynomial, options, observed, samples, exact),
         "options": {
             "degree": options.degree,
             "degrees": dict(options.degrees),
@@ -198,12 +221,14 @@ def node_calls(program: Program) -> dict[Node, Counter[Call]]:
     table: dict[Node, Counter[Call]] = {}
     zeros = np.zeros(simulator.ring.slots)
     for node in program.nodes:
-        if node.op == "input":
+        if node.op == "input" or not node.type.secret:
             continue
         simulator.calls.clear()
-        operands = []
+        operands: list[Any] = []
         for operand in node.inputs:
-            assert isinstance(operand.type, CipherType)
+            if not isinstance(operand.type, CipherType):
+                operands.append(zeros[np.newaxis])
+                continue
             operands.append(SimulatedCiphertext(zeros, operand.type.level, operand.type.log_scale, operand.type.parts))
         simulator.evaluate(node, operands)
         table[node] = Counter(simulator.calls)
@@ -227,13 +252,9 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
         spent = node_depth(polynomial, node)
         if not spent:
             continue
-        what = node.op
+        what = _WORDS.get(node.op, node.op)
         if node.op == "poly":
             what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
-        elif node.op == "affine":
-            what = "linear map"
-        elif node.op == "mul":
-            what = "product"
         entries.append({"levels": spent, "what": what, "layer": node.loc.layer, "location": node.loc.short})
     return entries
 

@@ -89,18 +89,21 @@ def depth_report(program: Program) -> DepthReport:
     depth: dict[Any, int] = {}
     graph = networkx.DiGraph()
     for node in program.nodes:
+        if not node.type.secret:
+            continue  # plain values have no level
         cost = int(node.op == "rescale")
-        depth[node] = max((depth[operand] for operand in node.inputs), default=0) + cost
+        depth[node] = max((depth[operand] for operand in node.inputs if operand.type.secret), default=0) + cost
         graph.add_node(names[node])
         for operand in node.inputs:
-            graph.add_edge(names[operand], names[node], weight=cost * _LEVEL_WEIGHT + 1)
+            if operand.type.secret:
+                graph.add_edge(names[operand], names[node], weight=cost * _LEVEL_WEIGHT + 1)
     path = tuple(networkx.dag_longest_path(graph, weight="weight"))
     critical = set(path)
     spent: Counter[tuple[str, str]] = Counter()
     rows = []
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
-            raise ProgramError(f"{names[node]} = {node.op} has no level: it is {node.type}")
+            continue  # plain values have no level
         name = names[node]
         if name in critical and node.op == "rescale":
             spent[node.loc.short, node.loc.layer] += 1
@@ -108,7 +111,7 @@ def depth_report(program: Program) -> DepthReport:
             DepthRow(
                 name,
                 node.op,
-                tuple(names[operand] for operand in node.inputs),
+                tuple(names[operand] for operand in node.inputs if operand.type.secret),
                 program.stage.value,
                 depth[node],
                 node.type.level,

@@ -11,7 +11,7 @@ from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomia
 from heliograph.compiler.planner import make_plan, sample_inputs
 from heliograph.compiler.report import Report
 from heliograph.errors import ProgramError
-from heliograph.interpret import interpret_batch
+from heliograph.interpret import interpret_many
 from heliograph.ir import Program, Stage
 from heliograph.ir.verify import verify
 from heliograph.passes.calibrate import Calibrate
@@ -20,21 +20,22 @@ _ERROR_SAMPLES = 64
 
 
 def compile(program: Program, options: Options | None = None, *, watch: Watch | None = None) -> Artifact:
-    """The artifact of a tensor program: polynomials, packing, levels, keys and order decided, and the bill.
+    """The artifact of a program on tensors or on slots: polynomials, packing, levels, keys and order decided, and the bill.
 
     Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program and options
     give the same artifact, byte for byte. `watch(name, program)` sees the program after each pass (compiler/explain.py has
     one that explains).
     """
     options = options or Options()
-    if program.stage is not Stage.TENSOR:
+    if program.stage not in (Stage.TENSOR, Stage.PACKED) or "ring" in program.metadata:
         raise ProgramError(
-            f"compile takes a program at stage tensor, not {program.stage.value}", hint="pass what trace or parse gave"
+            f"compile takes a program as it was written, not one at stage {program.stage.value}",
+            hint="pass what trace or parse gave",
         )
     begun = time.perf_counter()
     verify(program)
     dump = dumper(options.dump_ir)
-    stages = {"tensor": str(program)}
+    stages = {program.stage.value: str(program)}
 
     def seen(name: str, made: Program) -> None:
         dump(name, made)
@@ -42,12 +43,14 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
             watch(name, made)
         stages[made.stage.value] = str(made)
 
-    fused = linear_passes(program, seen)
-    observed = Calibrate().run(fused)
-    polynomial = polynomial_passes(fused, options, seen, observed)
-    stages["tensor"] = str(program)
+    fused, polynomial, observed = program, program, Calibrate().run(program)
+    if program.stage is Stage.TENSOR:
+        fused = linear_passes(program, seen)
+        observed = Calibrate().run(fused)
+        polynomial = polynomial_passes(fused, options, seen, observed)
+        stages["tensor"] = str(program)
     samples = sample_inputs(program, _ERROR_SAMPLES)
-    polynomial = with_output_ranges(polynomial, interpret_batch(polynomial, *samples))
+    polynomial = with_output_ranges(polynomial, interpret_many(polynomial, samples))
     plan = make_plan(polynomial, options, seen)
     stages.pop("executable", None)
     report = Report(bill(program, fused, polynomial, plan, options, observed, samples))

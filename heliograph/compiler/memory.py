@@ -31,7 +31,8 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
     evaluation_keys = keys * ring.rotation_key_bytes
     plaintexts = 0
     for node in program.nodes:
-        assert isinstance(node.type, CipherType)
+        if not isinstance(node.type, CipherType):
+            continue
         size = ring.ciphertext_bytes(node.type.level, parts=1) + 16 * ring.slots
         if node.op == "linear_transform":
             a = node.attrs
@@ -51,7 +52,7 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
     loading = fixed + 2 * evaluation_keys + _SERVER_KEYS * ring.rotation_key_bytes + _SHARE_AT_LOAD * working
     return {
         "evaluation_keys": evaluation_keys,
-        "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs),
+        "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs if node.type.secret),
         "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
         "working": working,
         "server": int(max(loading, fixed + evaluation_keys + working)),

@@ -11,6 +11,7 @@ from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Transform, apply
 from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.clean_slots import CleanSlots
+from heliograph.passes.fit_slots import FitSlots
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
 from heliograph.passes.lower_polynomials import LowerPolynomials
@@ -53,6 +54,12 @@ def back_passes(program: Program, ring: Ring, options: Options, watch: Watch) ->
     """From polynomials to a scheduled program on one ring."""
     program = _run(Pack(ring, options.costs), program, watch)
     CleanSlots().run(program)
+    return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch)
+
+
+def slot_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+    """From a program that its author wrote on slots to a scheduled one on one ring."""
+    program = _run(FitSlots(ring), program, watch)
     return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import Watch, back_passes
+from heliograph.compiler.pipeline import Watch, back_passes, slot_passes
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.backend import Call, execute
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import interpret_batch, pack_inputs, unpack_outputs
-from heliograph.ir import Array, Program, TensorType
-from heliograph.passes.pack import program_depth
+from heliograph.interpret import input_shape, interpret_many, pack_inputs, unpack_outputs
+from heliograph.ir import Array, Program, Stage
+from heliograph.passes.depth import program_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.target import MAX_LOG_PQ_128, MIN_SCALE_BITS, CostTable, Ring
 
@@ -57,6 +57,11 @@ def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
         return costs.mul_ms(ring, level)
     if primitive in ("mul_plain", "mul_scalar"):
         return costs.mul_plain_ms(ring, level, parts)
+    if primitive == "mul_pt":
+        # Its plaintext is encoded anew in every run.
+        return costs.mul_plain_ms(ring, level, parts) + costs.encode_ms(ring, level)
+    if primitive == "add_pt":
+        return costs.add_ms(ring, level, parts) + costs.encode_ms(ring, level)
     return costs.add_ms(ring, level, parts)
 
 
@@ -72,9 +77,8 @@ def sample_inputs(program: Program, count: int) -> list[Array]:
     random = np.random.default_rng(0)
     samples = []
     for node in program.inputs:
-        assert isinstance(node.type, TensorType)
         low, high = node.attrs.get("low", -1.0), node.attrs.get("high", 1.0)
-        samples.append(random.uniform(low, high, size=(count, *node.type.shape)))
+        samples.append(random.uniform(low, high, size=(count, *input_shape(program, node))))
     return samples
 
 
@@ -102,11 +106,7 @@ def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, C
         outputs = []
         for noisy in (False, True):
             simulator = Simulator(program, seed=position, noisy=noisy)
-            encrypted = {
-                node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
-                for node, vector in vectors.items()
-            }
-            results, trace = execute(program, simulator, encrypted)
+            results, trace = execute(program, simulator, simulator.encrypt_inputs(vectors))
             calls = trace.calls
             outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
         exact, noised = outputs
@@ -115,9 +115,12 @@ def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, C
 
 
 def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2) -> Plan:
-    """The plan for a polynomial program; a PlanningError with the nearest feasible choice where there is none."""
+    """The plan for a polynomial program, or for one that its author wrote on slots.
+
+    Raises a PlanningError with the nearest feasible choice where there is none.
+    """
     inputs = sample_inputs(program, samples)
-    many = interpret_batch(program, *sample_inputs(program, 64))
+    many = interpret_many(program, sample_inputs(program, 64))
     magnitude = max(float(np.abs(out).max(initial=0.0)) for out in many)
     headroom = max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
     if headroom > 60 - MIN_SCALE_BITS:
@@ -168,7 +171,8 @@ def _plan_on(
             passes.append((name, made))
 
         try:
-            executable = back_passes(program, ring, options, keep)
+            make = slot_passes if program.stage is Stage.PACKED else back_passes
+            executable = make(program, ring, options, keep)
             error, calls = simulate_error(executable, inputs)
         except TooFewLevelsError as few:
             levels = few.needed
@@ -194,7 +198,7 @@ def _plan_on(
             )
         for name, made in passes:
             watch(name, made)
-        packed = next(p for name, p in passes if name == "pack")
+        packed = next(p for name, p in passes if name in ("pack", "fit-slots"))
         predicted = total_ms(calls, ring, options.costs)
         return Plan(executable, packed, ring, calls, predicted, error, magnitude)
     raise PlanningError(failure or f"{levels} levels do not fit at the security asked for")

@@ -16,7 +16,7 @@ from heliograph.errors import HeliographError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
 from heliograph.passes.calibrate import Observed
-from heliograph.passes.pack import program_depth
+from heliograph.passes.depth import node_depth, program_depth
 
 # More candidates than this are not combined: the text shows three.
 _MAX_CANDIDATES = 24
@@ -33,15 +33,6 @@ class _Change:
     @property
     def layer(self) -> str:
         return self.node.loc.layer or self.node.op
-
-
-def node_depth(program: Program, node: Node) -> int:
-    """Levels that one node of a polynomial program spends."""
-    if node.op in ("affine", "mul"):
-        return 1
-    if node.op == "poly":
-        return depth_of_degree(len(program.array(node.attrs["coefficients"])) - 1)
-    return 0
 
 
 def critical_depth(program: Program, cheaper: frozenset[Node] = frozenset()) -> tuple[int, list[Node]]:

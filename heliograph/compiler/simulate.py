@@ -15,17 +15,14 @@ from heliograph.interpret import pack_inputs, unpack_outputs
 
 
 def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
-    """What decryption would give for one sample (one array per input, no batch axis).
+    """What decryption would give for one sample (one array per input, plain ones included, no batch axis).
 
     The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised
     where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.
     """
     program = artifact.program
     simulator = Simulator(program, seed=seed, noisy=noisy)
-    encrypted = {
-        node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
-        for node, vector in pack_inputs(program, samples).items()
-    }
+    encrypted = simulator.encrypt_inputs(pack_inputs(program, samples))
     watch = RangeWatch(program, lambda node, value: np.real(value.slots))
     try:
         results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heliograph.errors import HeliographError, WireError
-from heliograph.ir import CipherType, Node, Program
+from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.diagonals import diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.target import Ring
@@ -25,6 +25,7 @@ _MAX_TENSORS = 1024
 # A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.
 _MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
+_MAX_PLAIN_ELEMENTS = 1 << 26
 
 
 def refuse(what: str) -> WireError:
@@ -174,6 +175,20 @@ def check_rotations(value: object, ring: Ring) -> tuple[int, ...]:
     return amounts
 
 
+def check_plain_sizes(program: Program) -> None:
+    """Raise a WireError where the server would compute plain values of more elements than any program of ours has."""
+    total = 0
+    for node in program.nodes:
+        if isinstance(node.type, TensorType):
+            total += math.prod(check_shape(node.type.shape, f"a plain {node.op}"))
+        for value in node.attrs.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if type(item) is int and abs(item) > MAX_ELEMENTS:
+                    raise refuse(f"an attribute of a {node.op} is {_short(item)}")
+    if total > _MAX_PLAIN_ELEMENTS:
+        raise refuse(f"its plain values have more than {_MAX_PLAIN_ELEMENTS} elements")
+
+
 def check_program(program: Program) -> Ring:
     """The ring of a verified executable program; a WireError where its metadata or numbers are out of bounds."""
     metadata = program.metadata
@@ -245,11 +260,13 @@ def _check_inputs(program: Program, metadata: Mapping[str, Any]) -> None:
         for spec in metadata["inputs"]
         for chunk in range(Layout.from_json(spec["layout"]).ciphertexts)
     }
-    found = [(node.attrs["name"], node.attrs.get("chunk")) for node in program.inputs]
+    found = [(node.attrs["name"], node.attrs.get("chunk")) for node in program.inputs if node.type.secret]
     if set(found) != expected or len(found) != len(expected):
         raise refuse("its input nodes are not those of its list of inputs")
     for node in program.inputs:
-        assert isinstance(node.type, CipherType)
+        if not isinstance(node.type, CipherType):
+            printable(node.attrs["name"], "the name of a plain input")
+            continue
         if (node.attrs.get("level"), node.attrs.get("log_scale")) != (node.type.level, node.type.log_scale):
             raise refuse("an input has another level or scale than its node says")
 
@@ -278,6 +295,8 @@ def _check_ranges(program: Program, metadata: Mapping[str, Any], ring: Ring) -> 
 
 def _check_node(node: Node, program: Program, ring: Ring) -> None:
     kind, a, what = node.type, node.attrs, f"of a {node.op}"
+    if not kind.secret:
+        return  # its size is bounded before the program is verified, and numpy computes it
     if not isinstance(kind, CipherType):
         raise refuse(f"the value {what} is not a ciphertext")
     whole(kind.slots, f"the slots {what}", ring.slots, ring.slots)

@@ -167,7 +167,7 @@ class SlotArithmetic:
         if operator not in ("+", "-", "*"):
             raise _no_operator(operator, left, right, span)
         if isinstance(left, Node) and isinstance(right, Node):
-            return self.low.emit({"+": "add_ct", "-": "sub_ct", "*": "mul_ct"}[operator], [left, right], span)
+            return self._nodes(operator, left, right, span)
         if isinstance(left, Node):
             node, fixed = left, right
         else:
@@ -182,6 +182,15 @@ class SlotArithmetic:
         if vector.size == 1:
             return self.low.emit("add_scalar", [node], span, value=float(vector[0]))
         return self.low.emit("add_plain", [node], span, value=self.low.store(vector, _label(fixed)))
+
+    def _nodes(self, operator: str, left: Node, right: Node, span: Span) -> Node:
+        """Two values known at run time; a plain one beside a secret one is a plaintext there."""
+        if left.type.secret == right.type.secret:
+            return self.low.emit({"+": "add_ct", "-": "sub_ct", "*": "mul_ct"}[operator], [left, right], span)
+        if operator == "-":
+            right = self.negative(right, span)
+        secret, plain = (left, right) if left.type.secret else (right, left)
+        return self.low.emit("mul_pt" if operator == "*" else "add_pt", [secret, plain], span)
 
     def _scaled(self, node: Node, fixed: Value, span: Span) -> Node:
         if isinstance(fixed, int) and not isinstance(fixed, bool) and abs(fixed) <= _MAX_INTEGER_FACTOR:

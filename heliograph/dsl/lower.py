@@ -362,7 +362,15 @@ class Lowerer:
             attrs["shape"] = self._dims(statement.type.dims)
         self.layer = name
         loc = self.source.location(statement.name.span, name)
-        self.frame.values[name] = self.builder.input(name, loc, **attrs)
+        layout = self.layout
+        if isinstance(statement.type, ast.SlotsOf) and not statement.secret and layout is not None:
+            # The server's own vector stays a tensor until it meets a ciphertext.
+            attrs = {**bounds, "secret": False, "shape": layout.shape}
+            tensor = self.builder.input(name, loc, **attrs)
+            places = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
+            self.frame.values[name] = self.builder.op("pack", (tensor,), loc, **places)
+        else:
+            self.frame.values[name] = self.builder.input(name, loc, **attrs)
         self.layer = ""
 
     def _slots_input(self, statement: ast.Input, kind: ast.SlotsOf, bounds: dict[str, float]) -> int:
@@ -384,6 +392,8 @@ class Lowerer:
         if self.layout is None:
             self.layout = Layout((size,), slots, slots)
             self.arithmetic = SlotArithmetic(self, size, slots)
+        if not statement.secret:
+            return slots
         self.slot_inputs.append(
             {
                 "name": statement.name.name,

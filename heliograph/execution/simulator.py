@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,13 @@ class Simulator:
         """As encryption under the secret key."""
         std = math.hypot(noise.encryption_std(self.ring), noise.encoding_std(self.ring))
         return self._made(np.asarray(vector, dtype=np.float64), level, log_scale, 2, std, "encrypt")
+
+    def encrypt_inputs(self, vectors: Mapping[Node, Array]) -> dict[Node, Any]:
+        """What `execute` takes, from what `interpret.pack_inputs` gave: plain inputs stay as they are."""
+        return {
+            node: self.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"]) if node.type.secret else vector
+            for node, vector in vectors.items()
+        }
 
     def decrypt(self, ciphertext: SimulatedCiphertext) -> Array:
         """As OpenFHE decrypts, its own noise included; a RangeError where it would give up."""
@@ -137,6 +145,14 @@ class Simulator:
         if op == "add_plain":
             self._count("add_plain", x.level, x.parts)
             plain = self._plain(np.resize(array(a["value"]), x.slots.shape), x.log_scale)
+            return self._made(x.slots + plain, x.level, x.log_scale, x.parts, 0.0, op)
+        if op == "mul_pt":
+            self._count("mul_pt", x.level, 2)
+            plain = self._plain(np.asarray(operands[1])[0], a["plain_log_scale"])
+            return self._made(x.slots * plain, x.level, x.log_scale + a["plain_log_scale"], 2, 0.0, op)
+        if op == "add_pt":
+            self._count("add_pt", x.level, x.parts)
+            plain = self._plain(np.asarray(operands[1])[0], x.log_scale)
             return self._made(x.slots + plain, x.level, x.log_scale, x.parts, 0.0, op)
         if op == "add_scalar":
             self._count("add_plain", x.level, x.parts)

@@ -58,6 +58,7 @@ def trace(
     input_range: Any = None,
     calibration: Any = None,
     name: str | None = None,
+    plain: Sequence[str] = (),
 ) -> Program:
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
@@ -65,7 +66,8 @@ def trace(
     program has none. An `ExportedProgram` brings its own and needs none. `input_range` is the interval (low, high) of
     the input's elements; `calibration` is an array of samples with a leading sample axis; with several inputs both are
     tuples in argument order, None where an input has none. Without `input_range` the range is the smallest and largest
-    element of the calibration samples, and without both it stays open. `name` is the module's class by default.
+    element of the calibration samples, and without both it stays open. `name` is the module's class by default. `plain`
+    names arguments that are not encrypted: the server gives them at run time.
 
     The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
     the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the function's
@@ -76,7 +78,7 @@ def trace(
     """
     caller = caller_location()
     try:
-        return _trace(model, example_input, input_range, calibration, name, caller)
+        return _trace(model, example_input, input_range, calibration, name, plain, caller)
     except UnsupportedError as error:
         if not isinstance(model, ExportedProgram):
             raise
@@ -85,7 +87,13 @@ def trace(
 
 
 def _trace(
-    model: Any, example_input: Any, input_range: Any, calibration: Any, name: str | None, caller: Location
+    model: Any,
+    example_input: Any,
+    input_range: Any,
+    calibration: Any,
+    name: str | None,
+    plain: Sequence[str],
+    caller: Location,
 ) -> Program:
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if isinstance(model, ExportedProgram):
@@ -107,7 +115,7 @@ def _trace(
             hint="wrap a function in a module: its body is the module's forward",
         )
     exported = _functional(exported, caller)
-    tracer = _Tracer(exported, name or _name(model, exported), caller, start)
+    tracer = _Tracer(exported, name or _name(model, exported), caller, start, frozenset(plain))
     tracer.read_inputs(example_input if isinstance(model, ExportedProgram) else None, input_range, calibration)
     return tracer.program()
 
@@ -254,8 +262,11 @@ def _all_nodes(exported: ExportedProgram) -> list[Any]:
 class _Tracer:
     """Walks the exported graph once; the environment holds a `Value`, a plain tensor or a list for each torch value."""
 
-    def __init__(self, exported: ExportedProgram, name: str, caller: Location, start: Location) -> None:
+    def __init__(
+        self, exported: ExportedProgram, name: str, caller: Location, start: Location, plain: frozenset[str]
+    ) -> None:
         self.exported = exported
+        self.plain = plain
         self.caller = caller
         self.start = start
         self.builder = Builder(name, Stage.TENSOR)
@@ -299,6 +310,13 @@ class _Tracer:
             )
         self.batch_size = batches.pop()
         names = [str(node.name) for node in users]
+        unknown = sorted(self.plain - set(names))
+        if unknown or self.plain == set(names):
+            raise ProgramError(
+                f"plain names {unknown[0]!r}, which is no input" if unknown else "plain names every input",
+                where=self.caller,
+                hint=f"the inputs are {', '.join(names)}; at least one of them is to be encrypted",
+            )
         bare = [shape[1:] for shape in shapes]
         self.calibration = calibration_arrays(calibration, names, bare, self.caller)
         bounds = ranges(input_range, self.calibration, names, self.caller)
@@ -333,7 +351,9 @@ class _Tracer:
             position = users.index(node)
             low, high = bounds[position] or (None, None)
             loc = replace(self.start, layer=str(node.name))
-            return Value(self.builder.input(str(node.name), loc, shape=shapes[position], low=low, high=high), 0)
+            secret = False if str(node.name) in self.plain else None
+            made = self.builder.input(str(node.name), loc, shape=shapes[position], low=low, high=high, secret=secret)
+            return Value(made, 0)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):

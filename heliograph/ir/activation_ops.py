@@ -23,6 +23,7 @@ def _define_activation(
     doc: str,
     attrs: dict[str, str] | None = None,
     homogeneous: bool = False,
+    increasing: bool = False,
 ) -> None:
     define(
         OpSpec(
@@ -35,6 +36,7 @@ def _define_activation(
             doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
             activation=function,
             homogeneous=homogeneous,
+            increasing=increasing,
         )
     )
 
@@ -50,7 +52,7 @@ def _softplus(x: Array, a: Attrs) -> Array:
     return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
 
 
-_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True)
+_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True, increasing=True)
 _define_activation(
     "leaky_relu",
     lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
@@ -60,6 +62,12 @@ _define_activation(
 )
 _define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
 _define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")
-_define_activation("sigmoid", lambda x, a: special.expit(x), "1 / (1 + exp(-x)).")
-_define_activation("tanh", lambda x, a: np.tanh(x), "The hyperbolic tangent.")
-_define_activation("softplus", _softplus, "log(1 + exp(beta x)) / beta.", {"beta": "float?", "threshold": "float?"})
+_define_activation("sigmoid", lambda x, a: special.expit(x), "1 / (1 + exp(-x)).", increasing=True)
+_define_activation("tanh", lambda x, a: np.tanh(x), "The hyperbolic tangent.", increasing=True)
+_define_activation(
+    "softplus",
+    _softplus,
+    "log(1 + exp(beta x)) / beta.",
+    {"beta": "float?", "threshold": "float?"},
+    increasing=True,
+)

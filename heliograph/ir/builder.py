@@ -23,7 +23,7 @@ from heliograph.ir.node import (
     live_nodes,
     used_constants,
 )
-from heliograph.ir.ops import Context, check_call, check_type, spec_of
+from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 
 
 class Builder:
@@ -88,10 +88,9 @@ class Builder:
         spec = spec_of(op)
         frozen = freeze_attrs(attrs)
         try:
-            if self.stage not in spec.stages:
-                raise ProgramError(f"op {op} does not exist at the {self.stage.value} stage")
             check_call(spec, len(inputs), frozen, self.constants)
             inferred = spec.infer_type([node.type for node in inputs], frozen, self.context)
+            check_stage(spec, self.stage, inferred)
             check_type(op, inferred)
         except ProgramError as error:
             if error.where:

@@ -186,6 +186,15 @@ class Program:
                 graph.add_edge(index[operand], i, position=position)
         return graph
 
+    def to_language(self) -> str:
+        """The program as text of the language; see `heliograph.dsl.print.to_language`.
+
+        The one way up from here: a convenience for those who hold a program.
+        """
+        from heliograph.dsl.print import to_language
+
+        return to_language(self)
+
     def __str__(self) -> str:
         from heliograph.ir.text import print_program
 

@@ -67,7 +67,8 @@ class OpSpec:
     `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
     a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
     (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` marks functions of
-    one variable that a pass replaces by a polynomial; `homogeneous` says that f(c x) = c f(x) for c > 0.
+    one variable that a pass replaces by a polynomial; `homogeneous` says that f(c x) = c f(x) for c > 0, `increasing`
+    that f never falls.
     """
 
     name: str
@@ -81,6 +82,7 @@ class OpSpec:
     linear: LinearMap | None = None
     activation: Callable[[Array, Attrs], Array] | None = None
     homogeneous: bool = False
+    increasing: bool = False
 
 
 OPS: dict[str, OpSpec] = {}
@@ -143,6 +145,16 @@ def check_call(spec: OpSpec, operands: int, attrs: Mapping[str, Attr], constants
     for name, kind in spec.attrs.items():
         if not kind.endswith("?") and attrs.get(name) is None:
             raise ProgramError(f"{spec.name} needs the attribute {name!r}")
+
+
+def check_stage(spec: OpSpec, stage: Stage, inferred: Type) -> None:
+    """Raise a ProgramError unless the op may stand at that stage.
+
+    Tensor ops on plain values stand at every stage: the server computes them in the clear, before they meet a ciphertext.
+    """
+    clear = isinstance(inferred, TensorType) and not inferred.secret and Stage.TENSOR in spec.stages
+    if stage not in spec.stages and not clear:
+        raise ProgramError(f"op {spec.name} does not exist at the {stage.value} stage")
 
 
 def check_type(op: str, inferred: Type) -> None:

@@ -15,9 +15,10 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.diagonals import diagonal_map, shift_for
+from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
-from heliograph.ir.types import CipherType, SlotsType, Type
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 # Two true scales count as equal where their logarithms differ by at most this; the planner meets this with room to spare.
 SCALE_TOLERANCE = 2.0**-32
@@ -239,6 +240,82 @@ define(
         _unchanged,
         lambda values, a, context: values[0] * a["factor"],
         "Product with a small whole number; spends no level and leaves the scale.",
+    )
+)
+
+
+# ---------------------------------------------------------------------------------------------- plain values
+
+_LAYOUT = ("slots", "period", "gap", "width", "block")
+
+
+def layout_of_pack(shape: tuple[int, ...], a: Attrs) -> Layout:
+    """The layout in which a `pack` node puts its tensor."""
+    return Layout(shape, **{key: a[key] for key in _LAYOUT})
+
+
+def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    operand = operands[0]
+    if not isinstance(operand, TensorType) or operand.secret:
+        raise ProgramError("pack takes a plain tensor")
+    if a["slots"] < 1 or a["period"] < 1 or a["slots"] % a["period"] or a["gap"] < 1 or min(a["width"], a["block"]) < 0:
+        raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
+    layout = layout_of_pack(tuple(a["shape"]), a)
+    fits = layout.size == operand.size <= a["period"] and min(a["shape"], default=1) > 0
+    if not fits or int(layout.places().max()) >= a["period"]:
+        raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
+    return SlotsType(a["slots"], secret=False)
+
+
+def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    layout = layout_of_pack(tuple(a["shape"]), a)
+    return np.stack([layout.pack(sample.reshape(layout.shape))[0] for sample in values[0]])
+
+
+def _with_plain(op: str, infer: _Infer) -> _Infer:
+    """As `infer` of the first operand; the second is a plain vector of as many slots."""
+
+    def checked(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        _same_slots(op, operands)
+        if not isinstance(operands[1], SlotsType) or operands[1].secret:
+            raise ProgramError(f"{op} takes a plain vector as its second operand")
+        return infer(operands, a, context)
+
+    return checked
+
+
+define(
+    OpSpec(
+        "pack",
+        SLOTS,
+        (1, 1),
+        {"shape": "ints", "slots": "int", "period": "int", "gap": "int", "width": "int", "block": "int"},
+        _pack_type,
+        _pack,
+        "The slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/layout.py).",
+    )
+)
+define(
+    OpSpec(
+        "mul_pt",
+        SLOTS,
+        (2, 2),
+        {"plain_log_scale": "float?"},
+        _with_plain("mul_pt", _plain_product_type("mul_pt")),
+        lambda values, a, context: values[0] * values[1],
+        "Product with a plain vector that is known at run time.",
+        depth=1,
+    )
+)
+define(
+    OpSpec(
+        "add_pt",
+        SLOTS,
+        (2, 2),
+        {},
+        _with_plain("add_pt", _unchanged),
+        lambda values, a, context: values[0] + values[1],
+        "Sum with a plain vector that is known at run time, encoded at the ciphertext's own scale.",
     )
 )
 

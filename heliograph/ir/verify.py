@@ -8,7 +8,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir.node import Node, Program, SparseMatrix, Stage
-from heliograph.ir.ops import Context, check_call, check_type, spec_of
+from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.text import print_node
 from heliograph.ir.types import CipherType, SlotsType, TensorType
 
@@ -71,10 +71,9 @@ def verify(program: Program, after: str = "construction") -> Program:
 def _verify_node(program: Program, after: str, node: Node, context: Context) -> None:
     try:
         spec = spec_of(node.op)
-        if program.stage not in spec.stages:
-            raise ProgramError(f"op {node.op} does not exist at the {program.stage.value} stage")
         check_call(spec, len(node.inputs), node.attrs, program.constants)
         inferred = spec.infer_type([operand.type for operand in node.inputs], node.attrs, context)
+        check_stage(spec, program.stage, inferred)
         check_type(node.op, inferred)
     except ProgramError as error:
         raise _fail(program, after, "ops take what the table says", node, error.what) from None
@@ -90,7 +89,8 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         Stage.MANAGED: (CipherType,),
         Stage.EXECUTABLE: (CipherType,),
     }[program.stage]
-    if not isinstance(node.type, wanted):
+    # What is plain has neither level nor scale: it stays what it is until a ciphertext meets it.
+    if node.type.secret and not isinstance(node.type, wanted):
         raise _fail(program, after, "types belong to the stage", node, f"{node.type} at stage {program.stage.value}")
     if isinstance(node.type, CipherType) and not 0 <= node.type.level < len(context.log_primes):
         raise _fail(

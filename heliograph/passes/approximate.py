@@ -15,6 +15,7 @@ from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, Te
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
+from heliograph.passes.range_table import range_entry
 
 # A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
 # not wider than this factor.
@@ -47,7 +48,7 @@ class Approximate:
 
     def run(self, program: Program) -> Program:
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
-        layers = [node.loc.layer for node in program.nodes if OPS[node.op].activation is not None]
+        layers = [node.loc.layer for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]
         for layer in self.degrees:
             if layer not in layers:
                 near = difflib.get_close_matches(layer, layers, n=3) or layers[:5]
@@ -64,7 +65,13 @@ class Approximate:
         divided: dict[Node, Array] = {}
         for node in program.nodes:
             operands = [new[operand] for operand in node.inputs]
-            if node.op == "affine" and any(operand in divided for operand in operands):
+            if not node.type.secret:
+                # The server computes what is its own exactly, activations included.
+                made = node if node.op == "input" else builder.copy(node, operands)
+                if node.op == "input":
+                    builder.inputs.append(node)
+                bounds[made] = transfer(made, [bounds[operand] for operand in made.inputs], builder.context, {})
+            elif node.op == "affine" and any(operand in divided for operand in operands):
                 made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
                 bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
             elif self._by_unit(program, node, users):
@@ -101,23 +108,18 @@ class Approximate:
             raise _contradicted(node, low, high, seen)
         coefficients = tuple(map(float, builder.context.array(node.attrs["coefficients"])))
         bounds[made] = _image_bounds(node, Fit(low, high, coefficients, "given", 0.0, 0.0))
+        inside = proved is not None and proved.low >= low and proved.high <= high
         ranges.append(
-            {
-                "layer": node.loc.layer,
-                "location": node.loc.short,
-                "function": "poly",
-                "low": low,
-                "high": high,
-                "source": "proved" if proved and proved.low >= low and proved.high <= high else "declared",
-                "samples": 0,
-                "margin": 0.0,
-                "observed": [seen.low, seen.high] if seen else None,
-                "proved": [proved.low, proved.high] if proved else None,
-                "degree": len(coefficients) - 1,
-                "method": "given",
-                "max_error": 0.0,
-                "rms_error": 0.0,
-            }
+            range_entry(
+                node,
+                "poly",
+                Interval(low, high),
+                "proved" if inside else "declared",
+                degree=len(coefficients) - 1,
+                method="given",
+                seen=seen,
+                proved=proved,
+            )
         )
         return made
 
@@ -156,22 +158,19 @@ class Approximate:
         )
         bounds[made] = _image_bounds(node, chosen)
         ranges.append(
-            {
-                "layer": node.loc.layer,
-                "location": node.loc.short,
-                "function": node.op,
-                "low": chosen.low,
-                "high": chosen.high,
-                "source": source,
-                "samples": seen.samples if source == "observed" and seen else 0,
-                "margin": self.margin if source == "observed" else 0.0,
-                "observed": [seen.low, seen.high] if seen else None,
-                "proved": [proved.low, proved.high] if proved else None,
-                "degree": chosen.degree,
-                "method": chosen.method,
-                "max_error": chosen.max_error,
-                "rms_error": chosen.rms_error,
-            }
+            range_entry(
+                node,
+                node.op,
+                Interval(chosen.low, chosen.high),
+                source,
+                degree=chosen.degree,
+                method=chosen.method,
+                max_error=chosen.max_error,
+                rms_error=chosen.rms_error,
+                seen=seen,
+                margin=self.margin,
+                proved=proved,
+            )
         )
         return made
 
@@ -235,24 +234,21 @@ class Approximate:
         bounds[made] = _image_bounds(node, chosen)
         divided[made] = reach
         ranges.append(
-            {
-                "layer": node.loc.layer,
-                "location": node.loc.short,
-                "function": node.op,
-                "low": -largest,
-                "high": largest,
-                "units": int(np.asarray(seen.reach).size),
-                "smallest_unit": float(reach.min()),
-                "source": source,
-                "samples": seen.samples,
-                "margin": self.margin,
-                "observed": [seen.low, seen.high],
-                "proved": None if proved is None else [float(proved[0].min()), float(proved[1].max())],
-                "degree": chosen.degree,
-                "method": chosen.method,
-                "max_error": chosen.max_error * largest,
-                "rms_error": chosen.rms_error * size,
-            }
+            range_entry(
+                node,
+                node.op,
+                Interval(-largest, largest),
+                source,
+                degree=chosen.degree,
+                method=chosen.method,
+                max_error=chosen.max_error * largest,
+                rms_error=chosen.rms_error * size,
+                seen=seen,
+                margin=self.margin,
+                proved=None if proved is None else hull(proved),
+                units=int(np.asarray(seen.reach).size),
+                smallest_unit=float(reach.min()),
+            )
         )
         return made
 

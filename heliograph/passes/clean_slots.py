@@ -26,7 +26,11 @@ class CleanSlots:
         depends: dict[Node, Array] = {}
         layouts = {spec["name"]: Layout.from_json(spec["layout"]) for spec in program.metadata["inputs"]}
         for node in program.nodes:
-            depends[node] = self._transfer(program, node, [depends[operand] for operand in node.inputs], layouts)
+            if not node.type.secret:
+                continue
+            depends[node] = self._transfer(
+                program, node, [depends[operand] for operand in node.inputs if operand.type.secret], layouts
+            )
         counts = []
         position = 0
         for spec in program.metadata["outputs"]:

@@ -34,7 +34,12 @@ class FoldScaling:
         for node in program.nodes:
             operands = [new[operand] for operand in node.inputs]
             factor = factors[node]
-            if node.op == "input":
+            if not node.type.secret and node.op != "constant":
+                if node.op == "input":
+                    builder.inputs.append(node)
+                own = [operand if operand.op == "constant" else new[operand] for operand in node.inputs]
+                new[node] = node if node.op == "input" else builder.copy(node, own)
+            elif node.op == "input":
                 builder.inputs.append(node)
                 new[node] = node
             elif node.op == "constant":
@@ -56,9 +61,17 @@ class FoldScaling:
                 shared = len(users[node.inputs[0]]) > 1 or node.inputs[0] in program.outputs
                 new[node] = self._poly(builder, node, operands[0], factors[node.inputs[0]], factor, shared)
             else:
-                new[node] = builder.copy(node, operands)
+                new[node] = builder.copy(node, [self._divided(builder, o, factor) for o in operands])
         outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
         return builder.finish(outputs)
+
+    @staticmethod
+    def _divided(builder: Builder, operand: Node, factor: float) -> Node:
+        """A plain operand of a sum that is kept divided by a factor, divided too; the server does that in the clear."""
+        if operand.type.secret or operand.op == "constant" or factor == 1.0:
+            return operand
+        scale = builder.op("constant", (), operand.loc, value=builder.constant(np.array(1.0 / factor), "scale"))
+        return builder.op("mul", (operand, scale), operand.loc)
 
     @staticmethod
     def _poly(builder: Builder, node: Node, operand: Node, factor_in: float, factor_out: float, shared: bool) -> Node:
@@ -99,8 +112,8 @@ def _factors(program: Program) -> dict[Node, float]:
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(program.nodes)
     for node in program.nodes:
-        if node.op in ("add", "sub", "reshape"):
-            graph.add_edges_from((node, operand) for operand in node.inputs)
+        if node.op in ("add", "sub", "reshape") and node.type.secret:
+            graph.add_edges_from((node, o) for o in node.inputs if o.type.secret or o.op == "constant")
     fixed = set(program.outputs) | {node for node in program.nodes if node.op in ("input", "mul")}
     fixed |= {operand for node in program.nodes if node.op == "mul" for operand in node.inputs}
     wanted: dict[Node, float] = {}

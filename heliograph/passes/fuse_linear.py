@@ -17,6 +17,8 @@ from heliograph.ir.ops import OPS
 _MAX_ENTRIES = 60_000_000
 # Dense numbers held at once while a product with a constant is written as a matrix.
 _MATMUL_ENTRIES = 4_000_000
+# Elementwise products that a matrix product of two run-time values may take.
+_MAX_PRODUCTS = 1 << 16
 # Ops whose place in the user's model names the fused map, before those that only move elements.
 _NAMING = ("linear", "conv", "matmul", "batch_norm")
 
@@ -49,6 +51,11 @@ def _identity_sign(matrix: Any) -> int:
         return 0
     first = matrix.data[0] if rows else 1.0
     return int(first) if first in (1.0, -1.0) and (matrix.data == first).all() else 0
+
+
+def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
+    """The form under another shape of as many elements."""
+    return _Form(shape, form.terms, form.offset, form.loc, form.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +126,7 @@ class _Fuser:
         if node.op in ("mul", "matmul") and any(not operand.terms for operand in operands):
             return self._scaled(node, operands) if node.op == "mul" else self._matmul(node, operands)
         if node.op == "matmul":
-            raise UnsupportedError(
-                "a matrix product of two encrypted tensors is not carried",
-                where=node.loc,
-                why="only products with a matrix that is known at compile time are",
-                hint="make one side a parameter or a constant",
-            )
+            return self._product_of_values(node, operands)
         return self._nonlinear_node(node, operands)
 
     def _linear(self, node: Node, operands: list[_Form]) -> _Form:
@@ -188,6 +190,37 @@ class _Fuser:
         matrix = scipy.sparse.csr_array(scipy.sparse.vstack(columns).T)
         return self._combine(node, [value], [matrix], None)
 
+    def _product_of_values(self, node: Node, operands: list[_Form]) -> _Form:
+        """A matrix product neither side of which is known at compile time: all products of elements, then sums."""
+        assert isinstance(node.type, TensorType)
+        left, right = (np.arange(form.size).reshape(form.shape) for form in operands)
+        left = left[np.newaxis, :] if left.ndim == 1 else left
+        right = right[:, np.newaxis] if right.ndim == 1 else right
+        inner = left.shape[-1]
+        # Element (..., i, j, k) is left (..., i, k) times right (..., k, j).
+        left, right = left[..., :, np.newaxis, :], np.swapaxes(right, -1, -2)[..., np.newaxis, :, :]
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        if math.prod(shape) > _MAX_PRODUCTS:
+            raise UnsupportedError(
+                f"a matrix product of two run-time values takes {math.prod(shape)} products of elements",
+                where=node.loc,
+                why=f"at most {_MAX_PRODUCTS} are carried where neither side is known at compile time",
+                hint="make one side a parameter or a constant",
+            )
+        factors = []
+        for form, index in zip(operands, (left, right), strict=True):
+            flat = np.broadcast_to(index, shape).ravel()
+            gather = scipy.sparse.csr_array(
+                (np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, form.size)
+            )
+            factors.append(self._materialize(_expanded(self._combine(node, [form], [gather], None), shape)))
+        product = self.builder.op("mul", factors, node.loc)
+        rows = np.repeat(np.arange(node.type.size), inner)
+        total = scipy.sparse.csr_array(
+            (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(node.type.size, rows.size)
+        )
+        return _Form(node.type.shape, {product: total}, None, node.loc, True)
+
     def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:
         assert isinstance(node.type, TensorType)
         nodes = []
@@ -223,6 +256,12 @@ class _Fuser:
     def _materialize(self, form: _Form) -> Node:
         """A node for the form: one `affine` for all real matrices, plain sums for bases that come in unchanged."""
         builder, loc = self.builder, form.loc
+        plain = {base: m for base, m in form.terms.items() if not base.type.secret}
+        if plain and len(plain) < len(form.terms):
+            # The server computes its own part in the clear: a sum, not a map of the ciphertext.
+            rest = {base: m for base, m in form.terms.items() if base not in plain}
+            known = self._materialize(_Form(form.shape, plain, form.offset, loc))
+            return builder.op("add", (self._materialize(_Form(form.shape, rest, None, loc)), known), loc)
         if not form.terms:
             assert form.offset is not None
             return builder.op("constant", (), loc, value=builder.constant(form.offset.reshape(form.shape), "constant"))

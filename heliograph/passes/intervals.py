@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from heliograph.ir import Array, Node, Program, TensorType
-from heliograph.ir.ops import Context
+from heliograph.ir.ops import OPS, Context
 
 # Elementwise bounds of a tensor, flattened: a low and a high array.
 Bounds: TypeAlias = "tuple[Array, Array]"
@@ -65,6 +65,11 @@ def transfer(
             return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(a * a, b * b)), top
         corners = np.stack([a * c, a * d, b * c, b * d])
         return corners.min(axis=0), corners.max(axis=0)
+    spec = OPS[node.op]
+    if spec.activation is not None and spec.increasing:
+        low, high = (spec.activation(end, node.attrs) for end in known[0])
+        slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
+        return low - slack, high + slack
     if node.op == "affine":
         middle: Array = np.zeros(size)
         radius: Array = np.zeros(size)

@@ -13,37 +13,16 @@ from typing import Any, ClassVar
 import networkx
 import numpy as np
 
-from heliograph.approx.evaluate import depth_of_degree, trim
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.diagonals import make_diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.passes.bsgs import Steps, plan_steps
+from heliograph.passes.depth import levels_below
 from heliograph.target import BUILT_IN, CostTable, Ring
 
 _ROUNDS = 3
-
-
-def levels_below(program: Program) -> dict[Node, int]:
-    """For each value the levels that the outputs still need after it, from the degrees alone."""
-    need = dict.fromkeys(program.nodes, 0)
-    for node in reversed(program.nodes):
-        if node.op in ("affine", "mul"):
-            spent = 1
-        elif node.op == "poly":
-            spent = depth_of_degree(len(trim(program.array(node.attrs["coefficients"]))) - 1)
-        else:
-            spent = 0
-        for operand in node.inputs:
-            need[operand] = max(need[operand], need[node] + spent)
-    return need
-
-
-def program_depth(program: Program) -> int:
-    """Levels between inputs and outputs of a polynomial program."""
-    need = levels_below(program)
-    return max((need[node] for node in program.inputs), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +53,17 @@ class _Packer:
         # (matrix, layout in, layout out, level) -> plan; the same question comes up in every round.
         self.known: dict[Any, tuple[float, Steps, Layout]] = {}
         self.positioned: dict[Any, SparseMatrix] = {}
+        # The plain nodes of the packed program.
+        self.clear: dict[Node, Node] = {}
 
     # ------------------------------------------------------------------------------------------ layouts
 
     def _group_nodes(self) -> None:
         graph: networkx.Graph = networkx.Graph()
-        graph.add_nodes_from(self.program.nodes)
-        for node in self.program.nodes:
+        graph.add_nodes_from(node for node in self.program.nodes if not _in_the_clear(node))
+        for node in graph:
             if node.op not in ("affine", "input", "constant"):
-                graph.add_edges_from((node, operand) for operand in node.inputs)
+                graph.add_edges_from((node, operand) for operand in node.inputs if not _in_the_clear(operand))
         order = {node: i for i, node in enumerate(self.program.nodes)}
         components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
         for members in sorted(components, key=lambda c: order[c[0]]):
@@ -128,7 +109,7 @@ class _Packer:
     def _choose(self) -> list[Layout]:
         candidates = self._candidates()
         chosen = [layouts[0] for layouts in candidates]
-        maps = [node for node in self.program.nodes if node.op == "affine"]
+        maps = [node for node in self.program.nodes if node.op == "affine" and node.type.secret]
         around: list[list[Node]] = [[] for _ in self.members]
         for node in maps:
             for number in {self.group[node], *(self.group[operand] for operand in node.inputs)}:
@@ -215,7 +196,7 @@ class _Packer:
         chosen = self._choose()
         # An input's layout takes the shift that its map wants.
         for node in program.nodes:
-            if node.op == "affine":
+            if node.op == "affine" and node.type.secret:
                 out = chosen[self.group[node]]
                 for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
                     number = self.group[operand]
@@ -223,6 +204,9 @@ class _Packer:
         new: dict[Node, Node] = {}
         intervals: dict[str, Any] = {}
         for node in program.nodes:
+            if _in_the_clear(node):
+                self.clear[node] = self._copied(node)
+                continue
             layout = chosen[self.group[node]]
             if node.op == "constant":
                 continue
@@ -247,7 +231,7 @@ class _Packer:
             elif node.op in ("add", "sub"):
                 new[node] = self._sum(node, new, layout)
             elif node.op == "mul":
-                new[node] = builder.op("mul_ct", [new[operand] for operand in node.inputs], node.loc)
+                new[node] = self._product(node, new, layout)
             else:
                 raise InternalError(f"pack does not know {node.op}")
         metadata = builder.metadata
@@ -261,15 +245,16 @@ class _Packer:
                 "layout": chosen[self.group[node]].to_json(),
             }
             for node in program.inputs
+            if node.type.secret
         ]
         outputs: dict[str, Node] = {}
         specs: list[dict[str, Any]] = []
         for name, node in zip(program.output_names, program.outputs, strict=True):
             if node not in new:
                 raise UnsupportedError(
-                    f"output {name!r} does not depend on any input",
+                    f"output {name!r} does not depend on any encrypted input",
                     where=node.loc,
-                    hint="return it to the user in the clear",
+                    hint="compute it outside of the program, and return it in the clear",
                 )
             assert isinstance(node.type, TensorType)
             outputs[name] = new[node]
@@ -277,13 +262,27 @@ class _Packer:
         metadata["outputs"] = specs
         return builder.finish(outputs)
 
+    def _copied(self, node: Node) -> Node:
+        """A node that the server computes in the clear, as it is."""
+        if node.op == "input":
+            self.builder.inputs.append(node)
+            return node
+        return self.builder.copy(node, [self.clear.get(operand, operand) for operand in node.inputs])
+
+    def _packed(self, node: Node, layout: Layout) -> Node:
+        """The slot vector of a plain run-time value beside ciphertexts of that layout."""
+        attrs = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
+        return self.builder.op("pack", (self.clear[node],), node.loc, **attrs)
+
+    def _product(self, node: Node, new: Mapping[Node, Node], layout: Layout) -> Node:
+        left, right = node.inputs
+        if _in_the_clear(left):
+            left, right = right, left
+        if _in_the_clear(right):
+            return self.builder.op("mul_pt", (new[left], self._packed(right, layout)), node.loc)
+        return self.builder.op("mul_ct", (new[left], new[right]), node.loc)
+
     def _input(self, node: Node, layout: Layout) -> Node:
-        if node.attrs.get("secret") is False:
-            raise UnsupportedError(
-                f"plain input {node.attrs['name']!r} is not carried yet",
-                where=node.loc,
-                hint="make it a parameter, or encrypt it",
-            )
         return self.builder.input(
             node.attrs["name"],
             node.loc,
@@ -334,6 +333,14 @@ class _Packer:
 
     def _sum(self, node: Node, new: Mapping[Node, Node], layout: Layout) -> Node:
         left, right = node.inputs
+        if _in_the_clear(left) or _in_the_clear(right):
+            known, value = (right, left) if _in_the_clear(right) else (left, right)
+            operand, vector = new[value], self._packed(known, layout)
+            if node.op == "sub" and known is left:
+                operand = self.builder.op("negate", (operand,), node.loc)
+            elif node.op == "sub":
+                vector = self.builder.op("negate", (vector,), node.loc)
+            return self.builder.op("add_pt", (operand, vector), node.loc)
         if right.op == "constant" or left.op == "constant":
             constant, value = (right, left) if right.op == "constant" else (left, right)
             assert isinstance(node.type, TensorType)
@@ -345,6 +352,11 @@ class _Packer:
             return self._add_plain(operand, array, layout, node, constant.attrs["value"])
         op = "add_ct" if node.op == "add" else "sub_ct"
         return self.builder.op(op, (new[left], new[right]), node.loc)
+
+
+def _in_the_clear(node: Node) -> bool:
+    """Whether the server computes this value at run time, from plain inputs (constants are known before)."""
+    return not node.type.secret and node.op != "constant"
 
 
 def _plain(layout: Layout) -> Layout:

@@ -20,10 +20,10 @@ from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
 from heliograph.target import Ring
 
-_PLAIN_PRODUCTS = frozenset({"linear_transform", "mul_plain", "lincomb"})
+_PLAIN_PRODUCTS = frozenset({"linear_transform", "mul_plain", "mul_pt", "lincomb"})
 _PRODUCTS = _PLAIN_PRODUCTS | {"mul_ct"}
 _SUMS = frozenset({"add_ct", "sub_ct"})
-_TRANSPARENT = frozenset({"add_plain", "add_scalar", "mul_int", "negate"})
+_TRANSPARENT = frozenset({"add_plain", "add_pt", "add_scalar", "mul_int", "negate"})
 _ROTATIONS = frozenset({"rotate", "conjugate"})
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
@@ -42,44 +42,50 @@ class TooFewLevelsError(PlanningError):
         )
 
 
+def _secret_inputs(node: Node) -> tuple[Node, ...]:
+    """The operands that are ciphertexts; plain ones have neither level nor scale."""
+    return tuple(operand for operand in node.inputs if operand.type.secret)
+
+
 class Levels:
-    """The level at which each node of a packed program runs, and whether its result is a product not yet rescaled."""
+    """The level at which each secret node of a packed program runs, and whether it is a product not yet rescaled."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        nodes = self.nodes = [node for node in program.nodes if node.type.secret]
         self.pending: dict[Node, bool] = {}
         # Where no product follows, few primes are left: rotations before the last rescale cost little more, and their
         # error is divided by a prime with the rest.
-        final = dict.fromkeys(program.nodes, True)
-        for node in reversed(program.nodes):
-            for operand in node.inputs:
+        final = dict.fromkeys(nodes, True)
+        for node in reversed(nodes):
+            for operand in _secret_inputs(node):
                 final[operand] &= final[node] and node.op not in _PRODUCTS
         self.keeps = {
             node
-            for node in program.nodes
+            for node in nodes
             if node.op in _SUMS or node.op in _TRANSPARENT or (node.op in _ROTATIONS and final[node])
         }
-        for node in program.nodes:
+        for node in nodes:
             if node.op in _PRODUCTS:
                 self.pending[node] = True
             elif node in self.keeps:
-                self.pending[node] = all(self.pending[operand] for operand in node.inputs)
+                self.pending[node] = all(self.pending[operand] for operand in _secret_inputs(node))
             else:
                 self.pending[node] = False
         # Wanted levels of each value as it is (pending) and after its rescale (ready).
-        as_is: dict[Node, int] = dict.fromkeys(program.nodes, -1)
-        ready: dict[Node, int] = dict.fromkeys(program.nodes, -1)
+        as_is: dict[Node, int] = dict.fromkeys(nodes, -1)
+        ready: dict[Node, int] = dict.fromkeys(nodes, -1)
         for node in program.outputs:
             ready[node] = 0
         self.level: dict[Node, int] = {}
-        for node in reversed(program.nodes):
+        for node in reversed(nodes):
             if self.pending[node]:
                 level = max(as_is[node], ready[node] + 1, 1)
             else:
                 level = max(as_is[node], ready[node], 0)
             self.level[node] = level
             wanted = as_is if self.takes_pending(node) else ready
-            for operand in node.inputs:
+            for operand in _secret_inputs(node):
                 wanted[operand] = max(wanted[operand], level)
 
     def takes_pending(self, node: Node) -> bool:
@@ -89,7 +95,7 @@ class Levels:
     @property
     def depth(self) -> int:
         """Levels that the chain needs."""
-        return max((self.level[node] for node in self.program.nodes), default=0)
+        return max(self.level.values(), default=0)
 
 
 class _Scales:
@@ -100,12 +106,12 @@ class _Scales:
         self.scale: dict[Node, float] = {}
         self._adjustable: dict[Node, bool] = {}
         self.mismatch: Node | None = None
-        for node in program.nodes:
+        for node in levels.nodes:
             self._visit(node)
         # Readers first: what a sum or product wants of an open scale comes before its default.
-        for node in reversed(program.nodes):
+        for node in reversed(levels.nodes):
             self.force(node)
-        for node in program.nodes:
+        for node in levels.nodes:
             if node.op in _SUMS:
                 left, right = (self._seen(node, operand) for operand in node.inputs)
                 if abs(left - right) > SCALE_TOLERANCE / 2 and self.mismatch is None:
@@ -129,7 +135,7 @@ class _Scales:
 
     def _visit(self, node: Node) -> None:
         """Settle what can be settled in program order; what stays open is a plain product or follows from one."""
-        operands = node.inputs
+        operands = _secret_inputs(node)
         if node.op in _PLAIN_PRODUCTS:
             self._adjustable[node] = True
         elif node.op == "mul_ct":
@@ -186,7 +192,7 @@ class _Scales:
                 return
             self.fix(free, scale - self.ready(rigid) + self._drop(free))
             return
-        for operand in node.inputs:
+        for operand in _secret_inputs(node):
             if self.adjustable(operand):
                 self._set_seen(node, operand, scale)
 
@@ -227,7 +233,7 @@ def _correct(program: Program, levels: Levels, node: Node) -> Program:
     builder = Builder(program.name, Stage.PACKED, program)
     spent: dict[Node, int] = {}
     for n in program.nodes:
-        spent[n] = max((spent[o] for o in n.inputs), default=0) + (1 if n.op in _PRODUCTS else 0)
+        spent[n] = max((spent[o] for o in n.inputs), default=0) + int(n.op in _PRODUCTS and n.type.secret)
     position = 0 if spent[node.inputs[0]] <= spent[node.inputs[1]] else 1
     new: dict[Node, Node] = {}
     for n in program.nodes:
@@ -252,6 +258,7 @@ class _Emitter:
         self.builder.metadata["ring"] = ring.to_json()
         self.made: dict[Node, Node] = {}
         self.ready: dict[Node, Node] = {}
+        self.short: dict[Node, Node] = {}
         self.dropped: dict[tuple[Node, int], Node] = {}
 
     def run(self) -> Program:
@@ -283,7 +290,9 @@ class _Emitter:
         return self.ready[node]
 
     def _relinearized(self, value: Node) -> Node:
-        return self.builder.op("relinearize", (value,), value.loc)
+        if value not in self.short:
+            self.short[value] = self.builder.op("relinearize", (value,), value.loc)
+        return self.short[value]
 
     @staticmethod
     def _type(value: Node) -> CipherType:
@@ -303,7 +312,13 @@ class _Emitter:
         return self.dropped[key]
 
     def _emit(self, node: Node) -> Node:
-        builder, level = self.builder, self.levels.level[node]
+        builder = self.builder
+        if not node.type.secret:
+            if node.op == "input":
+                builder.inputs.append(node)
+                return node
+            return builder.copy(node, [self.made[operand] for operand in node.inputs])
+        level = self.levels.level[node]
         if node.op == "input":
             return builder.input(
                 node.attrs["name"],
@@ -311,12 +326,29 @@ class _Emitter:
                 **{**node.attrs, "level": level, "log_scale": self.scales.scale[node]},
             )
         as_is = self.levels.takes_pending(node)
-        operands = [self._at(self.made[operand] if as_is else self._ready(operand), level) for operand in node.inputs]
+        operands = [
+            self.made[operand]
+            if not operand.type.secret
+            else self._at(self.made[operand] if as_is else self._ready(operand), level)
+            for operand in node.inputs
+        ]
+        if node.op in _ROTATIONS and self._type(operands[0]).parts > 2:
+            operands = [self._relinearized(operands[0])]
         attrs = dict(node.attrs)
         if node.op == "rescale":
+            if not self.levels.pending[node.inputs[0]]:
+                raise PlanningError(
+                    "there is nothing to rescale",
+                    where=node.loc,
+                    why=f"a rescale brings a product back to the scale of its factors; {node.inputs[0].op} gives none, or "
+                    "one that had to be rescaled before",
+                    hint="put it after a product, or leave it out: rescales are placed where they are needed",
+                )
             return operands[0]
         if node.op in _PLAIN_PRODUCTS:
-            plain = tuple(self.scales.scale[node] - self._type(operand).log_scale for operand in operands)
+            plain = tuple(
+                self.scales.scale[node] - self._type(operand).log_scale for operand in operands if operand.type.secret
+            )
             if min(plain) < _MIN_PLAIN_BITS:
                 raise PlanningError(
                     f"a plaintext of {node.op} would be encoded with {min(plain):.1f} bits",

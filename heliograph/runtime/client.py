@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
+from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress
-from heliograph.interpret import check_input
-from heliograph.ir import Array
+from heliograph.interpret import check_input, check_range
 from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.memory import check_memory as require_memory
@@ -144,20 +141,3 @@ class Client:
             check_ciphertext(output.live[name], ring, 0, self.id, what)
             return output.live[name]
         return read_ciphertext(output.blobs[name], ring, 0, self.id, what)
-
-
-def check_range(spec: Any, tensor: Array) -> None:
-    """Raise a RangeError that names the first element outside the declared range."""
-    low, high = spec.get("low"), spec.get("high")
-    if low is None or high is None:
-        return
-    # Values computed in float32 may stick out by their rounding.
-    slack = 1e-6 * max(abs(low), abs(high), high - low)
-    bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
-    if bad.size:
-        index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape))
-        raise RangeError(
-            f"input {spec['name']!r} holds {tensor[index]:.6g} at index {index}, outside its range [{low:g}, {high:g}]",
-            why="the polynomials are only good for inputs in the range that was declared when the model was traced",
-            hint="scale the input, or trace again with an input_range that holds it",
-        )

@@ -210,10 +210,7 @@ def _simulated(
     simulator = Simulator(program, noisy=False)
     wanted = points.keys() | set(program.outputs)
     seen: dict[Node, Array] = {}
-    inputs = {
-        node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
-        for node, vector in pack_inputs(program, samples).items()
-    }
+    inputs = simulator.encrypt_inputs(pack_inputs(program, samples))
 
     def observe(node: Node, value: Any) -> None:
         if node in wanted:
@@ -242,11 +239,13 @@ def _decrypted(
     wanted = points.keys() | set(program.outputs)
     seen: dict[Node, Array] = {}
     # Not by Client.encrypt, which refuses what is out of range: that may be the very thing to look at.
+    packed = pack_inputs(program, samples)
     live = {
         f"{node.attrs['name']}/{node.attrs['chunk']}": cryptor.encrypt(
             vector[0], node.attrs["level"], node.attrs["log_scale"]
         )
-        for node, vector in pack_inputs(program, samples).items()
+        for node, vector in packed.items()
+        if node.type.secret
     }
 
     def observe(node: Node, value: Any) -> None:
@@ -260,7 +259,8 @@ def _decrypted(
 
     try:
         with Server(artifact, client.evaluation_keys()) as server, registry.using():
-            inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live))
+            plain = {node.attrs["name"]: value[0] for node, value in packed.items() if not node.type.secret}
+            inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live), plain)
             execute(program, server.evaluator, inputs, observe=observe)
     except HeliographError as error:
         raise ProgramError("the encrypted run stopped", why=error.what, where=error.where) from None

@@ -103,7 +103,7 @@ def measure(
         output = timed("run", functools.partial(server.run, encrypted))
         result.outputs.append(np.asarray(timed("decrypt", functools.partial(client.decrypt, output))))
         if floor is None:
-            floor = Floor(server.evaluator, next(iter(server.inputs(encrypted).values())), server.trace.calls)
+            floor = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), server.trace.calls)
         floor.sample()
         if progress is not None:
             progress(number + 1, len(samples))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute
-from heliograph.ir import Node
+from heliograph.interpret import check_input, check_range
+from heliograph.ir import Array, Node
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
 from heliograph.runtime.openfhe import registry, serial
@@ -102,29 +106,39 @@ class Server:
         self._close()
         self.evaluator.cache.clear()
 
-    def run(self, encrypted: EncryptedInput, progress: Progress | None = None) -> EncryptedOutput:
+    def run(
+        self,
+        encrypted: EncryptedInput,
+        progress: Progress | None = None,
+        plain: Mapping[str, Any] | None = None,
+    ) -> EncryptedOutput:
         """The encrypted outputs for one encrypted sample.
 
-        `progress(stage, done, total)` is called after every operation. Raises WireError for inputs of another artifact
-        or client, or malformed ones.
+        `plain` has the arrays of the program's plain inputs, by name: the server's own values. `progress(stage, done,
+        total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
+        ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
         if not self._close.alive:
             raise ProgramError("this server is closed")
-        inputs = self.inputs(encrypted)
+        inputs = self.inputs(encrypted, plain or {})
         program, ring = self.artifact.program, self.artifact.ring
         with registry.using():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
         return EncryptedOutput(self._fingerprint, self.client, live=live)
 
-    def inputs(self, encrypted: EncryptedInput) -> dict[Node, Any]:
-        """The ciphertexts of a message by input node, checked, as the evaluator takes them."""
+    def inputs(self, encrypted: EncryptedInput, plain: Mapping[str, Any]) -> dict[Node, Any]:
+        """The ciphertexts of a message and the plain arrays by input node, checked, as `execute` takes them."""
         if not isinstance(encrypted, EncryptedInput):
             raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
         encrypted.check(self._fingerprint, self.client)
-        names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in self.artifact.program.inputs}
+        nodes = self.artifact.program.inputs
+        names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in nodes if node.type.secret}
         encrypted.check_names(names.values())
-        return {node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()}
+        return {
+            **{node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()},
+            **_plain_values([node for node in nodes if not node.type.secret], plain),
+        }
 
     def _input(self, encrypted: EncryptedInput, name: str, level: int) -> Any:
         """One input ciphertext, under the server's own name of the key."""
@@ -135,3 +149,21 @@ class Server:
         ciphertext = serial.read_ciphertext(encrypted.blobs[name], ring, level, self.client, what)
         ciphertext.SetKeyTag(self._tag)
         return ciphertext
+
+
+def _plain_values(nodes: Sequence[Node], plain: Mapping[str, Any]) -> dict[Node, Array]:
+    """The server's own inputs by node, checked, with a leading axis of one sample."""
+    names = [node.attrs["name"] for node in nodes]
+    if set(plain) != set(names):
+        raise ProgramError(
+            f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
+            where="Server.run",
+            why=f"given were {', '.join(map(repr, plain)) or 'none'}",
+            hint="pass them by name: server.run(encrypted, plain={'name': array})",
+        )
+    values = {}
+    for node in nodes:
+        tensor = check_input(node.attrs["name"], node.attrs["shape"], plain[node.attrs["name"]])
+        check_range(node.attrs, tensor)
+        values[node] = tensor[np.newaxis]
+    return values

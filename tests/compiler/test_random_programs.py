@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 from helpers.backends import largest_difference, openfhe, run, simulator
-from helpers.random_programs import random_inputs, random_program
+from helpers.random_programs import random_inputs, random_program, random_slot_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,3 +101,36 @@ def test_a_sample_of_programs_on_openfhe(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12, 90))
 def test_more_programs_on_openfhe(seed: int) -> None:
     check_on_openfhe(seed)
+
+
+def check_slots(seed: int, steps: int, real: bool) -> None:
+    """A slot program: source, executable meaning, simulator and, with `real`, OpenFHE."""
+    source = random_slot_program(seed, steps)
+    try:
+        artifact = compile(source, OPTIONS)
+    except PlanningError as error:
+        if any(words in str(error) for words in ("too large", "drifts", "nothing to rescale")):
+            return
+        raise
+    program = artifact.program
+    samples = random_inputs(source, seed)
+    exact = outputs_of(interpret(source, *samples))
+    size = max(1.0, max(float(np.abs(a).max()) for a in exact))
+    assert largest_difference(exact, outputs_of(interpret(program, *samples))) <= 1e-9 * size
+    tolerance = 2.0**-OPTIONS.precision_bits * max(1.0, artifact.report.values["output_magnitude"])
+    measured, _ = run(program, samples, openfhe(program) if real else simulator(program, seed))
+    assert largest_difference(exact, measured) <= 8 * tolerance
+    for name, out in zip(program.output_names, exact, strict=True):
+        bounds = artifact.report.values["output_ranges"][name]
+        assert bounds["low"] - 1e-9 <= out.min() <= out.max() <= bounds["high"] + 1e-9
+
+
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 14))
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_slot_programs_mean_what_their_source_means(seed: int, steps: int) -> None:
+    check_slots(seed, steps, real=False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_sample_of_slot_programs_on_openfhe(seed: int) -> None:
+    check_slots(seed, 10, real=True)

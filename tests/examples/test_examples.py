@@ -43,10 +43,22 @@ def test_first_program_prints_what_the_readme_says() -> None:
     assert printed.rstrip().endswith("True")
 
 
-@pytest.mark.parametrize("name", ["cnn_from_pytorch"])
-def test_example(name: str) -> None:
-    printed = run(ROOT / f"examples/{name}.py")
-    assert "same class, encrypted: True" in printed
+@pytest.mark.parametrize("name", ["iris_mlp", "cnn_from_pytorch", "slot_program", "two_secrets"])
+def test_example_prints_what_the_docs_say(name: str) -> None:
+    text = (ROOT / "docs/examples.md").read_text()
+    source, shown = re.findall(
+        rf"`examples/{name}.py`:\n\n```python\n(.*?)```\n\nprints[^\n]*\n\n```\n(.*?)```", text, re.DOTALL
+    )[0]
+    assert source == (ROOT / f"examples/{name}.py").read_text()
+    assert run(ROOT / f"examples/{name}.py").endswith(shown)
+
+
+def test_the_docs_show_the_language_files_as_they_are() -> None:
+    text = (ROOT / "docs/examples.md").read_text()
+    shown = re.findall(r"`examples/(\w+\.hg)`:\n\n```hg\n(.*?)```", text, re.DOTALL)
+    assert len(shown) == 3
+    for name, block in shown:
+        assert block == (ROOT / "examples" / name).read_text()
 
 
 def blocks() -> list[str]:

@@ -58,7 +58,7 @@ def run(
 ) -> tuple[list[Array], Counter[Call]]:
     """The decrypted output tensors and the calls of one evaluation."""
     inputs = {
-        node: session.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
+        node: session.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"]) if node.type.secret else vector
         for node, vector in pack_inputs(program, samples).items()
     }
     results, trace = execute(program, session.evaluator, inputs, observe=observe)

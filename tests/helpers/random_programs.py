@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from heliograph.interpret import input_shape
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage, TensorType
+from heliograph.ir.layout import Layout
 
 ACTIVATIONS = ("sigmoid", "tanh", "gelu", "silu", "softplus", "relu", "leaky_relu")
 
@@ -151,20 +153,79 @@ def random_program(seed: int, steps: int = 8) -> Program:
     shapes: list[tuple[int, ...]] = [(), (1,), (5,), (8,), (3, 4), (2, 4, 4), (1, 6, 6), (4, 1, 3)]
     for i in range(int(random.integers(1, 3))):
         shape = shapes[int(random.integers(len(shapes)))]
-        made.values.append(made.builder.input(f"x{i}", made.loc(), shape=shape, low=-1.0, high=1.0))
+        # Every fourth program has an input that only the server knows.
+        secret = None if i == 0 or random.random() < 0.5 else False
+        made.values.append(made.builder.input(f"x{i}", made.loc(), shape=shape, low=-1.0, high=1.0, secret=secret))
     for _ in range(steps):
         made.step()
-    candidates = [v for v in made.values if v.op != "constant"]
+    candidates = [v for v in made.values if v.type.secret]
     count = int(random.integers(1, 4))
-    outputs = dict.fromkeys([candidates[-1], *(made.pick() for _ in range(count - 1))])
+    picked = [candidates[int(random.integers(len(candidates)))] for _ in range(count - 1)]
+    outputs = dict.fromkeys([candidates[-1], *picked])
     return made.builder.finish({f"y{i}": node for i, node in enumerate(outputs)})
+
+
+SLOTS = 8
+
+
+def random_slot_program(seed: int, steps: int = 10) -> Program:
+    """A program on 8 slots as the language makes it, of about that many ops, with one or two encrypted inputs."""
+    random = np.random.default_rng(seed)
+    layout = Layout((SLOTS,), SLOTS, SLOTS)
+    builder = Builder("slots", Stage.PACKED)
+    values, left, specs = [], {}, []
+    for i in range(int(random.integers(1, 3))):
+        node = builder.input(f"x{i}", Location("filter.hg", i + 1), slots=SLOTS, chunk=0, low=-1.0, high=1.0)
+        specs.append({"name": f"x{i}", "shape": [SLOTS], "low": -1.0, "high": 1.0, "layout": layout.to_json()})
+        values.append(node)
+        left[node] = 6
+    tensor = builder.input("p", Location("filter.hg", 3), shape=(SLOTS,), low=-1.0, high=1.0, secret=False)
+    places = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
+    plain = builder.op("pack", (tensor,), **places)
+    for step in range(steps):
+        x, y = (values[int(random.integers(len(values)))] for _ in range(2))
+        vector = builder.constant(random.uniform(-1, 1, size=SLOTS), "v")
+        choices: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
+            ("rotate", (x,), {"amount": int(random.integers(-8, 9))}),
+            ("add_ct", (x, y), {}),
+            ("sub_ct", (x, y), {}),
+            ("add_plain", (x,), {"value": vector}),
+            ("add_scalar", (x,), {"value": 0.25}),
+            ("negate", (x,), {}),
+            ("add_pt", (x, plain), {}),
+            ("mul_ct", (x, y), {}),
+            ("mul_plain", (x,), {"value": vector}),
+            ("mul_int", (x,), {"factor": int(random.choice([-2, 3]))}),
+            ("mul_pt", (x, plain), {}),
+            (
+                "poly",
+                (x,),
+                {"coefficients": builder.constant(random.uniform(-1, 1, size=4), "c"), "low": -8.0, "high": 8.0},
+            ),
+        ]
+        op, operands, attrs = choices[int(random.integers(len(choices)))]
+        spent = 3 if op == "poly" else int(op.startswith("mul_") and op != "mul_int")
+        if min(left.get(o, 9) for o in operands) < spent:
+            continue
+        node = builder.op(op, operands, Location("filter.hg", step + 4), **attrs)  # type: ignore[arg-type]
+        left[node] = min(left.get(o, 9) for o in operands) - spent
+        if spent == 1 and random.random() < 0.3:
+            node = builder.op("rescale", (node,), Location("filter.hg", step + 4))
+            left[node] = left[node.inputs[0]]
+        values.append(node)
+    outputs = dict.fromkeys([values[-1], values[int(random.integers(len(values)))]])
+    names = [f"y{i}" for i in range(len(outputs))]
+    builder.metadata["inputs"] = specs
+    builder.metadata["outputs"] = [{"name": n, "shape": [SLOTS], "layout": layout.to_json()} for n in names]
+    return builder.finish(dict(zip(names, outputs, strict=True)))
 
 
 def random_inputs(program: Program, seed: int = 0) -> list[Array]:
     """One sample per input, uniform in its range."""
     random = np.random.default_rng(seed)
     return [
-        np.asarray(random.uniform(node.attrs.get("low", -1.0), node.attrs.get("high", 1.0), size=node.type.shape))
+        np.asarray(
+            random.uniform(node.attrs.get("low", -1.0), node.attrs.get("high", 1.0), size=input_shape(program, node))
+        )
         for node in program.inputs
-        if isinstance(node.type, TensorType)
     ]

@@ -159,7 +159,9 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "mul_ct": ("mul_ct", [(16,), (16,)], {}, lambda x, y: x * y),
 }
 # Ops whose meaning other tests have: values given from outside, the identities of level management, diagonals.
-ELSEWHERE = {"input", "constant", "rescale", "level_drop", "relinearize", "linear_transform"}
+ELSEWHERE = {
+    "input", "constant", "rescale", "level_drop", "relinearize", "linear_transform", "pack", "mul_pt", "add_pt"
+}  # fmt: skip
 
 
 def build(case: str) -> tuple[Builder, list[Node], Node]:

@@ -105,12 +105,15 @@ class OpenFHEEvaluator:
         if op == "mul_plain":
             self._count("mul_plain", level, 2)
             return cc.EvalMult(x, self._vector(node, a["plain_log_scale"], 1, level))
-        if op == "add_plain":
+        if op in ("add_plain", "add_scalar"):
             self._count("add_plain", level, parts)
             return cc.EvalAdd(x, self._vector(node, operand.log_scale, x.GetNoiseScaleDeg(), level))
-        if op == "add_scalar":
-            self._count("add_plain", level, parts)
-            return cc.EvalAdd(x, self._vector(node, operand.log_scale, x.GetNoiseScaleDeg(), level))
+        if op == "mul_pt":
+            self._count("mul_pt", level, 2)
+            return cc.EvalMult(x, self._encode(operands[1][0], a["plain_log_scale"], 1, level))
+        if op == "add_pt":
+            self._count("add_pt", level, parts)
+            return cc.EvalAdd(x, self._encode(operands[1][0], operand.log_scale, x.GetNoiseScaleDeg(), level))
         if op == "mul_int":
             return self._times(x, a["factor"], level, parts)
         if op == "negate":

@@ -73,6 +73,12 @@ class Floor:
         if primitive == "accumulate":
             total = x.Clone()
             return lambda: cc.EvalAddInPlace(total, x)
+        if primitive in ("mul_pt", "add_pt"):
+            # The plaintext is known only at run time: its encoding is part of the operation.
+            values = np.linspace(-1.0, 1.0, ring.slots)
+            degree = x.GetNoiseScaleDeg() if primitive == "add_pt" else 1
+            combine = cc.EvalMult if primitive == "mul_pt" else cc.EvalAdd
+            return lambda: combine(x, cc.MakeCKKSPackedPlaintext(values, degree, ring.levels - level, None, ring.slots))
         if primitive in ("mul_plain", "add_plain"):
             values = np.linspace(-1.0, 1.0, ring.slots)
             degree = x.GetNoiseScaleDeg() if primitive == "add_plain" else 1

@@ -1,0 +1,105 @@
+"""Put a program on slots into the ciphertexts of a ring: its vectors repeat over them, its polynomials stand on [-1, 1]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from heliograph.errors import PlanningError, ProgramError
+from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.layout import Layout
+from heliograph.passes.intervals import Interval, hull
+from heliograph.passes.range_table import range_entry
+from heliograph.passes.slot_intervals import slot_intervals
+from heliograph.target import Ring
+
+
+@dataclass(frozen=True, slots=True)
+class FitSlots:
+    """A program on few slots becomes one on all slots of the ring.
+
+    Its vectors repeat with their own period, so that a rotation of one period is a rotation of all of them. Raises a
+    PlanningError where the ring has too few slots, a ProgramError where a polynomial's interval is proved to be left.
+    """
+
+    ring: Ring
+
+    name: ClassVar[str] = "fit-slots"
+    needs: ClassVar[Stage] = Stage.PACKED
+    makes: ClassVar[Stage] = Stage.PACKED
+
+    def run(self, program: Program) -> Program:
+        slots = self.ring.slots
+        period = max(spec["layout"]["slots"] for spec in program.metadata["inputs"])
+        if period > slots:
+            raise PlanningError(f"the program works on {period} slots, ring 2^{self.ring.log_ring} has {slots}")
+        builder = Builder(program.name, Stage.PACKED, program)
+        bounds = slot_intervals(program)
+        new: dict[Node, Node] = {}
+        ranges: list[dict[str, Any]] = []
+        known: dict[Any, Node] = {}
+        for node in program.nodes:
+            operands = [new[operand] for operand in node.inputs]
+            if node.op == "input" and not node.type.secret:
+                builder.inputs.append(node)
+                new[node] = node
+            elif node.op == "input":
+                new[node] = builder.input(node.attrs["name"], node.loc, **{**node.attrs, "slots": slots})
+            elif node.op == "pack":
+                new[node] = builder.op("pack", operands, node.loc, **{**node.attrs, "slots": slots})
+            elif node.op == "poly":
+                proved = hull(bounds[node.inputs[0]])
+                new[node] = _polynomial(builder, node, operands[0], proved, ranges)
+            elif node.op == "rotate":
+                # The vectors repeat: rotations that differ by a whole period are one, and need one key.
+                amount = node.attrs["amount"] % period
+                new[node] = builder.op("rotate", operands, node.loc, amount=amount) if amount else operands[0]
+            else:
+                new[node] = builder.copy(node, operands)
+            made = new[node]
+            new[node] = known.setdefault((made.op, made.inputs, tuple(made.attrs.items())), made)
+        metadata = builder.metadata
+        for direction in ("inputs", "outputs"):
+            metadata[direction] = [
+                {**spec, "layout": _wide(spec["layout"], slots).to_json()} for spec in program.metadata[direction]
+            ]
+        metadata["ranges"] = ranges
+        whole = Layout((period,), slots, period).to_json()
+        metadata["range_layouts"] = {str(number): whole for number in range(len(ranges))}
+        return builder.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
+
+
+def _wide(layout: dict[str, Any], slots: int) -> Layout:
+    return replace(Layout.from_json(layout), slots=slots)
+
+
+def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, ranges: list[dict[str, Any]]) -> Node:
+    """The polynomial on [-1, 1]; another interval is scaled to it, which costs a level."""
+    low, high = node.attrs["low"], node.attrs["high"]
+    half, middle = (high - low) / 2, (high + low) / 2
+    if proved.low > high or proved.high < low:
+        raise ProgramError(
+            f"the input of poly lies in [{proved.low:.6g}, {proved.high:.6g}], outside its interval [{low:g}, {high:g}]",
+            where=node.loc,
+            why="a polynomial says nothing outside its interval",
+            hint="give poly the interval that its input has",
+        )
+    if (half, middle) != (1.0, 0.0):
+        operand = builder.op("lincomb", (operand,), node.loc, weights=(1.0 / half,), constant=-middle / half)
+    # Bounds are widened against rounding; a polynomial does not notice that little.
+    slack = 1e-9 * (high - low)
+    inside = proved.low >= low - slack and proved.high <= high + slack
+    degree = len(builder.context.array(node.attrs["coefficients"])) - 1
+    ranges.append(
+        range_entry(
+            node,
+            "poly",
+            Interval(low, high),
+            "proved" if inside else "declared",
+            degree=degree,
+            method="given",
+            proved=proved,
+        )
+    )
+    attrs = {**node.attrs, "low": -1.0, "high": 1.0, "range": len(ranges) - 1}
+    return builder.op("poly", (operand,), node.loc, **attrs)

@@ -1,0 +1,45 @@
+"""One entry of the table of polynomial inputs: the interval, what it rests on, and how good the polynomial is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.ir import Node
+from heliograph.passes.calibrate import Observed
+from heliograph.passes.intervals import Interval
+
+
+def range_entry(
+    node: Node,
+    function: str,
+    interval: Interval,
+    source: str,
+    *,
+    degree: int,
+    method: str,
+    max_error: float = 0.0,
+    rms_error: float = 0.0,
+    seen: Observed | None = None,
+    margin: float = 0.0,
+    proved: Interval | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The entry as JSON values. `source` is proved, observed or declared; `margin` counts where it is observed."""
+    observed = source == "observed"
+    return {
+        "layer": node.loc.layer,
+        "location": node.loc.short,
+        "function": function,
+        "low": interval.low,
+        "high": interval.high,
+        "source": source,
+        "samples": seen.samples if observed and seen else 0,
+        "margin": margin if observed else 0.0,
+        "observed": [seen.low, seen.high] if seen else None,
+        "proved": [proved.low, proved.high] if proved else None,
+        "degree": degree,
+        "method": method,
+        "max_error": max_error,
+        "rms_error": rms_error,
+        **more,
+    }
