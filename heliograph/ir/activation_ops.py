@@ -17,7 +17,7 @@ from heliograph.ir.ops import TENSOR, Attrs, OpSpec, define
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
 
 
-def _define_activation(
+def define_activation(
     name: str,
     function: Callable[[Array, Attrs], Array],
     doc: str,
@@ -52,19 +52,19 @@ def _softplus(x: Array, a: Attrs) -> Array:
     return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
 
 
-_define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True, increasing=True)
-_define_activation(
+define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True, increasing=True)
+define_activation(
     "leaky_relu",
     lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
     "x where x >= 0, negative_slope * x elsewhere.",
     {"negative_slope": "float?"},
     homogeneous=True,
 )
-_define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
-_define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")
-_define_activation("sigmoid", lambda x, a: special.expit(x), "1 / (1 + exp(-x)).", increasing=True)
-_define_activation("tanh", lambda x, a: np.tanh(x), "The hyperbolic tangent.", increasing=True)
-_define_activation(
+define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
+define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")
+define_activation("sigmoid", lambda x, a: special.expit(x), "1 / (1 + exp(-x)).", increasing=True)
+define_activation("tanh", lambda x, a: np.tanh(x), "The hyperbolic tangent.", increasing=True)
+define_activation(
     "softplus",
     _softplus,
     "log(1 + exp(beta x)) / beta.",

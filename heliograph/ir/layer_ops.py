@@ -57,7 +57,7 @@ define(
 )
 
 
-def _window_shape(
+def window_shape(
     op: str, spatial: Sequence[int], kernel: Sequence[int], a: Attrs, dilation: Sequence[int]
 ) -> tuple[int, ...]:
     for name, values, least in (
@@ -77,7 +77,7 @@ def _window_shape(
     return tuple(out)
 
 
-def _windows(x: Array, kernel: Sequence[int], a: Attrs, dilation: Sequence[int]) -> Array:
+def windows(x: Array, kernel: Sequence[int], a: Attrs, dilation: Sequence[int]) -> Array:
     """Sliding windows: (n, C, *spatial) -> (n, C, *out, *kernel), zero-padded."""
     rank = len(kernel)
     x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in a["padding"])])
@@ -104,14 +104,14 @@ def _conv_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Ty
             f"conv: input has {shape[0]} channels, weight {context.shape(a['weight'])} with {a['groups']} groups "
             f"takes {per_group * a['groups']}"
         )
-    return TensorType((out_channels, *_window_shape("conv", shape[1:], kernel, a, a["dilation"])), operands[0].secret)
+    return TensorType((out_channels, *window_shape("conv", shape[1:], kernel, a, a["dilation"])), operands[0].secret)
 
 
 def _conv(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     weight = context.array(a["weight"])
     out_channels, per_group, *kernel = weight.shape
     groups, rank = a["groups"], len(kernel)
-    windows = _windows(values[0], kernel, a, a["dilation"])
+    windows = windows(values[0], kernel, a, a["dilation"])
     n, _, *rest = windows.shape
     spatial = rest[:rank]
     windows = windows.reshape(n, groups, per_group, *rest)
@@ -139,7 +139,7 @@ def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
     weight = context.array(a["weight"]).astype(np.float64)
     out_channels, per_group, *kernel = weight.shape
     groups, rank = a["groups"], len(kernel)
-    index = _windows(flat_indices(operands[0].shape) + 1, kernel, a, a["dilation"])[0] - 1
+    index = windows(flat_indices(operands[0].shape) + 1, kernel, a, a["dilation"])[0] - 1
     spatial = index.shape[1 : 1 + rank]
     places = math.prod(spatial)
     index = index.reshape(groups, per_group, places, -1)
@@ -244,7 +244,7 @@ define(
 def _pool_weights(shape: tuple[int, ...], a: Attrs) -> Array:
     """The divisor's inverse for each output place (padding counts only where asked)."""
     ones = np.ones((1, 1, *shape))
-    inside = _windows(ones, a["kernel"], a, (1,) * len(a["kernel"])).sum(axis=tuple(range(-len(a["kernel"]), 0)))[0, 0]
+    inside = windows(ones, a["kernel"], a, (1,) * len(a["kernel"])).sum(axis=tuple(range(-len(a["kernel"]), 0)))[0, 0]
     return np.asarray(1.0 / (np.full_like(inside, math.prod(a["kernel"])) if a["count_include_pad"] else inside))
 
 
@@ -254,14 +254,12 @@ def _pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Ty
         raise ProgramError(f"avg_pool: input {shape} must be (channels, {rank} spatial axes), without a batch axis")
     if len(a["padding"]) == rank and any(2 * pad > k for pad, k in zip(a["padding"], a["kernel"], strict=True)):
         raise ProgramError(f"avg_pool: padding {a['padding']} is more than half of the kernel {a['kernel']}")
-    return TensorType(
-        (shape[0], *_window_shape("avg_pool", shape[1:], a["kernel"], a, (1,) * rank)), operands[0].secret
-    )
+    return TensorType((shape[0], *window_shape("avg_pool", shape[1:], a["kernel"], a, (1,) * rank)), operands[0].secret)
 
 
 def _pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     rank = len(a["kernel"])
-    windows = _windows(values[0], a["kernel"], a, (1,) * rank)
+    windows = windows(values[0], a["kernel"], a, (1,) * rank)
     return np.asarray(windows.sum(axis=tuple(range(-rank, 0))) * _pool_weights(values[0].shape[2:], a))
 
 
@@ -269,7 +267,7 @@ def _pool_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
     import scipy.sparse
 
     shape, rank = operands[0].shape, len(a["kernel"])
-    index = _windows(flat_indices(shape) + 1, a["kernel"], a, (1,) * rank)[0] - 1
+    index = windows(flat_indices(shape) + 1, a["kernel"], a, (1,) * rank)[0] - 1
     places = math.prod(index.shape[: 1 + rank])
     columns = index.reshape(places, -1)
     weights = np.broadcast_to(np.tile(_pool_weights(shape[1:], a).ravel(), shape[0])[:, np.newaxis], columns.shape)

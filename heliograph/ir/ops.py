@@ -1,8 +1,8 @@
 """The table of operations: what each one is called, takes, returns and means.
 
-`OPS` is filled by `tensor_ops.py`, `layer_ops.py` and `activation_ops.py` (what a user's model says) and `slot_ops.py`
-(what CKKS computes). An op is one `OpSpec` in one of these files; the verifier, the text format, the interpreter and the
-property tests read the table.
+`OPS` is filled by `tensor_ops.py`, `layer_ops.py`, `activation_ops.py` and `function_ops.py` (what a user's model says),
+`row_ops.py` (what costs rotations only) and `slot_ops.py` (what CKKS computes). An op is one `OpSpec` in one of these
+files; the verifier, the text format, the interpreter and the property tests read the table.
 """
 
 from __future__ import annotations
@@ -179,6 +179,8 @@ def check_constant(op: str, a: Attrs, context: Context, name: str, shape: tuple[
 
 # The parts of the table; they import `define` from here, so they come last.
 from heliograph.ir import activation_ops as activation_ops  # noqa: E402
+from heliograph.ir import function_ops as function_ops  # noqa: E402
 from heliograph.ir import layer_ops as layer_ops  # noqa: E402
+from heliograph.ir import row_ops as row_ops  # noqa: E402
 from heliograph.ir import slot_ops as slot_ops  # noqa: E402
 from heliograph.ir import tensor_ops as tensor_ops  # noqa: E402

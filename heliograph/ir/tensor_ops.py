@@ -147,7 +147,7 @@ define(
 # ---------------------------------------------------------------------------------------------- arithmetic
 
 
-def _broadcast_type(name: str) -> Callable[[Sequence[TensorType], Attrs, Context], Type]:
+def broadcast_type(name: str) -> Callable[[Sequence[TensorType], Attrs, Context], Type]:
     def infer(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
         shapes = [operand.shape for operand in operands]
         try:
@@ -162,7 +162,7 @@ def _broadcast_type(name: str) -> Callable[[Sequence[TensorType], Attrs, Context
     return infer
 
 
-def _align(values: Sequence[Array]) -> list[Array]:
+def align(values: Sequence[Array]) -> list[Array]:
     """Give all values one rank, new axes behind the axis of samples."""
     rank = max(value.ndim for value in values)
     return [value.reshape(value.shape[:1] + (1,) * (rank - value.ndim) + value.shape[1:]) for value in values]
@@ -189,8 +189,8 @@ define(
         ARITHMETIC,
         (2, 2),
         {},
-        _broadcast_type("add"),
-        lambda values, a, context: np.add(*_align(values)),
+        broadcast_type("add"),
+        lambda values, a, context: np.add(*align(values)),
         "Elementwise sum, with broadcasting.",
         linear=_sum_linear((1.0, 1.0)),
     )
@@ -201,8 +201,8 @@ define(
         ARITHMETIC,
         (2, 2),
         {},
-        _broadcast_type("sub"),
-        lambda values, a, context: np.subtract(*_align(values)),
+        broadcast_type("sub"),
+        lambda values, a, context: np.subtract(*align(values)),
         "Elementwise difference, with broadcasting.",
         linear=_sum_linear((1.0, -1.0)),
     )
@@ -225,8 +225,8 @@ define(
         ARITHMETIC,
         (2, 2),
         {},
-        _broadcast_type("mul"),
-        lambda values, a, context: np.multiply(*_align(values)),
+        broadcast_type("mul"),
+        lambda values, a, context: np.multiply(*align(values)),
         "Elementwise product, with broadcasting; of two secrets it is a ciphertext product.",
         depth=1,
     )
@@ -280,7 +280,7 @@ def _matmul(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     row, column = left.ndim == 2, right.ndim == 2
     left = left[:, np.newaxis, :] if row else left
     right = right[:, :, np.newaxis] if column else right
-    left, right = _align([left, right])
+    left, right = align([left, right])
     out = np.matmul(left, right)
     if column:
         out = out[..., 0]
@@ -409,7 +409,7 @@ _structural(
     "broadcast",
     {"shape": "ints"},
     _broadcast_to_shape,
-    lambda x, a: np.broadcast_to(_align([x, np.empty((1, *a["shape"]))])[0], (x.shape[0], *a["shape"])),
+    lambda x, a: np.broadcast_to(align([x, np.empty((1, *a["shape"]))])[0], (x.shape[0], *a["shape"])),
     "Axes of length 1, and new leading axes, repeated to the given shape.",
 )
 _structural(
