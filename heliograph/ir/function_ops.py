@@ -42,7 +42,7 @@ def _rsqrt(x: Array, a: Attrs) -> Array:
 
 
 def _exp(x: Array, a: Attrs) -> Array:
-    return np.exp(np.minimum(x, 700.0))
+    return np.asarray(np.exp(np.minimum(x, 700.0)))
 
 
 define_activation("sign", lambda x, a: np.sign(x), "-1, 0 or 1.", {"gap": "float?", "bits": "float?"}, increasing=True)
@@ -313,7 +313,7 @@ define(
         {"rank": "int", "weight": "constant?", "bias": "constant?", "eps": "float", "low": "float?", "high": "float?"},
         _layer_norm_type,
         _layer_norm,
-        "Normalization over the last `rank` axes: (x - mean) / sqrt(variance + eps) * weight + bias. `low`, `high` bound the "
-        "variance.",
+        "Normalization over the last `rank` axes: (x - mean) / sqrt(variance + eps) * weight + bias. `low`, `high` bound "
+        "the variance.",
     )
 )

@@ -111,15 +111,15 @@ def _conv(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     weight = context.array(a["weight"])
     out_channels, per_group, *kernel = weight.shape
     groups, rank = a["groups"], len(kernel)
-    windows = windows(values[0], kernel, a, a["dilation"])
-    n, _, *rest = windows.shape
+    patches = windows(values[0], kernel, a, a["dilation"])
+    n, _, *rest = patches.shape
     spatial = rest[:rank]
-    windows = windows.reshape(n, groups, per_group, *rest)
+    patches = patches.reshape(n, groups, per_group, *rest)
     weight = weight.reshape(groups, out_channels // groups, per_group, *kernel)
     out = np.stack(
         [
             np.tensordot(
-                windows[:, g],
+                patches[:, g],
                 weight[g],
                 axes=((1, *range(2 + rank, 2 + 2 * rank)), tuple(range(1, 2 + rank))),
             )
@@ -259,8 +259,8 @@ def _pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Ty
 
 def _pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     rank = len(a["kernel"])
-    windows = windows(values[0], a["kernel"], a, (1,) * rank)
-    return np.asarray(windows.sum(axis=tuple(range(-rank, 0))) * _pool_weights(values[0].shape[2:], a))
+    patches = windows(values[0], a["kernel"], a, (1,) * rank)
+    return np.asarray(patches.sum(axis=tuple(range(-rank, 0))) * _pool_weights(values[0].shape[2:], a))
 
 
 def _pool_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:

@@ -119,7 +119,7 @@ def test_both_ways_compile_to_one_circuit(
 
 
 def test_a_traced_program_prints_itself_in_the_language() -> None:
-    model, traced = build(MLP, [(6,)])
+    _, traced = build(MLP, [(6,)])
     again = parse(traced.to_language(), parameters=traced.constants)
     assert circuit(compile(again, TOY).program) == circuit(compile(traced, TOY).program)
 
