@@ -41,7 +41,7 @@ _SECOND_DEGREES = (3, 5, 7, 9, 11, 13, 15, 19, 23, 27, 31, 47, 63)
 def argmax(
     classes: int, gap: float, count: int = 1, family: str = "best", *, scale_bits: int = DEFAULT_SCALE_BITS
 ) -> ArgmaxPlan:
-    """The cheapest plan that rounds sums of `count` one-hot results right.
+    """The cheapest plan whose sums of `count` one-hot results, times a one-hot guess, round right.
 
     `gap`: the smallest difference of the largest and the second value, of values normalised to [0, 1]. `iterated` has the
     fewest f4 and g4 (then the largest psi2), as published; `best` the least depth, then the fewest multiplications.
@@ -70,8 +70,7 @@ def argmax(
 
 def _two(gap: float, count: int, family: str, scale_bits: int) -> ArgmaxPlan:
     """Two classes: the sign of the difference is the answer."""
-    # count * 2^-(psi + 1) < 1/2
-    first = sign(gap, math.log2(count) + 1e-6 if count > 1 else 1e-6, family, scale_bits=scale_bits)
+    first = sign(gap, -math.log2(_closeness_for(count)) + 1e-9, family, scale_bits=scale_bits)
     return _plan(2, gap, count, family, first, None, scale_bits)
 
 
@@ -99,6 +98,15 @@ def _plan(
     )
 
 
+def _closeness_for(count: int) -> float:
+    """How far from 1 the last sign may be for `count` results.
+
+    A result, half the sign's distance from right, is summed `count` times; Phoenix then multiplies the sum by a one-hot
+    guess that errs as much. Both together stay under a half.
+    """
+    return 0.5 / count
+
+
 def _max_count(closeness: float) -> int:
     """The largest n with n * closeness / 2 < 1/2: each result is half the sign's distance from 0 or 1."""
     return max(0, math.ceil(1.0 / closeness) - 1)
@@ -106,7 +114,7 @@ def _max_count(closeness: float) -> int:
 
 def _iterated(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
     """The fewest polynomials in all; among those the counts of the first sign, then the largest psi2."""
-    target = 1.0 / count
+    target = _closeness_for(count)
     width = 2 * classes - 2
     for total in range(2, 2 * _MOST_ITERATED):
         found = []
@@ -165,8 +173,8 @@ def _score_intervals(classes: int, closeness: float) -> tuple[tuple[float, float
 
 def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
     """Every first sign of the search's frontier with the cheapest second polynomial; the least depth wins."""
-    closeness = 1.0 / count
-    need = 1.9 / (classes - 1)
+    closeness = _closeness_for(count)
+    need = 0.9 / (classes - 1)
     start = math.ceil(-math.log2(gap)) + 1
     best: tuple[tuple[int, int], Candidate, tuple[int, ...]] | None = None
     limit = depth_bound(gap, need / 64)

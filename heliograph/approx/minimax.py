@@ -56,7 +56,8 @@ def remez(
     x, y = grid[reference], target[reference]
     for _ in range(_ROUNDS):
         solution = np.linalg.solve(np.column_stack((_basis(x, orders), signs)), y)
-        c, level = solution[:-1], abs(float(solution[-1]))
+        c = np.asarray(solution[:-1], dtype=np.float64)
+        level = abs(float(solution[-1]))
         error = basis @ c - target
         largest = float(np.abs(error).max())
         if best is None or largest < best[0]:

@@ -148,7 +148,7 @@ class ArgmaxPlan:
     is (1 + sign1) / 2.
 
     `psi1`, `psi2`: -log2 of the distance of the signs from 1, proved. `phi2`: smallest |x| the second sign is made for.
-    `max_count`: how many results may be summed before the rounding of a count can fail, for the true polynomials;
+    `max_count`: how many results may be summed before the rounding of their sum can fail, for the true polynomials;
     `max_count_at_scale`: with the evaluation's rounding at 2^scale_bits.
     """
 

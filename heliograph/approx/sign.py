@@ -34,7 +34,7 @@ def _stage(monomials: list[float], divisor: float) -> Stage:
     poly2cheb = np.polynomial.chebyshev.poly2cheb
     odd = [0.0] * (2 * len(monomials))
     odd[1::2] = monomials
-    return Stage(tuple(float(c) / divisor for c in poly2cheb(odd)))  # type: ignore[no-untyped-call]
+    return Stage(tuple(float(c) / divisor for c in poly2cheb(odd)))
 
 
 # (sharpening f, widening g)
