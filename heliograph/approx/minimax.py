@@ -38,24 +38,30 @@ def remez(
     *,
     parity: int | None = None,
     kinks: Sequence[float] = (),
+    weight: Function | None = None,
 ) -> Minimax:
     """The minimax polynomial for the function on a union of intervals of [-1, 1].
 
     `parity` 1 or 0 takes odd or even polynomials only; the intervals are then on one side of zero. `kinks` are points
-    where the function is not smooth. The intervals are disjoint and in order; one that is a point counts as a point.
+    where the function is not smooth. `weight` (positive) makes weight * error least instead. The intervals are disjoint and in order; one that is a point counts as a point.
     """
     orders = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
     count = len(orders)
     grid, segment = _grid(intervals, degree, kinks)
-    target = np.asarray(function(grid), dtype=np.float64)
-    basis = _basis(grid, orders)
+
+    def scaled(at: Vector) -> tuple[Vector, Vector]:
+        """The basis and the function at points, times the weight."""
+        by = np.ones_like(at) if weight is None else np.asarray(weight(at))
+        return _basis(at, orders) * by[:, None], np.asarray(function(at), dtype=np.float64) * by
+
+    basis, target = scaled(grid)
     reference = _start(grid, segment, count + 1, degree)
     signs = (-1.0) ** np.arange(count + 1)
     best: tuple[float, Vector] | None = None
     level = 0.0
-    x, y = grid[reference], target[reference]
+    rows, y = basis[reference], target[reference]
     for _ in range(_ROUNDS):
-        solution = np.linalg.solve(np.column_stack((_basis(x, orders), signs)), y)
+        solution = np.linalg.solve(np.column_stack((rows, signs)), y)
         c = np.asarray(solution[:-1], dtype=np.float64)
         level = abs(float(solution[-1]))
         error = basis @ c - target
@@ -67,14 +73,8 @@ def remez(
         chosen = _alternation(error, count + 1)
         if chosen is None:
             break
-        refined = _refine(function, c, orders, grid, segment, chosen)
-        if refined is None:
-            x = grid[chosen]
-        else:
-            x = refined
-        y = np.asarray(function(x), dtype=np.float64)
-        moved = np.abs(_basis(x, orders) @ c - y)
-        if float(moved.max()) <= level * (1 + 1e-7) + 1e-15:
+        rows, y = scaled(_refine(scaled, c, grid, segment, chosen))
+        if float(np.abs(rows @ c - y).max()) <= level * (1 + 1e-7) + 1e-15:
             break
     assert best is not None
     coefficients = np.zeros(degree + 1)
@@ -150,27 +150,25 @@ def _alternation(error: Vector, count: int) -> npt.NDArray[np.int_] | None:
 
 
 def _refine(
-    function: Function,
+    scaled: Callable[[Vector], tuple[Vector, Vector]],
     c: Vector,
-    orders: npt.NDArray[np.int_],
     grid: Vector,
     segment: npt.NDArray[np.int_],
     chosen: npt.NDArray[np.int_],
-) -> Vector | None:
+) -> Vector:
     """The extrema between grid points: vertices of parabolas through three neighbours of one smooth piece."""
     x = grid[chosen].copy()
-    inner = (chosen > 0) & (chosen < len(grid) - 1)
     left, right = np.maximum(chosen - 1, 0), np.minimum(chosen + 1, len(grid) - 1)
+    inner = (left < chosen) & (chosen < right)
     inner &= (segment[left] == segment[chosen]) & (segment[right] == segment[chosen])
     if not inner.any():
         return x
     a, b, d = grid[left[inner]], grid[chosen[inner]], grid[right[inner]]
-    fa, fb, fd = (np.abs(_basis(at, orders) @ c - function(at)) for at in (a, b, d))
+    rows, y = scaled(np.concatenate((a, b, d)))
+    fa, fb, fd = np.split(np.abs(rows @ c - y), 3)
     under = (b - a) * (fb - fd) - (b - d) * (fb - fa)
     with np.errstate(divide="ignore", invalid="ignore"):
         vertex = b - 0.5 * ((b - a) ** 2 * (fb - fd) - (b - d) ** 2 * (fb - fa)) / under
-    vertex = np.where(np.isfinite(vertex) & (vertex > a) & (vertex < d), vertex, b)
-    x[inner] = vertex
-    if (np.diff(x) <= 0).any():
-        return None
-    return x
+    refined = x.copy()
+    refined[inner] = np.where(np.isfinite(vertex) & (vertex > a) & (vertex < d), vertex, b)
+    return x if (np.diff(refined) <= 0).any() else refined

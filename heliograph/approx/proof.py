@@ -24,9 +24,9 @@ from heliograph.errors import InternalError
 Interval = tuple[float, float]
 
 _BITS = 160
-_POINTS = 24  # per degree; pi d / (2 n) = pi / 48, secant 1.0021
-_TOLERANCE = 1e-4
+_TOLERANCE = 5e-4
 _PIECES = 200
+_FINEST = 1e-9  # of an image's width: an end nearer to zero than that counts as zero
 
 # Six standard deviations, in a slot, of the rounding error of one rescale at N = 2^17 with a ternary secret:
 # 6 sqrt(N (1 + 2 N / 3) / 24) = 2^17. Key switching adds less.
@@ -63,14 +63,17 @@ def _float(value: int, direction: int) -> float:
     return near
 
 
-def _piece(coefficients: Any, bound: int, low: float, high: float) -> tuple[int, int, int]:
-    """(lower, upper, slack) of p on [low, high] in fixed point; slack is the share that Riesz's inequality adds."""
+def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) -> tuple[int, int, int]:
+    """(lower, upper, slack) of p on [low, high] in fixed point, by `points` values per degree.
+
+    `slack` is the share of the width that Riesz's inequality adds at either end.
+    """
     degree = len(coefficients) - 1
     if low == high:
         t = np.array([_fixed(low)], object)
     else:
         a, b = _fixed(low), _fixed(high)
-        t = ((a + b) >> 1) + (((b - a) * _cosines(_POINTS * max(1, degree))) >> (_BITS + 1))
+        t = ((a + b) >> 1) + (((b - a) * _cosines(points * max(1, degree))) >> (_BITS + 1))
     upper: Any = 0 * t
     lower: Any = 0 * t
     for c in coefficients[:0:-1]:
@@ -81,16 +84,18 @@ def _piece(coefficients: Any, bound: int, low: float, high: float) -> tuple[int,
     # Up to 1 + 1 / degree^2, |T_k| <= 2.2 and |U_k| <= 2.2 (k + 1).
     slip = 16 * (2 * (degree + 2) ** 2 + 3 * degree * degree * (bound + 1) + degree + 2)
     least, most = int(values.min()) - slip, int(values.max()) + slip
-    # 1 / cos(pi / (2 * 24)) - 1 < 1 / 465
-    slack = (most - least) // 930 + 1 if low < high else 0
+    # 1 / cos(x) - 1 <= x^2 / 2 (1 + x^2) for x = pi / (2 points) <= 1/2; pi^2 / 8 < 1.2338
+    slack = (most - least) * (12_338 * (points * points + 3)) // (20_000 * points**4) + 1 if low < high else 0
     return least - slack, most + slack, slack
 
 
-def image(coefficients: Sequence[float], low: float = -1.0, high: float = 1.0) -> Interval:
+def image(
+    coefficients: Sequence[float], low: float = -1.0, high: float = 1.0, tolerance: float = _TOLERANCE
+) -> Interval:
     """An interval that holds sum c_i T_i(t) for all t of [low, high]; proved, and near the true one.
 
-    [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a ten-thousandth of the
-    image's width, and of its own size, of the true end.
+    [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a share
+    `tolerance` of the image's width, and of its own size, of the true end.
     """
     limit = 1.0 + 1.0 / max(1, len(coefficients) - 1) ** 2
     if not -limit <= low <= high <= limit:
@@ -99,11 +104,12 @@ def image(coefficients: Sequence[float], low: float = -1.0, high: float = 1.0) -
     bound = math.ceil(sum(abs(float(c)) for c in coefficients))
     if len(fixed) == 1:
         return _outward(int(fixed[0]) - 1, int(fixed[0]) + 1)
+    points = max(8, math.ceil(1.12 / math.sqrt(2.0 * tolerance)))
     pieces = [(low, high)]
     known: dict[Interval, tuple[int, int, int]] = {}
     while True:
         for piece in pieces:
-            known[piece] = _piece(fixed, bound, *piece)
+            known[piece] = _piece(fixed, bound, *piece, points)
         bottom = min(known, key=lambda piece: known[piece][0])
         top = max(known, key=lambda piece: known[piece][1])
         lower, upper = known[bottom][0], known[top][1]
@@ -111,7 +117,7 @@ def image(coefficients: Sequence[float], low: float = -1.0, high: float = 1.0) -
         pieces = []
         for piece, end in ((bottom, lower), (top, upper)):
             slack = known[piece][2]
-            if slack > _TOLERANCE * width or slack > _TOLERANCE * abs(end) + 2**20:
+            if slack > tolerance * abs(end) + 2**20 and slack > _FINEST * width:
                 pieces.append(piece)
         if not pieces or len(known) > _PIECES:
             return _outward(lower, upper)

@@ -219,22 +219,21 @@ def bits(closeness: float) -> float:
 class Step:
     """One step of a `StepPlan`; its number is its place, operands are the numbers of earlier steps.
 
-    `kind`: "input"; "poly" (`stage` at the first operand); "multiply" (the two operands); "add", "subtract" (the two);
-    "add_constant" (`value`); "scale" (times `value`, by a plaintext: one level); "scale_integer" (times the integer
-    `value`, or its negative: by additions, no level); "sum_row" (the sum of the row in every column); "rotate" (column j
-    gets column j + `value`, cyclic over the padded row); "mask" (columns of `columns` kept, others zero: one level);
-    "first_column" (the first column in every column, by a mask and rotations: one level).
+    `kind`, with the levels it takes: "input"; "poly", the `stage` (its interval is [-1, 1]) at the operand (its depth);
+    "multiply" the two operands (1); "add", "subtract" the two (0); "add_constant" `value` (0); "scale", times `value` by a
+    plaintext (1); "scale_integer", times an integer by additions, or its negative (0); "sum_row", the sum of the row in
+    every column (0, rotations); "rotate", column j gets column j + `value`, cyclic over the padded row (0); "add_padding",
+    `value` added to the columns that carry no data (0); "mask", times `value`, and zero in those columns (1); "first_column", `value`
+    times the first column in every column, by a mask and rotations (1).
     """
 
     kind: str
     operands: tuple[int, ...] = ()
     stage: Stage | None = None
     value: float = 0.0
-    columns: int = 0
 
     @property
     def levels(self) -> int:
-        """Levels that the step takes."""
         if self.kind == "poly":
             assert self.stage is not None
             return self.stage.depth
@@ -243,10 +242,9 @@ class Step:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Steps in order, the last is the result; operations on rows of `width` columns (`columns` of them carry data).
+    """Steps in order, the last is the result; on rows of `width` columns of which the first `columns` carry data.
 
-    "poly" steps take x of their stage's interval; where that is not [-1, 1], the map to t is folded into the step before
-    (`argument_scale` steps are explicit: stages of these plans have the interval [-1, 1]).
+    Columns beyond carry zeros at first. What the steps mean is `steps.run`.
     """
 
     steps: tuple[Step, ...]

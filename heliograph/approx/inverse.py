@@ -1,0 +1,194 @@
+"""1/x, 1/sqrt(x) and sqrt(x) on an interval of positive numbers: Goldschmidt, and Newton from a minimax polynomial.
+
+Goldschmidt: with a bound R, 1/x = (2/R) (1 + b)(1 + b^2)(1 + b^4)..., b = 1 - 2 x / R in (-1, 1); the relative error is
+b^(2^(rounds + 1)) exactly (Cheon, Kim, Kim, Lee and Lee, 2019, and HETAL). Newton: y <- y (2 - x y) squares the relative
+error, y <- y (3 - x y^2) / 2 makes e into (3 + e) e^2 / 2; a start that is minimax in relative error saves the first rounds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from heliograph.approx import proof
+from heliograph.approx.minimax import remez
+from heliograph.approx.result import InversePlan, Stage
+from heliograph.approx.sign import DEFAULT_SCALE_BITS
+from heliograph.approx.steps import Steps
+from heliograph.errors import ProgramError
+
+FUNCTIONS = ("reciprocal", "rsqrt", "sqrt")
+METHODS = ("newton", "goldschmidt")
+START_DEGREES = (1, 3, 7, 15, 31, 63)
+_MOST_ROUNDS = 40
+
+
+def goldschmidt(steps: Steps, x: int, bound: float, rounds: int) -> int:
+    """Steps for 1/x, x in (0, bound): `rounds` factors after the first, which carries the 2 / bound."""
+    b = steps.from_constant(1.0, steps.scale(x, 2.0 / bound))
+    a = steps.from_constant(4.0 / bound, steps.scale(x, (2.0 / bound) ** 2))
+    for _ in range(rounds):
+        b = steps.multiply(b, b)
+        a = steps.multiply(a, steps.add_constant(b, 1.0))
+    return a
+
+
+def goldschmidt_rounds(low: float, high: float, target: float) -> int:
+    """Rounds with bound high + low (the best for the interval) after which the relative error is under the target."""
+    b = (high - low) / (high + low)
+    return max(0, math.ceil(math.log2(math.log(target) / math.log(b))) - 1) if b > 0 else 0
+
+
+def inverse(
+    low: float,
+    high: float,
+    target: float,
+    function: str = "reciprocal",
+    method: str = "newton",
+    *,
+    scale_bits: int = DEFAULT_SCALE_BITS,
+) -> InversePlan:
+    """The cheapest plan for `function` (reciprocal, rsqrt, sqrt) on [low, high] with that relative error, proved.
+
+    `newton` starts from a minimax polynomial of any degree that pays; `goldschmidt` (reciprocal only) from 1 - x.
+    """
+    _check(low, high, target, function, method)
+    if method == "goldschmidt":
+        steps = Steps()
+        rounds = goldschmidt_rounds(low, high, target)
+        goldschmidt(steps, 0, low + high, rounds)
+        error = ((high - low) / (high + low)) ** (2 ** (rounds + 1)) * (1 + 1e-9)
+        rounding = _goldschmidt_rounding(low, high, rounds, proof.unit(scale_bits))
+        return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+    candidates = []
+    for degree in START_DEGREES:
+        start, first = _start(function, low, high, degree)
+        error, rounds = first, 0
+        while error > target and error < 1 and rounds < _MOST_ROUNDS:
+            error = _improved(function, error)
+            rounds += 1
+        if error <= target:
+            rounding = _newton_rounding(function, start, first, rounds, low, high, scale_bits)
+            steps = _newton(function, start, rounds, low, high)
+            candidates.append(_plan(steps, function, low, high, method, error, rounding, scale_bits))
+    if not candidates:
+        raise ProgramError(
+            f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
+            hint="narrow the interval, or use goldschmidt",
+        )
+    return min(candidates, key=lambda plan: (plan.depth, plan.multiplications))
+
+
+def _check(low: float, high: float, target: float, function: str, method: str) -> None:
+    if function not in FUNCTIONS:
+        raise ProgramError(f"there is no inverse {function!r}", hint="one of " + ", ".join(FUNCTIONS))
+    if method not in METHODS or (method == "goldschmidt" and function != "reciprocal"):
+        raise ProgramError(
+            f"there is no method {method!r} for {function}", hint="newton, or goldschmidt for reciprocal"
+        )
+    if not (0 < low < high and math.isfinite(high)):
+        raise ProgramError(
+            f"[{low:g}, {high:g}] is not an interval above zero",
+            why=f"{function} has no polynomial near zero",
+            hint="add a positive constant to the argument, or give a range with 0 < low < high",
+        )
+    if not 1e-13 <= target < 1:
+        raise ProgramError(f"relative error {target:g} is not in [1e-13, 1)")
+
+
+def _start(function: str, low: float, high: float, degree: int) -> tuple[Stage, float]:
+    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]; and its proved relative error."""
+    half, middle = (high - low) / 2, (high + low) / 2
+    power = 1.0 if function == "reciprocal" else 0.5
+    made = remez(
+        lambda t: (middle + half * t) ** -power, [(-1.0, 1.0)], degree, weight=lambda t: (middle + half * t) ** power
+    ).coefficients
+    if power == 1.0:
+        # x p(x) - 1 is a polynomial: its image is the relative error.
+        x_p = np.polynomial.chebyshev.chebmul((middle, half), made)
+        x_p[0] -= 1.0
+        slip = 2.0**-50 * sum(abs(c) for c in made) * high
+        least, most = proof.image(tuple(x_p), tolerance=5e-3)
+        return Stage(made, low, high), max(abs(least), abs(most)) + slip
+    # p sqrt(x) - 1 in [-e, e] follows from x p^2 - 1 in [m, M]: 1 + m = (1 - e)^2 at worst, p being positive.
+    square = np.polynomial.chebyshev.chebmul(np.polynomial.chebyshev.chebmul(made, made), (middle, half))
+    slip = 2.0**-48 * sum(abs(c) for c in made) ** 2 * high
+    square[0] -= 1.0
+    least, most = proof.image(tuple(square), tolerance=5e-3)
+    positive = proof.image(made, tolerance=5e-2)[0] > 0
+    if least - slip <= -1 or not positive:
+        return Stage(made, low, high), 1.0
+    # 1 - sqrt(1 + least) and sqrt(1 + most) - 1, without cancellation.
+    below = (slip - least) / (1.0 + math.sqrt(1.0 + least - slip))
+    above = (most + slip) / (1.0 + math.sqrt(1.0 + most + slip))
+    return Stage(made, low, high), max(below, above) * (1 + 1e-12)
+
+
+def _improved(function: str, error: float) -> float:
+    """The relative error after one round: e^2, or (3 + e) e^2 / 2."""
+    return error**2 if function == "reciprocal" else (3.0 + error) * error**2 / 2.0
+
+
+def _newton(function: str, start: Stage, rounds: int, low: float, high: float) -> Steps:
+    steps = Steps()
+    half, middle = (high - low) / 2, (high + low) / 2
+    t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
+    y = steps.poly(t, Stage(start.coefficients))
+    if function == "reciprocal":
+        for _ in range(rounds):
+            y = steps.multiply(y, steps.from_constant(2.0, steps.multiply(0, y)))
+        return steps
+    for _ in range(rounds):
+        # y (3 - x y^2) / 2 = (3/2) y - (x y / 2) y^2: the square and the product with x go side by side.
+        other = steps.multiply(steps.scale(0, -0.5), y)
+        y = steps.add(steps.multiply(steps.multiply(y, y), other), steps.scale(y, 1.5))
+    if function == "sqrt":
+        steps.multiply(0, y)
+    return steps
+
+
+def _plan(
+    steps: Steps, function: str, low: float, high: float, method: str, error: float, rounding: float, scale_bits: int
+) -> InversePlan:
+    return InversePlan(steps.done(), 1, 1, function, low, high, method, error, rounding, scale_bits)
+
+
+def _goldschmidt_rounding(low: float, high: float, rounds: int, unit: float) -> float:
+    """What one error in each operation adds: through b <- b^2 and a <- a (1 + b), |b| at most what it is at the ends."""
+    bound = low + high
+    b, a = (high - low) / bound, 4.0 / bound
+    b_error = a_error = unit
+    for _ in range(rounds):
+        b_error = 2 * b * b_error + b_error**2 + unit
+        b = b * b
+        a_error = (1 + b) * a_error + (a + a_error) * b_error + unit
+        a = min(a * (1 + b), 1.0 / low)
+    return a_error * (1 + 1e-9)
+
+
+def _newton_rounding(
+    function: str, start: Stage, error: float, rounds: int, low: float, high: float, scale_bits: int
+) -> float:
+    """What rounding adds: each round starts from a relative error that has the rounding so far in it."""
+    unit = proof.unit(scale_bits)
+    power = 1.0 if function == "reciprocal" else 0.5
+    half = (high - low) / 2
+    # The argument's own error moves the polynomial by its slope, degree^2 times its size at most (Markov).
+    size = sum(abs(c) for c in start.coefficients)
+    absolute = proof.rounding_error(start.coefficients, scale_bits) + start.degree**2 * size * 2 * unit / min(half, 1.0)
+    noisy = error + absolute * high**power
+    exact = error
+    for _ in range(rounds):
+        largest = (1 + noisy) / low**power
+        if function == "reciprocal":
+            step = largest * unit + unit
+        else:
+            # (3/2) y - (x y / 2) y^2: errors of y^2, of x y / 2 (made of two steps) and of the products.
+            step = high * largest / 2 * unit + largest**2 * (largest * unit + unit) + 2 * unit
+        exact, noisy = _improved(function, exact), _improved(function, noisy) + step * high**power
+        if not noisy < 1:
+            return math.inf
+    if function == "sqrt":
+        return (noisy - exact) * math.sqrt(high) + unit
+    return (noisy - exact) / low**power
