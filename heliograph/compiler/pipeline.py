@@ -11,6 +11,7 @@ from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Transform, apply
 from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.clean_slots import CleanSlots
+from heliograph.passes.expand import Expand
 from heliograph.passes.fit_slots import FitSlots
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
@@ -33,7 +34,9 @@ def front_passes(program: Program, options: Options, watch: Watch) -> Program:
 
 def linear_passes(program: Program, watch: Watch) -> Program:
     """From tensors to few linear maps and activations."""
-    return _run(FuseLinear(), _run(Simplify(), program, watch), watch)
+    for transform in (Simplify(), Expand(), FuseLinear()):
+        program = _run(transform, program, watch)
+    return program
 
 
 def polynomial_passes(program: Program, options: Options, watch: Watch, observed: Mapping[Node, Observed]) -> Program:

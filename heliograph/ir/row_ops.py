@@ -18,6 +18,7 @@ from heliograph.ir.ops import Attrs, Context, OpSpec, define
 from heliograph.ir.types import TensorType, Type
 
 _POLYNOMIAL = frozenset({Stage.POLYNOMIAL})
+ROW_OPS = frozenset({"pad_rows", "crop_rows", "roll_rows", "sum_rows", "equal_row", "repeat_row"})
 
 
 def _rows(name: str, operand: TensorType, cyclic: bool) -> tuple[int, int]:

@@ -15,12 +15,15 @@ from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, Te
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
+from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.range_table import range_entry
 
 # A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
 # not wider than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
+# Functions that are composed of several polynomials.
+COMPOSED = frozenset({"sign", "argmax_rows", "max_rows"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Approximate:
             elif node.op == "affine" and any(operand in divided for operand in operands):
                 made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
                 bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
+            elif node.op in COMPOSED or (node.op == "abs" and "gap" in node.attrs):
+                made = self._composed(builder, node, operands[0], bounds, ranges)
             elif self._by_unit(program, node, users):
                 made = self._unit_activation(builder, node, operands[0], bounds, ranges, divided)
             elif node.op == "poly":
@@ -173,6 +178,27 @@ class Approximate:
             )
         )
         return made
+
+    def _composed(
+        self,
+        builder: Builder,
+        node: Node,
+        operand: Node,
+        bounds: dict[Node, Bounds | None],
+        ranges: list[dict[str, Any]],
+    ) -> Node:
+        """A function that one polynomial does not serve: a composition of several, with its proof."""
+        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
+        seen = self.observed.get(node.inputs[0])
+        interval, source = self._interval(node, proved, seen)
+        low = Lowering(builder, node, bounds, ranges, self.margin)
+        if node.op == "sign":
+            return lower_sign(low, operand, interval, source, seen)
+        if node.op == "argmax_rows":
+            return lower_argmax(low, operand, interval, source, seen)
+        width = interval.magnitude if node.op == "abs" else interval.high - interval.low
+        error = self.target_error or float(node.attrs.get("gap", DEFAULT_GAP * width))
+        return (lower_abs if node.op == "abs" else lower_max)(low, operand, interval, source, seen, error)
 
     def _by_unit(self, program: Program, node: Node, users: Mapping[Node, list[Node]]) -> bool:
         """Whether both neighbours of an activation are linear maps that can take the sizes of its units in."""

@@ -15,6 +15,8 @@ from heliograph.ir import Array, Node, Program, TensorType
 from heliograph.ir.ops import OPS
 
 _CHUNK = 64
+# The share of samples that may lie nearer to a decision's limit than its gap.
+_RARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Observed:
 
     `reach` bounds the size of each unit (an element of a vector, a channel of a map; broadcastable to the shape): the
     largest seen, and the mean plus seven standard deviations where that is more. It is None where units say nothing.
+    Where a decision reads the value, `near` is the distance from its limit that all but one in a hundred samples keep: of
+    x from zero, of the largest of rows from the next; `spread` is the largest distance between two rows of a column.
     """
 
     low: float
@@ -31,6 +35,8 @@ class Observed:
     std: float
     samples: int
     reach: Array | None = None
+    near: float | None = None
+    spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,12 @@ class Calibrate:
             node.inputs[0]: _Units(node.inputs[0]) for node in program.nodes if OPS[node.op].activation is not None
         }
 
+        decisions = {
+            node.inputs[0]: _Decision(rows=node.op == "argmax_rows")
+            for node in program.nodes
+            if node.op in ("sign", "argmax_rows") and node.type.secret
+        }
+
         def observe(node: Node, value: Array) -> None:
             if not np.isfinite(value).all():
                 raise ProgramError(
@@ -67,6 +79,8 @@ class Calibrate:
             size[node] = size.get(node, 0) + value.size
             if node in units:
                 units[node].add(value)
+            if node in decisions:
+                decisions[node].add(value)
 
         for start in range(0, count, _CHUNK):
             chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
@@ -76,7 +90,9 @@ class Calibrate:
             mean = total[node] / size[node]
             variance = max(0.0, squares[node] / size[node] - mean * mean)
             reach = units[node].reach() if node in units else None
-            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach)
+            decision = decisions.get(node)
+            near, spread = (decision.near(), decision.spread) if decision else (None, None)
+            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach, near, spread)
         return table
 
 
@@ -112,6 +128,33 @@ def _check(program: Program) -> int:
     if counts == {0}:
         raise ProgramError("calibration holds no samples", hint="give at least one, or none at all")
     return counts.pop()
+
+
+class _Decision:
+    """How near the values come to where a decision changes; kept as counts by the logarithm of the distance."""
+
+    _LOWEST, _STEP = -60.0, 1.0 / 16.0
+
+    def __init__(self, rows: bool) -> None:
+        self.rows = rows
+        self.counts: Array = np.zeros(2048, dtype=np.int64)
+        self.spread: float | None = 0.0 if rows else None
+
+    def add(self, value: Array) -> None:
+        distance = np.abs(value)
+        if self.rows:
+            ordered = np.sort(value, axis=1)
+            distance = ordered[:, -1] - ordered[:, -2]
+            assert self.spread is not None
+            self.spread = max(self.spread, float((ordered[:, -1] - ordered[:, 0]).max()))
+        with np.errstate(divide="ignore"):
+            place = np.floor((np.log2(distance.ravel()) - self._LOWEST) / self._STEP)
+        self.counts += np.bincount(np.clip(place, 0, self.counts.size - 1).astype(int), minlength=self.counts.size)
+
+    def near(self) -> float | None:
+        """The distance that all but one in a hundred keep, rounded down; None where these lie on the limit itself."""
+        place = int(np.searchsorted(np.cumsum(self.counts), _RARE * self.counts.sum(), side="right"))
+        return None if place == 0 else float(2.0 ** (self._LOWEST + place * self._STEP))
 
 
 class _Units:

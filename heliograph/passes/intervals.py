@@ -11,6 +11,7 @@ import numpy as np
 
 from heliograph.ir import Array, Node, Program, TensorType
 from heliograph.ir.ops import OPS, Context
+from heliograph.ir.row_ops import ROW_OPS
 
 # Elementwise bounds of a tensor, flattened: a low and a high array.
 Bounds: TypeAlias = "tuple[Array, Array]"
@@ -55,6 +56,15 @@ def transfer(
         return None
     if node.op == "reshape":
         return known[0]
+    if node.op in ROW_OPS:
+        # Moves, copies and sums with weights of one: the bounds go the same way as the values.
+        assert isinstance(node.inputs[0].type, TensorType)
+        low, high = (
+            np.asarray(OPS[node.op].evaluate([end.reshape(1, *node.inputs[0].type.shape)], node.attrs, context)).ravel()
+            for end in known[0]
+        )
+        slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
+        return low - slack, high + slack
     if node.op in ("add", "sub"):
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
         return (a + c, b + d) if node.op == "add" else (a - d, b - c)

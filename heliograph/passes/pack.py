@@ -18,6 +18,7 @@ from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, Te
 from heliograph.ir.diagonals import make_diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
+from heliograph.ir.row_ops import ROW_OPS
 from heliograph.passes.bsgs import Steps, plan_steps
 from heliograph.passes.depth import levels_below
 from heliograph.target import BUILT_IN, CostTable, Ring
@@ -62,7 +63,8 @@ class _Packer:
         graph: networkx.Graph = networkx.Graph()
         graph.add_nodes_from(node for node in self.program.nodes if not _in_the_clear(node))
         for node in graph:
-            if node.op not in ("affine", "input", "constant"):
+            # Rows keep their places or have places of their own: see `_pinned`.
+            if node.op not in ("affine", "input", "constant") and (node.op not in ROW_OPS or node.op == "roll_rows"):
                 graph.add_edges_from((node, operand) for operand in node.inputs if not _in_the_clear(operand))
         order = {node: i for i, node in enumerate(self.program.nodes)}
         components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
@@ -76,14 +78,30 @@ class _Packer:
         shapes = [node.type.shape for node in members if isinstance(node.type, TensorType)]
         return max(shapes, key=lambda shape: (len(shape) in (2, 3), len(shape)))
 
+    def _pinned(self) -> dict[int, Layout]:
+        """The layouts that ops on rows fix: a row in as many slots as the next power of two holds columns."""
+        pinned: dict[int, Layout] = {}
+        for node in self.program.nodes:
+            for member in (node, *node.inputs) if node.op in ROW_OPS else ():
+                assert isinstance(member.type, TensorType)
+                shape, number = member.type.shape, self.group[member]
+                columns = shape[-1]
+                block = next_power_of_two(columns)
+                rows = Layout(shape, self.slots, 1, width=columns, block=block) if len(shape) == 2 else None
+                layout = self._layout(rows or Layout(shape, self.slots, 1))
+                if pinned.setdefault(number, layout) != layout:
+                    raise InternalError(f"rows of two shapes share a layout: {pinned[number].shape} and {shape}")
+        return pinned
+
     def _candidates(self) -> list[list[Layout]]:
+        pinned = self._pinned()
         shapes = [self._shape(members) for members in self.members]
         frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
         frames |= {(1, shape[-1]) for shape in shapes if len(shape) == 2}
         table = []
-        for shape in shapes:
-            layouts = [self._layout(Layout(shape, self.slots, 1))]
-            if len(shape) in (2, 3):
+        for number, shape in enumerate(shapes):
+            layouts = [pinned.get(number) or self._layout(Layout(shape, self.slots, 1))]
+            if len(shape) in (2, 3) and number not in pinned:
                 rows, columns = (shape[-2] if len(shape) == 3 else 1), shape[-1]
                 for frame_rows, frame_columns in sorted(frames):
                     gap = 1
@@ -226,8 +244,10 @@ class _Packer:
                 )
                 if "range" in node.attrs:
                     intervals[str(node.attrs["range"])] = layout.to_json()
-            elif node.op == "reshape":
+            elif node.op in ("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"):
                 new[node] = new[node.inputs[0]]
+            elif node.op in ("sum_rows", "roll_rows"):
+                new[node] = self._rows(node, new[node.inputs[0]], chosen[self.group[node.inputs[0]]])
             elif node.op in ("add", "sub"):
                 new[node] = self._sum(node, new, layout)
             elif node.op == "mul":
@@ -273,6 +293,18 @@ class _Packer:
         """The slot vector of a plain run-time value beside ciphertexts of that layout."""
         attrs = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
         return self.builder.op("pack", (self.clear[node],), node.loc, **attrs)
+
+    def _rows(self, node: Node, value: Node, layout: Layout) -> Node:
+        """Rotations by whole rows; the sum of all rows lands in each of them."""
+        if node.op == "roll_rows":
+            amount = node.attrs["amount"] * layout.block % layout.period
+            return self.builder.op("rotate", (value,), node.loc, amount=amount) if amount else value
+        step = layout.period // 2
+        while step >= layout.block:
+            turned = self.builder.op("rotate", (value,), node.loc, amount=step)
+            value = self.builder.op("add_ct", (value, turned), node.loc)
+            step //= 2
+        return value
 
     def _product(self, node: Node, new: Mapping[Node, Node], layout: Layout) -> Node:
         left, right = node.inputs
@@ -349,6 +381,8 @@ class _Packer:
             if node.op == "sub":
                 array = -array if constant is right else array
                 operand = operand if constant is right else self.builder.op("negate", (operand,), node.loc)
+            if not array.any():
+                return operand
             return self._add_plain(operand, array, layout, node, constant.attrs["value"])
         op = "add_ct" if node.op == "add" else "sub_ct"
         return self.builder.op(op, (new[left], new[right]), node.loc)

@@ -1,0 +1,260 @@
+"""Write sign, abs, argmax, max and softmax as compositions of polynomials, at the polynomial stage.
+
+The constructions and their proofs are those of `approx/`; here they become nodes. A chain's first polynomial carries the
+entry of the range table: while its input stays in the interval, the others' inputs do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.approx import argmax as argmax_plans
+from heliograph.approx import proof
+from heliograph.approx import sign as sign_plans
+from heliograph.approx.evaluate import depth_of_degree
+from heliograph.approx.fit import Fit, smallest_degree
+from heliograph.approx.result import Stage
+from heliograph.errors import ProgramError
+from heliograph.ir import Builder, Node, SparseMatrix, TensorType
+from heliograph.ir.node import next_power_of_two
+from heliograph.passes.calibrate import Observed
+from heliograph.passes.intervals import Bounds, Interval, transfer
+from heliograph.passes.range_table import range_entry
+
+# Where neither the program nor calibration says how near to its limit a decision comes: this share of the range.
+DEFAULT_GAP = 0.01
+# How near to its limit a decision comes, in bits, where the program does not say.
+SIGN_BITS = 10.0
+_MOST_ABS_DEGREE = 127
+ONE_HOT_BITS = 5.0
+
+
+@dataclass(slots=True)
+class Lowering:
+    """Emits the nodes in place of one op, and the bounds of each."""
+
+    builder: Builder
+    node: Node
+    bounds: dict[Node, Bounds | None]
+    ranges: list[dict[str, Any]]
+    margin: float
+
+    def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
+        made = self.builder.op(op, operands, self.node.loc, **attrs)
+        self.bounds[made] = transfer(made, [self.bounds[operand] for operand in operands], self.builder.context, {})
+        return made
+
+    def constant(self, value: Any, name: str = "constant") -> Node:
+        return self.op("constant", value=self.builder.constant(np.asarray(value, dtype=np.float64), name))
+
+    def poly(self, x: Node, stage: Stage, low: float, high: float, entry: int | None = None) -> Node:
+        """The polynomial whose Chebyshev coefficients are those of `stage`, on [low, high]."""
+        coefficients = self.builder.constant(np.array(stage.coefficients), f"{self.node.op}.poly")
+        made = self.builder.op(
+            "poly", (x,), self.node.loc, coefficients=coefficients, low=low, high=high, range=entry
+        )
+        assert isinstance(made.type, TensorType)
+        least, most = proof.image(stage.coefficients)
+        self.bounds[made] = (np.full(made.type.size, least), np.full(made.type.size, most))
+        return made
+
+    def chain(self, x: Node, stages: Sequence[Stage], low: float, high: float, entry: int | None) -> Node:
+        """Stages from [-1, 1] one after the other, the first at x in [low, high]."""
+        for stage in stages:
+            x = self.poly(x, stage, low, high, entry)
+            low, high, entry = -1.0, 1.0, None
+        return x
+
+    def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...]) -> Node:
+        """A linear map of x; multiplied into the map that makes x, where nothing else reads that."""
+        import scipy.sparse
+
+        matrix = scipy.sparse.csr_array(matrix)
+        operands: tuple[Node, ...] = (x,)
+        matrices, bias = [matrix], None
+        if x.op == "affine":
+            operands = x.inputs
+            matrices = [matrix @ self.builder.context.matrix(name).csr() for name in x.attrs["matrices"]]
+            if "bias" in x.attrs:
+                bias = self.builder.constant(matrix @ self.builder.context.array(x.attrs["bias"]), f"{self.node.op}.bias")
+        names = tuple(self.builder.constant(SparseMatrix.of(m), f"{self.node.op}.matrix") for m in matrices)
+        return self.op("affine", *operands, matrices=names, bias=bias, shape=shape)
+
+    def entry(self, interval: Interval, source: str, degrees: Sequence[int], error: float, **more: Any) -> int:
+        """A new entry of the range table; its number."""
+        self.ranges.append(
+            range_entry(
+                self.node,
+                more.pop("function", self.node.op),
+                interval,
+                source,
+                degree=max(degrees),
+                method="composite",
+                max_error=error,
+                margin=self.margin,
+                degrees=list(degrees),
+                **more,
+            )
+        )
+        return len(self.ranges) - 1
+
+    def gap(self, seen: float | None, reach: float) -> tuple[float, str]:
+        """The smallest difference to be told apart, and what it rests on."""
+        if "gap" in self.node.attrs:
+            return float(self.node.attrs["gap"]), "declared"
+        if seen is not None:
+            return min(seen, reach / 2), "observed"
+        return DEFAULT_GAP * reach, "default"
+
+    def located(self, error: ProgramError) -> ProgramError:
+        """The error at this op's place."""
+        if error.where:
+            return error
+        return ProgramError(f"{self.node.op}: {error.what}", where=self.node.loc, why=error.why, hint=error.hint)
+
+
+def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
+    """sign(x): the cheapest chain of odd polynomials for the gap and the bits; 0 stays 0."""
+    reach = interval.magnitude
+    gap, gap_source = low.gap(seen.near if seen else None, reach)
+    bits = float(low.node.attrs.get("bits", SIGN_BITS))
+    try:
+        plan = sign_plans.sign(gap / reach, bits)
+    except ProgramError as error:
+        raise low.located(error) from None
+    entry = low.entry(
+        Interval(-reach, reach),
+        source,
+        plan.degrees,
+        plan.error,
+        seen=seen,
+        gap=gap,
+        gap_source=gap_source,
+        closeness_bits=plan.closeness_bits,
+    )
+    return low.chain(x, plan.folded(), -reach, reach, entry)
+
+
+def lower_abs(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float) -> Node:
+    """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels."""
+    reach = interval.magnitude
+    polynomial = _abs_polynomial(error / reach)
+    # Inside the gap the error is at most |x|, because the sign polynomials stay in [-1, 1] and do not change sign.
+    gap = min(error, reach / 2)
+    try:
+        plan = sign_plans.sign(gap / reach, max(1.0, float(np.log2(reach / error))))
+    except ProgramError as problem:
+        raise low.located(problem) from None
+    if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
+        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], reach * polynomial.max_error, seen=seen)
+        return low.poly(x, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
+    entry = low.entry(
+        Interval(-reach, reach), source, plan.degrees, error, seen=seen, gap=gap, closeness_bits=plan.closeness_bits
+    )
+    made = low.op("mul", x, low.chain(x, plan.folded(), -reach, reach, entry))
+    assert isinstance(made.type, TensorType)
+    low.bounds[made] = (np.full(made.type.size, -error), np.full(made.type.size, reach))
+    return made
+
+
+@functools.lru_cache(maxsize=64)
+def _abs_polynomial(error: float) -> Fit | None:
+    """The polynomial of least degree for |x| on [-1, 1] within that error, where a degree of use has it."""
+    # Bernstein: the error of the best polynomial of even degree n is 0.2802 / n and a little.
+    if error < 0.28 / _MOST_ABS_DEGREE:
+        return None
+    try:
+        return smallest_degree(np.abs, -1.0, 1.0, error, "minimax", None, None, max_degree=_MOST_ABS_DEGREE)
+    except ProgramError:
+        return None
+
+
+def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
+    """One-hot over rows: the signs of all differences in one vector, summed by rotations, and a second sign."""
+    assert isinstance(x.type, TensorType)
+    classes, columns = x.type.shape
+    width = interval.high - interval.low
+    if seen is not None and seen.spread is not None and source == "observed":
+        width = min(width, seen.spread * (1.0 + low.margin))
+    gap, gap_source = low.gap(seen.near if seen else None, width)
+    count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
+    try:
+        plan = argmax_plans.argmax(classes, gap / width, count)
+    except ProgramError as error:
+        raise low.located(error) from None
+    degrees = (*plan.sign1.degrees, *(plan.sign2.degrees if plan.sign2 else ()))
+    entry = low.entry(
+        Interval(-width, width),
+        source,
+        degrees,
+        2.0**-plan.psi2,
+        seen=seen,
+        function="argmax",
+        gap=gap,
+        gap_source=gap_source,
+        closeness_bits=plan.psi2,
+        count=count,
+    )
+    differences = low.mapped(x, _differences(classes, columns), (next_power_of_two(classes - 1), classes * columns))
+    signs = low.chain(differences, plan.folded1(), -width, width, entry)
+    total = low.op("sum_rows", signs)
+    if plan.sign2 is not None:
+        total = low.op("add", total, low.constant(np.full(classes * columns, plan.offset2), "argmax.offset"))
+        # The proof of the plan: scores lie in the second sign's interval.
+        low.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
+        total = low.chain(total, plan.folded2(), -1.0, 1.0, None)
+    low.bounds[total] = (np.full(classes * columns, -0.01), np.full(classes * columns, 1.01))
+    return low.op("reshape", total, shape=(classes, columns))
+
+
+def _differences(classes: int, columns: int) -> Any:
+    """Row (k, i, m) of the map gives x[i, m] - x[(i + k + 1) mod classes, m]; zero for k = classes - 1 and beyond."""
+    import scipy.sparse
+
+    size = classes * columns
+    offset, place = np.divmod(np.arange((classes - 1) * size), size)
+    row, column = np.divmod(place, columns)
+    other = (row + offset + 1) % classes * columns + column
+    rows = np.arange(place.size)
+    shape = (next_power_of_two(classes - 1) * size, size)
+    return scipy.sparse.csr_array((np.ones(rows.size), (rows, place)), shape=shape) - scipy.sparse.csr_array(
+        (np.ones(rows.size), (rows, other)), shape=shape
+    )
+
+
+def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float) -> Node:
+    """The maximum over rows by a tournament: log2(rows) rounds of max(x, y) = (x + y + |x - y|) / 2 on whole vectors.
+
+    Every round halves nothing but the distance of rolled rows, so that in the end all rows hold the maximum. Values are
+    kept doubled from round to round instead of halved; the map before divides by the number of rows. Each round errs by at
+    most its share of `error`, also where values are equal. All pairs at once, as in argmax, would need fewer levels from
+    eight rows on, but fails where the two largest are equal, which is common behind a ReLU.
+    """
+    assert isinstance(x.type, TensorType)
+    rows, columns = x.type.shape
+    rounds = rows.bit_length() - 1
+    import scipy.sparse
+
+    value = low.mapped(x, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
+    width = interval.high - interval.low
+    # Round j works on values 2^j / rows of the true ones, and a later round doubles its error.
+    share = error / max(rounds, 1)
+    for number in range(rounds):
+        factor = 2.0**number / rows
+        other = low.op("roll_rows", value, amount=rows >> (number + 1))
+        distance = Lowering(low.builder, low.node, low.bounds, low.ranges, low.margin)
+        reach = width * factor + 2 * number * share * factor
+        made = lower_abs(
+            distance, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor
+        )
+        value = low.op("add", low.op("add", value, other), made)
+        least, most = interval.low * 2 * factor - share, interval.high * 2 * factor + share
+        low.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
+    return low.op("equal_row", value)
+
+
