@@ -61,23 +61,47 @@ def inverse(
         error = ((high - low) / (high + low)) ** (2 ** (rounds + 1)) * (1 + 1e-9)
         rounding = _goldschmidt_rounding(low, high, rounds, proof.unit(scale_bits))
         return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+    # Proofs take longer than polynomials: the cheapest by the measured error is proved first, and usually holds.
     candidates = []
     for degree in START_DEGREES:
-        start, first = _start(function, low, high, degree)
-        error, rounds = first, 0
-        while error > target and error < 1 and rounds < _MOST_ROUNDS:
-            error = _improved(function, error)
-            rounds += 1
-        if error <= target:
-            rounding = _newton_rounding(function, start, first, rounds, low, high, scale_bits)
+        start, measured = _start(function, low, high, degree)
+        rounds = _rounds(function, measured, target)
+        if rounds is not None:
             steps = _newton(function, start, rounds, low, high)
-            candidates.append(_plan(steps, function, low, high, method, error, rounding, scale_bits))
-    if not candidates:
+            shape = _plan(steps, function, low, high, method, 0.0, 0.0, scale_bits)
+            candidates.append((shape.depth, shape.multiplications, degree, start))
+    best: InversePlan | None = None
+    for depth, multiplications, _, start in sorted(candidates, key=lambda item: item[:3]):
+        if best is not None and (best.depth, best.multiplications) <= (depth, multiplications):
+            break
+        first = _proved_error(function, start)
+        rounds = _rounds(function, first, target)
+        if rounds is None:
+            continue
+        error = first
+        for _ in range(rounds):
+            error = _improved(function, error)
+        rounding = _newton_rounding(function, start, first, rounds, low, high, scale_bits)
+        made = _plan(
+            _newton(function, start, rounds, low, high), function, low, high, method, error, rounding, scale_bits
+        )
+        if best is None or (made.depth, made.multiplications) < (best.depth, best.multiplications):
+            best = made
+    if best is None:
         raise ProgramError(
             f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
             hint="narrow the interval, or use goldschmidt",
         )
-    return min(candidates, key=lambda plan: (plan.depth, plan.multiplications))
+    return best
+
+
+def _rounds(function: str, error: float, target: float) -> int | None:
+    """Rounds after which the relative error is at most the target; None where it does not get there."""
+    rounds = 0
+    while error > target and error < 1 and rounds < _MOST_ROUNDS:
+        error = _improved(function, error)
+        rounds += 1
+    return rounds if error <= target else None
 
 
 def _check(low: float, high: float, target: float, function: str, method: str) -> None:
@@ -98,19 +122,26 @@ def _check(low: float, high: float, target: float, function: str, method: str) -
 
 
 def _start(function: str, low: float, high: float, degree: int) -> tuple[Stage, float]:
-    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]; and its proved relative error."""
+    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]; and its relative error, measured."""
     half, middle = (high - low) / 2, (high + low) / 2
     power = 1.0 if function == "reciprocal" else 0.5
     made = remez(
         lambda t: (middle + half * t) ** -power, [(-1.0, 1.0)], degree, weight=lambda t: (middle + half * t) ** power
-    ).coefficients
-    if power == 1.0:
+    )
+    return Stage(made.coefficients, low, high), made.level
+
+
+def _proved_error(function: str, start: Stage) -> float:
+    """A bound on the relative error of a start; 1 where there is none below."""
+    made, low, high = start.coefficients, start.low, start.high
+    half, middle = (high - low) / 2, (high + low) / 2
+    if function == "reciprocal":
         # x p(x) - 1 is a polynomial: its image is the relative error.
         x_p = np.polynomial.chebyshev.chebmul((middle, half), made)
         x_p[0] -= 1.0
         slip = 2.0**-50 * sum(abs(c) for c in made) * high
         least, most = proof.image(tuple(x_p), tolerance=5e-3)
-        return Stage(made, low, high), max(abs(least), abs(most)) + slip
+        return max(abs(least), abs(most)) + slip
     # p sqrt(x) - 1 in [-e, e] follows from x p^2 - 1 in [m, M]: 1 + m = (1 - e)^2 at worst, p being positive.
     square = np.polynomial.chebyshev.chebmul(np.polynomial.chebyshev.chebmul(made, made), (middle, half))
     slip = 2.0**-48 * sum(abs(c) for c in made) ** 2 * high
@@ -118,11 +149,11 @@ def _start(function: str, low: float, high: float, degree: int) -> tuple[Stage, 
     least, most = proof.image(tuple(square), tolerance=5e-3)
     positive = proof.image(made, tolerance=5e-2)[0] > 0
     if least - slip <= -1 or not positive:
-        return Stage(made, low, high), 1.0
+        return 1.0
     # 1 - sqrt(1 + least) and sqrt(1 + most) - 1, without cancellation.
     below = (slip - least) / (1.0 + math.sqrt(1.0 + least - slip))
     above = (most + slip) / (1.0 + math.sqrt(1.0 + most + slip))
-    return Stage(made, low, high), max(below, above) * (1 + 1e-12)
+    return max(below, above) * (1 + 1e-12)
 
 
 def _improved(function: str, error: float) -> float:

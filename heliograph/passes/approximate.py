@@ -16,6 +16,7 @@ from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
+from heliograph.passes.lower_steps import lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.range_table import range_entry
 
 # A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
@@ -23,7 +24,8 @@ from heliograph.passes.range_table import range_entry
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
 # Functions that are composed of several polynomials.
-COMPOSED = frozenset({"sign", "argmax_rows", "max_rows"})
+COMPOSED = frozenset({"sign", "argmax_rows", "max_rows", "softmax_rows"})
+INVERTED = frozenset({"exp", "reciprocal", "sqrt", "rsqrt"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,11 @@ class Approximate:
             elif node.op == "affine" and any(operand in divided for operand in operands):
                 made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
                 bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
-            elif node.op in COMPOSED or (node.op == "abs" and "gap" in node.attrs):
-                made = self._composed(builder, node, operands[0], bounds, ranges)
+            elif self._is_composed(node):
+                operand = node.inputs[0]
+                shared = len(users[operand]) > 1 or operand in program.outputs
+                low = Lowering(builder, node, bounds, ranges, self.margin, frozenset(operands if shared else ()))
+                made = self._composed(low, node, operands[0])
             elif self._by_unit(program, node, users):
                 made = self._unit_activation(builder, node, operands[0], bounds, ranges, divided)
             elif node.op == "poly":
@@ -179,19 +184,23 @@ class Approximate:
         )
         return made
 
-    def _composed(
-        self,
-        builder: Builder,
-        node: Node,
-        operand: Node,
-        bounds: dict[Node, Bounds | None],
-        ranges: list[dict[str, Any]],
-    ) -> Node:
-        """A function that one polynomial does not serve: a composition of several, with its proof."""
-        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
+    def _is_composed(self, node: Node) -> bool:
+        """Whether one polynomial does not serve: the function has none, or none was asked for by its degree."""
+        if node.op in INVERTED and (node.loc.layer in self.degrees or "degree" in node.attrs):
+            return False
+        return node.op in COMPOSED or node.op in INVERTED or (node.op == "abs" and "gap" in node.attrs)
+
+    def _composed(self, low: Lowering, node: Node, operand: Node) -> Node:
+        """A composition of several polynomials, with its proof."""
+        bounds = low.bounds.get(operand)
+        proved = None if bounds is None else hull(bounds)
         seen = self.observed.get(node.inputs[0])
         interval, source = self._interval(node, proved, seen)
-        low = Lowering(builder, node, bounds, ranges, self.margin)
+        if node.op in INVERTED:
+            lower = lower_exp if node.op == "exp" else lower_inverse
+            return lower(low, operand, interval, source, seen, self.target_error)
+        if node.op == "softmax_rows":
+            return lower_softmax(low, operand, interval, source, seen, self.target_error)
         if node.op == "sign":
             return lower_sign(low, operand, interval, source, seen)
         if node.op == "argmax_rows":

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from heliograph.errors import InternalError
-from heliograph.ir import Array, Node, Program
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Node, Program, SlotsType
 from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
+
+# A constant this small is zero but for the rounding of floating point, and far below the error of encryption.
+_ZERO = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +28,30 @@ class CleanSlots:
     name: ClassVar[str] = "clean-slots"
 
     def run(self, program: Program) -> tuple[int, ...]:
+        counts, leak = self._outputs(program, {})
+        if leak is not None:
+            # Slots that hold zero whatever the input stay clean in products; what they hold takes a run to know.
+            zeros = {
+                node: np.zeros((1, node.type.slots)) for node in program.inputs if isinstance(node.type, SlotsType)
+            }
+            plain = {node: np.zeros((1, *node.attrs["shape"])) for node in program.inputs if not node.type.secret}
+            values: dict[Node, Array] = {}
+            run_nodes(program, {**zeros, **plain}, values.__setitem__)
+            counts, leak = self._outputs(program, values)
+        if leak is not None:
+            raise leak
+        return tuple(counts)
+
+    def _outputs(self, program: Program, values: Mapping[Node, Array]) -> tuple[list[int], InternalError | None]:
+        """How many slots of each output depend on an input, and the first that should not."""
         depends: dict[Node, Array] = {}
         layouts = {spec["name"]: Layout.from_json(spec["layout"]) for spec in program.metadata["inputs"]}
         for node in program.nodes:
-            if not node.type.secret:
-                continue
-            depends[node] = self._transfer(
-                program, node, [depends[operand] for operand in node.inputs if operand.type.secret], layouts
-            )
+            if node.type.secret:
+                operands = {operand: depends[operand] for operand in node.inputs if operand.type.secret}
+                depends[node] = self._transfer(program, node, operands, layouts, values)
         counts = []
+        leak: InternalError | None = None
         position = 0
         for spec in program.metadata["outputs"]:
             layout = Layout.from_json(spec["layout"])
@@ -42,17 +62,24 @@ class CleanSlots:
                 used = np.zeros(layout.period, dtype=bool)
                 used[places[places // layout.period == chunk] % layout.period] = True
                 spare = depends[node] & ~np.tile(used, layout.slots // layout.period)
-                if spare.any():
-                    raise InternalError(
+                if spare.any() and leak is None:
+                    leak = InternalError(
                         f"output {spec['name']!r} would leak: slot {int(np.argmax(spare))} depends on the input and "
                         "is not part of the result",
                         where=node.loc,
                     )
                 counts.append(int(depends[node].sum()))
-        return tuple(counts)
+        return counts, leak
 
     @staticmethod
-    def _transfer(program: Program, node: Node, operands: list[Array], layouts: dict[str, Layout]) -> Array:
+    def _transfer(
+        program: Program,
+        node: Node,
+        known: Mapping[Node, Array],
+        layouts: dict[str, Layout],
+        values: Mapping[Node, Array],
+    ) -> Array:
+        operands = [known[operand] for operand in node.inputs if operand.type.secret]
         if node.op == "input":
             layout = layouts[node.attrs["name"]]
             places = layout.places()
@@ -74,8 +101,11 @@ class CleanSlots:
             factor = np.resize(program.array(node.attrs["value"]), operands[0].size)
             return np.asarray(operands[0] & (factor != 0))
         if node.op == "mul_ct":
-            # A slot that is the product with a constant zero is clean, but constants are not followed here.
-            return np.asarray(operands[0] | operands[1])
+            made = operands[0] | operands[1]
+            for operand, depends in zip(node.inputs, operands, strict=True):
+                if operand in values:
+                    made = made & (depends | (np.abs(values[operand][0]) > _ZERO))
+            return np.asarray(made)
         result = operands[0]
         for operand in operands[1:]:
             result = result | operand

@@ -75,7 +75,9 @@ class _Writer:
         flat = np.asarray(index).ravel()
         if shape == x.type.shape and np.array_equal(flat, np.arange(x.type.size)):
             return x
-        matrix = scipy.sparse.csr_array((np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, x.type.size))
+        matrix = scipy.sparse.csr_array(
+            (np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, x.type.size)
+        )
         name = self.builder.constant(SparseMatrix.of(matrix), "gather")
         return self.op("affine", x, matrices=(name,), shape=shape)
 

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.ops import Context
 from heliograph.ir.row_ops import ROW_OPS
-
 
 # Ops whose operands and result are kept divided by the same factor.
 _SHARING = ROW_OPS | {"add", "sub", "reshape"}
@@ -84,6 +84,13 @@ class FoldScaling:
         low, high = node.attrs["low"], node.attrs["high"]
         half, middle = (high - low) / 2, (high + low) / 2
         assert isinstance(operand.type, TensorType)
+        if _is_linear(builder.context, node):
+            # a + b x takes any factor; there is no interval to keep.
+            constant, slope = builder.context.array(node.attrs["coefficients"])
+            values = np.array([constant - slope * middle / half, slope * factor_in / half]) / factor_out
+            scaled = builder.constant(values, node.attrs["coefficients"])
+            attrs = {**node.attrs, "coefficients": scaled, "low": -1.0, "high": 1.0}
+            return builder.op("poly", (operand,), node.loc, **attrs)
         size, shape = operand.type.size, operand.type.shape
         if factor_in != half:
             scale = SparseMatrix.of(scipy.sparse.eye_array(size, format="csr") * (factor_in / half))
@@ -112,6 +119,11 @@ class FoldScaling:
         )
 
 
+def _is_linear(context: Context, node: Node) -> bool:
+    """Whether a polynomial is a scaling that no range is watched for."""
+    return context.shape(node.attrs["coefficients"]) == (2,) and "range" not in node.attrs
+
+
 def _factors(program: Program) -> dict[Node, float]:
     """The factor that each value is divided by."""
     graph: networkx.Graph = networkx.Graph()
@@ -123,7 +135,7 @@ def _factors(program: Program) -> dict[Node, float]:
     fixed |= {operand for node in program.nodes if node.op == "mul" for operand in node.inputs}
     wanted: dict[Node, float] = {}
     for node in program.nodes:
-        if node.op == "poly":
+        if node.op == "poly" and not _is_linear(Context(program.constants), node):
             half = (node.attrs["high"] - node.attrs["low"]) / 2
             wanted[node.inputs[0]] = max(half, wanted.get(node.inputs[0], 0.0))
     factors: dict[Node, float] = {}

@@ -37,7 +37,7 @@ def transfer(
 ) -> Bounds | None:
     """Bounds of a node's value from those of its operands; None where nothing bounds it.
 
-    `images` gives the image of each `poly` node on its interval; its operand is taken to lie in that interval, which is
+    Bounds that grow beyond all numbers are none. `images` gives the image of each `poly` node on its interval; its operand is taken to lie in that interval, which is
     for the caller to make sure of. Sums are widened by 1e-12 of their size against rounding.
     """
     assert isinstance(node.type, TensorType)
@@ -71,10 +71,13 @@ def transfer(
     if node.op == "mul":
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
         if node.inputs[0] is node.inputs[1]:
-            top = np.maximum(a * a, b * b)
-            return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(a * a, b * b)), top
-        corners = np.stack([a * c, a * d, b * c, b * d])
-        return corners.min(axis=0), corners.max(axis=0)
+            with np.errstate(over="ignore"):
+                top = np.maximum(a * a, b * b)
+            least = np.where((a <= 0) & (b >= 0), 0.0, np.minimum(np.abs(a), np.abs(b)) ** 2)
+            return (least, top) if np.isfinite(top).all() else None
+        with np.errstate(over="ignore", invalid="ignore"):
+            corners = np.stack([a * c, a * d, b * c, b * d])
+        return (corners.min(axis=0), corners.max(axis=0)) if np.isfinite(corners).all() else None
     spec = OPS[node.op]
     if spec.activation is not None and spec.increasing:
         low, high = (spec.activation(end, node.attrs) for end in known[0])

@@ -43,6 +43,8 @@ class Lowering:
     bounds: dict[Node, Bounds | None]
     ranges: list[dict[str, Any]]
     margin: float
+    # Values of the new program that more than one node or an output reads.
+    shared: frozenset[Node] = frozenset()
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
         made = self.builder.op(op, operands, self.node.loc, **attrs)
@@ -55,9 +57,7 @@ class Lowering:
     def poly(self, x: Node, stage: Stage, low: float, high: float, entry: int | None = None) -> Node:
         """The polynomial whose Chebyshev coefficients are those of `stage`, on [low, high]."""
         coefficients = self.builder.constant(np.array(stage.coefficients), f"{self.node.op}.poly")
-        made = self.builder.op(
-            "poly", (x,), self.node.loc, coefficients=coefficients, low=low, high=high, range=entry
-        )
+        made = self.builder.op("poly", (x,), self.node.loc, coefficients=coefficients, low=low, high=high, range=entry)
         assert isinstance(made.type, TensorType)
         least, most = proof.image(stage.coefficients)
         self.bounds[made] = (np.full(made.type.size, least), np.full(made.type.size, most))
@@ -77,11 +77,13 @@ class Lowering:
         matrix = scipy.sparse.csr_array(matrix)
         operands: tuple[Node, ...] = (x,)
         matrices, bias = [matrix], None
-        if x.op == "affine":
+        if x.op == "affine" and x not in self.shared:
             operands = x.inputs
             matrices = [matrix @ self.builder.context.matrix(name).csr() for name in x.attrs["matrices"]]
             if "bias" in x.attrs:
-                bias = self.builder.constant(matrix @ self.builder.context.array(x.attrs["bias"]), f"{self.node.op}.bias")
+                bias = self.builder.constant(
+                    matrix @ self.builder.context.array(x.attrs["bias"]), f"{self.node.op}.bias"
+                )
         names = tuple(self.builder.constant(SparseMatrix.of(m), f"{self.node.op}.matrix") for m in matrices)
         return self.op("affine", *operands, matrices=names, bias=bias, shape=shape)
 
@@ -247,14 +249,9 @@ def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
     for number in range(rounds):
         factor = 2.0**number / rows
         other = low.op("roll_rows", value, amount=rows >> (number + 1))
-        distance = Lowering(low.builder, low.node, low.bounds, low.ranges, low.margin)
         reach = width * factor + 2 * number * share * factor
-        made = lower_abs(
-            distance, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor
-        )
+        made = lower_abs(low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor)
         value = low.op("add", low.op("add", value, other), made)
         least, most = interval.low * 2 * factor - share, interval.high * 2 * factor + share
         low.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
     return low.op("equal_row", value)
-
-

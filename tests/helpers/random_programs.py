@@ -16,7 +16,7 @@ ACTIVATIONS = ("sigmoid", "tanh", "gelu", "silu", "softplus", "relu", "leaky_rel
 class RandomProgram:
     """Adds random ops to a program; every choice comes from one generator."""
 
-    def __init__(self, random: np.random.Generator, depth_left: int = 8) -> None:
+    def __init__(self, random: np.random.Generator, depth_left: int = 12) -> None:
         self.random = random
         self.depth_left = depth_left
         self.builder = Builder("random", Stage.TENSOR)
@@ -62,6 +62,8 @@ class RandomProgram:
             lambda: self.same_shape("sub", x),
             lambda: self.structure(x),
         ]
+        if self.depth_left >= 8:
+            choices += [lambda: self.decision(x), lambda: self.function(x), lambda: self.along(x)]
         if self.depth_left > 0:
             choices += [lambda: self.activation(x), lambda: self.product(x), lambda: self.power(x)]
         if len(shape) == 3:
@@ -84,6 +86,56 @@ class RandomProgram:
         self.depth_left -= 3
         name = ACTIVATIONS[int(self.random.integers(len(ACTIVATIONS)))]
         self.op(name, x, degree=int(self.random.integers(1, 8)))
+
+    def decision(self, x: Node) -> None:
+        """Sign, abs, comparison, maximum: gaps are coarse, so that few levels do."""
+        self.depth_left -= 8
+        kind = ("sign", "abs", "gt", "le", "maximum", "minimum")[int(self.random.integers(6))]
+        bits = {} if kind == "abs" else {"bits": 4.0}
+        if kind in ("sign", "abs"):
+            self.op(kind, x, gap=self.gap(x), **bits)
+        else:
+            self.op(kind, x, self.constant(self.shape(x)[-1:]), gap=self.gap(x), bits=4.0)
+
+    def gap(self, x: Node) -> float:
+        return 0.1 * float(self.random.uniform(1.0, 2.0))
+
+    def function(self, x: Node) -> None:
+        """Exp, division and roots, of values that are kept away from zero."""
+        self.depth_left -= 8
+        bounded = self.op("tanh", x, degree=3)
+        square = self.op("mul", bounded, bounded)
+        positive = self.op("add", square, self.builder.op("constant", value=self.builder.constant(np.array(1.5))))
+        kind = ("exp", "reciprocal", "sqrt", "rsqrt", "div", "where")[int(self.random.integers(6))]
+        if kind == "div":
+            self.op("div", bounded, positive)
+        elif kind == "where":
+            self.op("where", square, bounded, positive)
+        else:
+            self.op(kind, bounded if kind == "exp" else positive)
+
+    def along(self, x: Node) -> None:
+        """Maximum, argmax, softmax along an axis, max pooling, layer norm."""
+        shape = self.shape(x)
+        axes = [axis for axis, size in enumerate(shape) if 1 < size <= 8]
+        if not axes or np.prod(shape) > 40:
+            return
+        self.depth_left -= 8
+        axis = axes[int(self.random.integers(len(axes)))]
+        bounded = self.op("tanh", x, degree=3)
+        kind = int(self.random.integers(6))
+        if kind == 0:
+            self.op("max" if self.random.random() < 0.5 else "min", bounded, axis=axis, gap=0.2)
+        elif kind == 1:
+            self.op("argmax", bounded, axis=axis, gap=0.3, bits=2.0, index=bool(self.random.integers(2)) or None)
+        elif kind == 2:
+            self.op("softmax", bounded, axis=axis - len(shape))
+        elif kind == 3 and len(shape) == 3 and min(shape[1:]) >= 2:
+            self.op("max_pool", bounded, kernel=(2, 2), stride=(2, 1), padding=(1, 0), gap=0.2)
+        elif kind == 4:
+            self.op("layer_norm", bounded, rank=1, eps=0.5, low=0.0, high=2.0)
+        else:
+            self.op("relu6", bounded, degree=5)
 
     def product(self, x: Node) -> None:
         self.depth_left -= 1

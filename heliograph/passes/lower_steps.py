@@ -1,0 +1,227 @@
+"""Write the plans of `approx/` that are more than a chain of polynomials as nodes: softmax, exp, inverse and roots."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from heliograph.approx.exp import ExpStage, relative_exp
+from heliograph.approx.inverse import inverse
+from heliograph.approx.result import Stage, Step, StepPlan
+from heliograph.approx.softmax import softmax
+from heliograph.errors import ProgramError
+from heliograph.ir import Node, TensorType
+from heliograph.passes.calibrate import Observed
+from heliograph.passes.intervals import Interval
+from heliograph.passes.lower_functions import Lowering
+
+# Where neither Options.target_error nor the op says how near a function must come: relative to its value, or, of a
+# softmax, absolute.
+DEFAULT_RELATIVE_ERROR = 2.0**-10
+DEFAULT_SOFTMAX_ERROR = 2.0**-10
+_EXP_DEGREES = (3, 7, 15, 31, 63)
+_MOST_SQUARINGS = 8
+_MOST_EXPONENT = 700.0
+
+
+def lower_softmax(
+    low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
+) -> Node:
+    """softmax over rows; a constant that centres the range drops out of it."""
+    assert isinstance(x.type, TensorType)
+    rows, columns = x.type.shape
+    middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
+    method = low.node.attrs.get("method", "best")
+    try:
+        plan = softmax(rows, limit, method, max_error=error or DEFAULT_SOFTMAX_ERROR)
+    except ProgramError as problem:
+        raise low.located(problem) from None
+    polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
+    proved = 0.0 if plan.error is None or plan.rounding is None else plan.error - plan.rounding
+    # HETAL's constructions have no proof; what is known of them is what the paper measured.
+    entry = low.entry(interval, source, polynomials, proved, seen=seen, function="softmax", construction=method)
+    if x.op not in ("affine", "input") or x in low.shared:
+        # Rows of zeros are put behind: what makes x must leave zeros there.
+        x = low.mapped(x, np.eye(rows * columns), (rows, columns))
+    value = low.op("pad_rows", x, rows=plan.width)
+    if middle:
+        shift = np.zeros((plan.width, columns))
+        shift[:rows] = -middle
+        value = low.op("add", value, low.constant(shift, "softmax.centre"))
+    made = low.op("crop_rows", _steps(low, value, plan, entry), rows=rows)
+    low.bounds[made] = (np.full(rows * columns, -proved), np.full(rows * columns, 1.0 + proved))
+    return made
+
+
+def lower_inverse(
+    low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
+) -> Node:
+    """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
+    assert isinstance(x.type, TensorType)
+    least, most = _away_from_zero(interval, source, seen)
+    negative = most < 0 and low.node.op == "reciprocal"
+    if negative:
+        least, most = -most, -least
+    try:
+        plan = inverse(least, most, error or DEFAULT_RELATIVE_ERROR, low.node.op)
+    except ProgramError as problem:
+        raise low.located(problem) from None
+    true = [1 / least, 1 / most] if low.node.op == "reciprocal" else [least**-0.5, most**-0.5]
+    true = [math.sqrt(least), math.sqrt(most)] if low.node.op == "sqrt" else true
+    polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
+    ends = Interval(-most, -least) if negative else Interval(least, most)
+    entry = low.entry(
+        ends, source, polynomials, plan.relative_error * max(true), seen=seen, relative_error=plan.relative_error
+    )
+    zero = low.constant(np.zeros(x.type.shape), "zero")
+    made = _steps(low, low.op("sub", zero, x) if negative else x, plan, entry)
+    made = low.op("sub", zero, made) if negative else made
+    slack = 1.0 + plan.relative_error
+    bottom, top = min(true) / slack, max(true) * slack
+    size = x.type.size
+    low.bounds[made] = (np.full(size, -top), np.full(size, -bottom)) if negative else (
+        np.full(size, bottom),
+        np.full(size, top),
+    )  # fmt: skip
+    return made
+
+
+def lower_exp(
+    low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
+) -> Node:
+    """exp(x) as the power 2^k of a polynomial for exp(x / 2^k): the degree and k of the least depth."""
+    assert isinstance(x.type, TensorType)
+    middle, reach = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
+    target = error or DEFAULT_RELATIVE_ERROR
+    if interval.high > _MOST_EXPONENT:
+        raise low.located(ProgramError(f"exp of {interval.high:.4g} is larger than any number"))
+    found: list[tuple[int, int, int, ExpStage]] = []
+    for squarings in range(_MOST_SQUARINGS):
+        for degree in _EXP_DEGREES:
+            stage = relative_exp(reach / 2**squarings, degree)
+            # (1 + e)^(2^k) - 1
+            if math.expm1(2**squarings * math.log1p(stage.relative_error)) <= target:
+                depth = stage.stage.depth + squarings
+                found.append((depth, stage.stage.multiplications + squarings, squarings, stage))
+                break
+    if not found:
+        raise low.located(
+            ProgramError(f"exp is not reached within {target:.3g} on [{interval.low:g}, {interval.high:g}]")
+        )
+    _, _, squarings, chosen = min(found, key=lambda item: item[:3])
+    relative = math.expm1(2**squarings * math.log1p(chosen.relative_error))
+    entry = low.entry(
+        interval,
+        source,
+        [chosen.stage.degree],
+        relative * math.exp(interval.high),
+        seen=seen,
+        relative_error=relative,
+        squarings=squarings,
+    )
+    made = low.poly(x, chosen.stage.scaled(math.exp(middle / 2**squarings)), interval.low, interval.high, entry)
+    for _ in range(squarings):
+        made = low.op("mul", made, made)
+    size = x.type.size
+    low.bounds[made] = (np.zeros(size), np.full(size, math.exp(interval.high) * (1.0 + relative)))
+    return made
+
+
+def _away_from_zero(interval: Interval, source: str, seen: Observed | None) -> tuple[float, float]:
+    """The interval; where only its margin reaches zero, half way from zero to what was seen."""
+    if source == "observed" and seen is not None:
+        if interval.low <= 0 < seen.low:
+            return seen.low / 2, interval.high
+        if interval.high >= 0 > seen.high:
+            return interval.low, seen.high / 2
+    return interval.low, interval.high
+
+
+def _steps(low: Lowering, x: Node, plan: StepPlan, entry: int) -> Node:
+    """The nodes of a plan on x: (rows, columns) with the plan's `width` of rows, or any shape where it has one column."""
+    assert isinstance(x.type, TensorType)
+    made: dict[int, Node] = {0: x}
+    uses = Counter(operand for step in plan.steps for operand in step.operands)
+    skipped = {
+        i for i, step in enumerate(plan.steps) if _is_scaling(step) and uses[i] == 1 and _feeds_poly(plan, i, uses)
+    }
+    for number, step in enumerate(plan.steps):
+        if number and number not in skipped:
+            made[number] = _step(low, made, plan, number, step, skipped, entry)
+    return made[len(plan.steps) - 1]
+
+
+def _is_scaling(step: Step) -> bool:
+    return step.kind in ("scale", "add_constant")
+
+
+def _feeds_poly(plan: StepPlan, number: int, uses: Counter[int]) -> bool:
+    """Whether the step only brings a polynomial's argument to [-1, 1]: the polynomial's interval says that for nothing."""
+    for reader, step in enumerate(plan.steps):
+        if number in step.operands:
+            if step.kind == "poly":
+                return True
+            return _is_scaling(step) and uses[reader] == 1 and _feeds_poly(plan, reader, uses)
+    return False
+
+
+def _step(
+    low: Lowering, made: dict[int, Node], plan: StepPlan, number: int, step: Step, skipped: set[int], entry: int
+) -> Node:
+    if step.kind == "poly":
+        assert step.stage is not None
+        operand, factor, shift = step.operands[0], 1.0, 0.0
+        while operand in skipped:
+            before = plan.steps[operand]
+            shift += factor * before.value if before.kind == "add_constant" else 0.0
+            factor *= before.value if before.kind == "scale" else 1.0
+            operand = before.operands[0]
+        ends = sorted(((-1.0 - shift) / factor, (1.0 - shift) / factor))
+        assert factor > 0, "a polynomial's argument is not mirrored"
+        return low.poly(made[operand], step.stage, ends[0], ends[1], entry if operand == 0 else None)
+    x = made[step.operands[0]]
+    assert isinstance(x.type, TensorType)
+    shape = x.type.shape
+    if step.kind in ("multiply", "add", "subtract"):
+        op = {"multiply": "mul", "add": "add", "subtract": "sub"}[step.kind]
+        return low.op(op, x, made[step.operands[1]])
+    if step.kind == "add_constant":
+        return low.op("add", x, low.constant(np.full(shape, step.value)))
+    if step.kind == "scale":
+        return low.poly(x, Stage((0.0, step.value)), -1.0, 1.0)
+    if step.kind == "scale_integer":
+        return _times(low, x, int(step.value))
+    if step.kind == "sum_row":
+        return low.op("repeat_row", low.op("sum_rows", x), rows=plan.width)
+    if step.kind == "rotate":
+        return low.op("roll_rows", x, amount=int(step.value) % plan.width)
+    if step.kind == "add_padding":
+        padding = np.zeros(shape)
+        padding[plan.columns :] = step.value
+        return low.op("add", x, low.constant(padding, "padding"))
+    kept = np.zeros(shape)
+    kept[: plan.columns if step.kind == "mask" else 1] = step.value
+    masked = low.mapped(x, _diagonal(kept.ravel()), shape)
+    return masked if step.kind == "mask" else low.op("repeat_row", low.op("sum_rows", masked), rows=plan.width)
+
+
+def _diagonal(values: np.ndarray) -> object:
+    import scipy.sparse
+
+    return scipy.sparse.diags_array(values).tocsr()
+
+
+def _times(low: Lowering, x: Node, factor: int) -> Node:
+    """A whole multiple by additions, or the negative."""
+    assert isinstance(x.type, TensorType)
+    total, power, rest = None, x, abs(factor)
+    while rest:
+        if rest & 1:
+            total = power if total is None else low.op("add", total, power)
+        rest >>= 1
+        if rest:
+            power = low.op("add", power, power)
+    assert total is not None, "a product with zero is no step"
+    return low.op("sub", low.constant(np.zeros(x.type.shape), "zero"), total) if factor < 0 else total
