@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,7 +65,7 @@ def _relative_error(coefficients: tuple[float, ...], reach: float) -> float:
     slip = 2.0**-52 * sum(abs(c) for c in series)
     ends = np.linspace(-1.0, 1.0, _PIECES + 1)
     worst = 0.0
-    for low, high in zip(ends[:-1], ends[1:], strict=True):
+    for low, high in itertools.pairwise(ends):
         least, most = proof.image(difference, float(low), float(high), 5e-3)
         error = max(abs(least), abs(most)) + rest + slip
         worst = max(worst, error * math.exp(-reach * float(low)))

@@ -1,7 +1,7 @@
 """HETAL's wide softmax in steps: maximum by a tournament, domain extension with its correction, exp, inverse.
 
-Kim et al., "HETAL" (ICML 2023), appendix A.2, Algorithm 1, with three misprints put right (checked against its Table 3):
-the correction adds k (x^3/r^2 - x^5/r^4), the inverse of the row sum multiplies exp, and the domain is extended from [-8, 8].
+Kim et al., "HETAL" (ICML 2023), appendix A.2, Algorithm 1, with two misprints put right (checked against its Table 3): the
+correction adds k (x^3/r^2 - x^5/r^4), and the inverse of the row sum multiplies exp.
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.approx.chebyshev import interpolate, points
+from heliograph.approx.minimax import remez
 from heliograph.errors import ProgramError
 
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
@@ -53,10 +55,6 @@ class Fit:
         return float(values.min()) - slack, float(values.max()) + slack
 
 
-def _points(count: int) -> npt.NDArray[np.float64]:
-    return np.asarray(np.cos(np.linspace(math.pi, 0.0, count)))
-
-
 def _with_zero(t: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
     """The points with that of x = 0 among them: there activations have their kinks, and errors their peaks."""
     if not low < 0 < high:
@@ -64,31 +62,79 @@ def _with_zero(t: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArr
     return np.asarray(np.unique(np.append(t, -(high + low) / (high - low))))
 
 
-def interpolate(function: Function, low: float, high: float, degree: int) -> npt.NDArray[np.float64]:
-    """Chebyshev coefficients of the interpolant at the Chebyshev points of the first kind."""
+def minimax(
+    function: Function, low: float, high: float, degree: int, kinks: Sequence[float] = (0.0,)
+) -> npt.NDArray[np.float64]:
+    """Chebyshev coefficients of least largest error, by Remez's exchange; by linear programming where it does not settle.
+
+    A function that is even or odd up to a line is fitted so, on half of a symmetric interval.
+    """
     half, middle = (high - low) / 2, (high + low) / 2
-    chebinterpolate: Any = np.polynomial.chebyshev.chebinterpolate
-    return np.asarray(chebinterpolate(lambda t: function(middle + half * np.asarray(t)), degree))
+
+    def scaled(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.asarray(function(middle + half * t), dtype=np.float64)
+
+    corners = [(k - middle) / half for k in kinks if low < k < high]
+    start = interpolate(function, low, high, degree)
+    size = float(np.abs(np.polynomial.chebyshev.chebval(points(1000), start) - scaled(points(1000))).max())
+    if not size > 0 or not math.isfinite(size):
+        return start
+    parity, line = _symmetry(scaled) if low == -high else (None, np.zeros(2))
+    try:
+        if parity is None:
+            made = remez(scaled, [(-1.0, 1.0)], degree, kinks=corners)
+        else:
+            # Where the line is the whole of one parity, the other parity's polynomial ends at the next lower degree.
+            top = degree if degree % 2 == parity else degree - 1
+            bent = partial(_less_line, scaled, line)
+            corners = [abs(k) for k in corners]
+            made = remez(bent, [(0.0, 1.0)], max(top, parity), parity=parity, kinks=corners)
+    except np.linalg.LinAlgError:
+        return _linear_program(scaled, start, degree, corners)
+    out = np.zeros(degree + 1)
+    out[: len(made.coefficients)] = made.coefficients[: degree + 1]
+    out[: min(2, degree + 1)] += line[: min(2, degree + 1)]
+    t = np.unique(np.concatenate((points(max(2000, 40 * degree)), corners)))
+    error = float(np.abs(np.polynomial.chebyshev.chebval(t, out) - scaled(t)).max())
+    if error > 1.01 * made.level + 1e-14 * float(np.abs(scaled(t)).max()):
+        return _linear_program(scaled, start, degree, corners)
+    return out if error <= size else start
 
 
-def minimax(function: Function, low: float, high: float, degree: int) -> npt.NDArray[np.float64]:
-    """Chebyshev coefficients that minimise the largest error over a fine grid, by linear programming.
+def _less_line(
+    function: Function, line: npt.NDArray[np.float64], t: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return np.asarray(function(t) - line[0] - line[1] * t)
 
-    The program is solved for what the interpolant leaves, scaled to one: its solver's tolerance (1e-7) is then a share of
-    the error, not of the function.
+
+def _symmetry(function: Function) -> tuple[int | None, npt.NDArray[np.float64]]:
+    """(0 or 1 where the function on [-1, 1] less a line is even or odd, else None; the line's two coefficients)."""
+    t: npt.NDArray[np.float64] = np.linspace(0.0, 1.0, 257, dtype=np.float64)
+    plus, minus = function(t), function(-t)
+    scale = max(float(np.abs(plus).max()), float(np.abs(minus).max()), 1e-300)
+    slope = (plus - minus) / 2
+    if np.abs(slope - slope[-1] * t).max() < 1e-12 * scale:
+        return 0, np.array([0.0, slope[-1]])
+    if np.abs(plus + minus - 2 * plus[0]).max() < 1e-12 * scale:
+        return 1, np.array([plus[0], 0.0])
+    return None, np.zeros(2)
+
+
+def _linear_program(
+    function: Function, start: npt.NDArray[np.float64], degree: int, kinks: Sequence[float]
+) -> npt.NDArray[np.float64]:
+    """Chebyshev coefficients that minimise the largest error over a fine grid of [-1, 1].
+
+    The program is solved for what the interpolant `start` leaves, scaled to one: its solver's tolerance (1e-7) is then a
+    share of the error, not of the function.
     """
     import scipy.optimize
 
-    t = _with_zero(_points(max(1000, 40 * degree)), low, high)
-    count = t.size
-    target = function((high + low) / 2 + (high - low) / 2 * t)
+    t = np.unique(np.concatenate((points(max(1000, 40 * degree)), kinks)))
     basis = np.polynomial.chebyshev.chebvander(t, degree)
-    start = interpolate(function, low, high, degree)
-    target = target - basis @ start
+    target = function(t) - basis @ start
     size = float(np.abs(target).max())
-    if not size > 0 or not math.isfinite(size):
-        return start
-    ones = np.ones((count, 1))
+    ones = np.ones((t.size, 1))
     result = scipy.optimize.linprog(
         np.append(np.zeros(degree + 1), 1.0),
         A_ub=np.block([[basis, -ones], [-basis, -ones]]),
@@ -109,7 +155,7 @@ def gaussian(
     The floor (0.1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
     least squares under the density alone lets it blow up (OLA, section 4, widens the density by a factor instead).
     """
-    t = _points(max(2000, 60 * degree))
+    t = points(max(2000, 60 * degree))
     x = (high + low) / 2 + (high - low) / 2 * t
     spread = max(std, (high - low) * 1e-3)
     density = np.exp(-0.5 * ((x - mean) / spread) ** 2) + 0.001
@@ -128,8 +174,9 @@ def fit(
     method: str = "minimax",
     mean: float | None = None,
     std: float | None = None,
+    kinks: Sequence[float] = (0.0,),
 ) -> Fit:
-    """The polynomial of that degree for the function on [low, high].
+    """The polynomial of that degree for the function on [low, high]; `kinks` are where its slope may jump.
 
     `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean`, `std`), or
     interpolation. On an interval symmetric about zero, coefficients that vanish for a function which is even or odd up
@@ -140,7 +187,7 @@ def fit(
     if degree < 1 or degree > 511:
         raise ProgramError(f"degree {degree} is not between 1 and 511")
     if method == "minimax":
-        coefficients = minimax(function, low, high, degree)
+        coefficients = minimax(function, low, high, degree, kinks)
     elif method == "gaussian":
         if mean is None or std is None:
             raise ProgramError("method gaussian needs a mean and a standard deviation", hint="give calibration samples")
@@ -149,12 +196,13 @@ def fit(
         coefficients = interpolate(function, low, high, degree)
     else:
         raise ProgramError(f"there is no method {method!r}", hint="one of " + ", ".join(METHODS))
-    t = _with_zero(_points(_DENSE), low, high)
+    t = _with_zero(points(_DENSE), low, high)
     x = (high + low) / 2 + (high - low) / 2 * t
     exact = function(x)
     if not np.isfinite(exact).all():
         raise ProgramError(f"the function is not finite on [{low}, {high}]")
-    coefficients = _symmetrize(function, low, high, coefficients)
+    if method != "minimax":
+        coefficients = _symmetrize(function, low, high, coefficients)
     error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
     if mean is not None and std is not None:
         weight = np.exp(-0.5 * ((x - mean) / max(std, (high - low) * 1e-3)) ** 2) * np.gradient(x)
@@ -170,20 +218,14 @@ def _symmetrize(
     """Drop the odd (or even) coefficients where the function, less its linear part, is even (or odd)."""
     if low != -high:
         return coefficients
-    x: npt.NDArray[np.float64] = np.linspace(0.0, high, 257, dtype=np.float64)
-    plus, minus = function(x), function(-x)
-    scale = max(float(np.abs(plus).max()), float(np.abs(minus).max()), 1e-300)
-    slope = (plus - minus) / 2
+    parity, line = _symmetry(lambda t: np.asarray(function(high * t)))
+    if parity is None:
+        return coefficients
     out = coefficients.copy()
-    if np.abs(slope - slope[-1] * x / high).max() < 1e-12 * scale:
-        # Even plus linear: the linear part is known exactly.
-        out[1::2] = 0.0
-        if len(out) > 1:
-            out[1] = slope[-1]
-    elif np.abs(plus + minus - 2 * plus[0]).max() < 1e-12 * scale:
-        # Odd plus constant.
-        out[0::2] = 0.0
-        out[0] = plus[0]
+    # The other parity is the line, known exactly.
+    out[1 - parity :: 2] = 0.0
+    if len(out) > 1 - parity:
+        out[1 - parity] = line[1 - parity]
     return out
 
 

@@ -158,7 +158,7 @@ def _proved_error(function: str, start: Stage) -> float:
 
 def _improved(function: str, error: float) -> float:
     """The relative error after one round: e^2, or (3 + e) e^2 / 2."""
-    return error**2 if function == "reciprocal" else (3.0 + error) * error**2 / 2.0
+    return error * error if function == "reciprocal" else (3.0 + error) * error * error / 2.0
 
 
 def _newton(function: str, start: Stage, rounds: int, low: float, high: float) -> Steps:

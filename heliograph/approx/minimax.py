@@ -43,7 +43,8 @@ def remez(
     """The minimax polynomial for the function on a union of intervals of [-1, 1].
 
     `parity` 1 or 0 takes odd or even polynomials only; the intervals are then on one side of zero. `kinks` are points
-    where the function is not smooth. `weight` (positive) makes weight * error least instead. The intervals are disjoint and in order; one that is a point counts as a point.
+    where the function is not smooth. `weight` (positive) makes weight * error least instead. The
+    intervals are disjoint and in order; one that is a point counts as a point.
     """
     orders = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
     count = len(orders)

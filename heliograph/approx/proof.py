@@ -23,7 +23,7 @@ from heliograph.errors import InternalError
 
 Interval = tuple[float, float]
 
-_BITS = 160
+BITS = 160
 _TOLERANCE = 5e-4
 _PIECES = 200
 _FINEST = 1e-9  # of an image's width: an end nearer to zero than that counts as zero
@@ -34,33 +34,42 @@ NOISE_BITS = 17
 
 
 @lru_cache(maxsize=64)
-def _cosines(count: int) -> Any:
-    """round(2^_BITS cos(pi i / count)) for i = 0..count, as Python integers; each within 1."""
-    with mpmath.workprec(_BITS + 32):
-        scale = mpmath.mpf(2) ** _BITS
+def cosines(count: int) -> Any:
+    """round(2^BITS cos(pi i / count)) for i = 0..count, as Python integers; each within 1."""
+    with mpmath.workprec(BITS + 32):
+        scale = mpmath.mpf(2) ** BITS
         return np.array(
             [int(mpmath.nint(scale * mpmath.cospi(mpmath.mpf(i) / count))) for i in range(count + 1)], object
         )
 
 
-def _fixed(value: float) -> int:
-    """2^_BITS value, rounded down (exact unless the value is below 2^-100)."""
+def fixed(value: float) -> int:
+    """2^BITS value, rounded down (exact unless the value is below 2^-100)."""
     numerator, denominator = float(value).as_integer_ratio()
-    return (numerator << _BITS) // denominator
+    return (numerator << BITS) // denominator
 
 
-def _outward(low: int, high: int) -> Interval:
+def outward(low: int, high: int) -> Interval:
     """The floats around fixed-point integers."""
     return _float(low, -1), _float(high, 1)
 
 
 def _float(value: int, direction: int) -> float:
-    with mpmath.workprec(_BITS + 64):
-        exact = mpmath.mpf(value) / mpmath.mpf(2) ** _BITS
+    with mpmath.workprec(BITS + 64):
+        exact = mpmath.mpf(value) / mpmath.mpf(2) ** BITS
         near = float(exact)
         if (direction < 0 and near > exact) or (direction > 0 and near < exact):
             near = math.nextafter(near, direction * math.inf)
     return near
+
+
+def clenshaw(coefficients: Sequence[int], t: Any) -> Any:
+    """sum c_i T_i(t) in fixed point; every step of the recurrence errs by less than 2 units of 2^-BITS."""
+    upper: Any = 0 * t
+    lower: Any = 0 * t
+    for c in coefficients[:0:-1]:
+        upper, lower = c + ((t * upper) >> (BITS - 1)) - lower, upper
+    return coefficients[0] + ((t * upper) >> BITS) - lower
 
 
 def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) -> tuple[int, int, int]:
@@ -70,15 +79,11 @@ def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) 
     """
     degree = len(coefficients) - 1
     if low == high:
-        t = np.array([_fixed(low)], object)
+        t = np.array([fixed(low)], object)
     else:
-        a, b = _fixed(low), _fixed(high)
-        t = ((a + b) >> 1) + (((b - a) * _cosines(points * max(1, degree))) >> (_BITS + 1))
-    upper: Any = 0 * t
-    lower: Any = 0 * t
-    for c in coefficients[:0:-1]:
-        upper, lower = c + ((t * upper) >> (_BITS - 1)) - lower, upper
-    values = coefficients[0] + ((t * upper) >> _BITS) - lower
+        a, b = fixed(low), fixed(high)
+        t = ((a + b) >> 1) + (((b - a) * cosines(points * max(1, degree))) >> (BITS + 1))
+    values = clenshaw(coefficients, t)
     # Rounding: each step of the recurrence errs by at most 2 units, which U_k <= k + 1 amplifies; coefficients by one
     # unit each; a point by at most 3, which p' <= degree^2 sum |c| amplifies.
     # Up to 1 + 1 / degree^2, |T_k| <= 2.2 and |U_k| <= 2.2 (k + 1).
@@ -100,16 +105,16 @@ def image(
     limit = 1.0 + 1.0 / max(1, len(coefficients) - 1) ** 2
     if not -limit <= low <= high <= limit:
         raise InternalError(f"[{low}, {high}] is not in [-1, 1]")
-    fixed = np.array([_fixed(c) for c in coefficients], object)
+    exact = np.array([fixed(c) for c in coefficients], object)
     bound = math.ceil(sum(abs(float(c)) for c in coefficients))
-    if len(fixed) == 1:
-        return _outward(int(fixed[0]) - 1, int(fixed[0]) + 1)
+    if len(exact) == 1:
+        return outward(int(exact[0]) - 1, int(exact[0]) + 1)
     points = max(8, math.ceil(1.12 / math.sqrt(2.0 * tolerance)))
     pieces = [(low, high)]
     known: dict[Interval, tuple[int, int, int]] = {}
     while True:
         for piece in pieces:
-            known[piece] = _piece(fixed, bound, *piece, points)
+            known[piece] = _piece(exact, bound, *piece, points)
         bottom = min(known, key=lambda piece: known[piece][0])
         top = max(known, key=lambda piece: known[piece][1])
         lower, upper = known[bottom][0], known[top][1]
@@ -120,12 +125,12 @@ def image(
             if slack > tolerance * abs(end) + 2**20 and slack > _FINEST * width:
                 pieces.append(piece)
         if not pieces or len(known) > _PIECES:
-            return _outward(lower, upper)
+            return outward(lower, upper)
         halves = []
         for a, b in dict.fromkeys(pieces):
             middle = _middle(a, b)
             if not a < middle < b:
-                return _outward(lower, upper)
+                return outward(lower, upper)
             del known[(a, b)]
             halves += [(a, middle), (middle, b)]
         pieces = halves

@@ -223,8 +223,8 @@ class Step:
     "multiply" the two operands (1); "add", "subtract" the two (0); "add_constant" `value` (0); "scale", times `value` by a
     plaintext (1); "scale_integer", times an integer by additions, or its negative (0); "sum_row", the sum of the row in
     every column (0, rotations); "rotate", column j gets column j + `value`, cyclic over the padded row (0); "add_padding",
-    `value` added to the columns that carry no data (0); "mask", times `value`, and zero in those columns (1); "first_column", `value`
-    times the first column in every column, by a mask and rotations (1).
+    `value` added to the columns that carry no data (0); "mask", times `value`, and zero in those columns (1);
+    "first_column", `value` times the first column in every column, by a mask and rotations (1).
     """
 
     kind: str

@@ -132,7 +132,7 @@ def iterated_image(pair: str, gap: float, dq: int, dp: int, scale_bits: int) -> 
         before = sharpen if dp > 1 else widen
         slip = proof.rounding_error(before.coefficients, scale_bits)
         low, high = low - slip, high + slip
-    return proof.image((sharpen if dp else widen).coefficients, low, high)
+    return proof.image((sharpen if dp else widen).coefficients, low, high, 2e-5)
 
 
 def iterated_chain(pair: str, gap: float, dq: int, dp: int, scale_bits: int) -> Chain:
