@@ -81,6 +81,19 @@ def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
     return replace(program, metadata={**program.metadata, "output_ranges": ranges})
 
 
+# Outputs may leave their range by so many standard deviations of the flooding noise.
+_FLOOD_ROOM = 10.0
+
+
+def flooded(program: Program, std: float) -> Program:
+    """The program with the noise that the server is to add in its metadata, and output ranges that leave room for it."""
+    ranges = {
+        name: {**entry, "low": entry["low"] - _FLOOD_ROOM * std, "high": entry["high"] + _FLOOD_ROOM * std}
+        for name, entry in program.metadata["output_ranges"].items()
+    }
+    return replace(program, metadata={**program.metadata, "output_ranges": ranges, "flood": std})
+
+
 def _ends(interval: Interval) -> dict[str, float]:
     return {"low": interval.low, "high": interval.high}
 
@@ -156,6 +169,7 @@ def bill(
         "output_magnitude": plan.output_magnitude,
         "ranges": ranges,
         "output_ranges": program.metadata.get("output_ranges", {}),
+        "flood": options.flood,
         "proved_share": proved / len(ranges) if ranges else 1.0,
         "predicted": {
             **times,
@@ -281,6 +295,21 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         )
     if declared:
         lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
+    decisions = [entry for entry in ranges if entry.get("gap") is not None]
+    for entry in decisions:
+        lines.append(
+            f"{entry['layer'] or entry['function']}: differences below {entry['gap']:.3g} ({entry['gap_source']}) are not "
+            "told apart; there the result lies between the two."
+        )
+    if values["flood"] is not None:
+        line = f"The server adds noise of deviation {values['flood']:.3g} to the outputs."
+        if decisions:
+            soft = max(entry["max_error"] for entry in decisions)
+            hidden = math.log2(values["flood"] / soft)
+            line += (
+                f" Outside the gap decisions differ from their limit by at most {soft:.2g}, {hidden:.1f} bits below it."
+            )
+        lines.append(line)
     kind = "calibration samples" if calibrated else "random inputs from the declared ranges"
     lines.append(
         f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "

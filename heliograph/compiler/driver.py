@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from heliograph.compiler.artifact import Artifact
-from heliograph.compiler.bill import bill, with_output_ranges
+from heliograph.compiler.bill import bill, flooded, with_output_ranges
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomial_passes
 from heliograph.compiler.planner import make_plan, sample_inputs
@@ -51,6 +51,8 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
         stages["tensor"] = str(program)
     samples = sample_inputs(program, _ERROR_SAMPLES)
     polynomial = with_output_ranges(polynomial, interpret_many(polynomial, samples))
+    if options.flood is not None:
+        polynomial = flooded(polynomial, options.flood)
     plan = make_plan(polynomial, options, seen)
     stages.pop("executable", None)
     report = Report(bill(program, fused, polynomial, plan, options, observed, samples))

@@ -104,6 +104,7 @@ def improvements(name: str, before: Program, after: Program) -> list[Improvement
     """The numbers that a pass is there to improve, measured on both programs."""
     measures: dict[str, list[tuple[str, Callable[[Program], float]]]] = {
         "simplify": [("nodes", _nodes)],
+        "expand": [("nodes", _nodes)],
         "fuse-linear": [("linear operations on the longest path", _linear_depth), ("nodes", _nodes)],
         "approximate": [("functions that encryption cannot compute", _activations)],
         "fold-scaling": [("polynomials that would spend a level on scaling their input", _unscaled), ("depth", _depth)],

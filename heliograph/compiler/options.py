@@ -25,6 +25,8 @@ class Options:
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
+    flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure generator;
+        it hides what decisions (argmax, comparisons) leave of the values they were made on.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
     costs: the prices of primitives: those measured on this machine (`heliograph doctor --calibrate`) or the built-in ones.
     dump_ir: a folder that gets the program after each pass.
@@ -39,6 +41,7 @@ class Options:
     precision_bits: float = 10.0
     key_bytes: int | None = None
     memory_bytes: int | None = None
+    flood: float | None = None
     log_ring: int | None = None
     scale_bits: int | None = None
     digits: int | None = None
@@ -57,6 +60,7 @@ class Options:
             ("precision_bits", (int, float)),
             ("key_bytes", int),
             ("memory_bytes", int),
+            ("flood", (int, float)),
             ("log_ring", int),
             ("scale_bits", int),
             ("digits", int),
@@ -95,6 +99,8 @@ class Options:
             refuse("key_bytes", "a number of bytes above 0")
         if self.memory_bytes is not None and self.memory_bytes <= 0:
             refuse("memory_bytes", "a number of bytes above 0")
+        if self.flood is not None and not (self.flood > 0 and math.isfinite(self.flood)):
+            refuse("flood", "a standard deviation is a positive number")
         if self.log_ring is not None and not 10 <= self.log_ring <= 17:
             refuse("log_ring", "rings have dimension 2^10 to 2^17")
         if self.scale_bits is not None and not 20 <= self.scale_bits <= 59:

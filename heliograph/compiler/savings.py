@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.approx.evaluate import depth_of_degree
+from heliograph.approx.fit import METHODS
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.errors import HeliographError
@@ -65,7 +66,7 @@ def _candidates(program: Program) -> list[_Change]:
 
 def _chosen(program: Program, node: Node) -> bool:
     """Whether the compiler chose the polynomial, so that it can choose another."""
-    return "range" in node.attrs and program.metadata["ranges"][node.attrs["range"]]["method"] != "given"
+    return "range" in node.attrs and program.metadata["ranges"][node.attrs["range"]]["method"] in METHODS
 
 
 def fuse_into(program: Program, node: Node) -> Program:

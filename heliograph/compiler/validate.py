@@ -208,6 +208,8 @@ def check_program(program: Program) -> Ring:
         raise refuse("relinearization_key is malformed")
     if not metadata["relinearization_key"] and any(node.op == "relinearize" for node in program.nodes):
         raise refuse("it relinearizes and has no key for it")
+    if metadata.get("flood") is not None:
+        real(metadata["flood"], "the flooding noise", 0.0, 1e30)
     _check_paths(metadata.get("rotation_paths"), ring)
     _check_last_uses(metadata.get("last_uses"), program)
     _check_inputs(program, metadata)

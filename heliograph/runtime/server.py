@@ -15,12 +15,13 @@ from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress, Trace, execute
 from heliograph.interpret import check_input, check_range
-from heliograph.ir import Array, Node
+from heliograph.ir import Array, CipherType, Node
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
 from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
 from heliograph.runtime.openfhe.template import is_tag, normalized
+from heliograph.runtime.outputs import secure_normal
 
 
 class Server:
@@ -124,8 +125,16 @@ class Server:
         program, ring = self.artifact.program, self.artifact.ring
         with registry.using():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
+            if program.metadata.get("flood") is not None:
+                outputs = [self._flooded(output, node) for output, node in zip(outputs, program.outputs, strict=True)]
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
         return EncryptedOutput(self._fingerprint, self.client, live=live)
+
+    def _flooded(self, output: Any, node: Node) -> Any:
+        """The output with fresh noise in every slot."""
+        assert isinstance(node.type, CipherType)
+        noise = self.artifact.program.metadata["flood"] * secure_normal(self.artifact.ring.slots)
+        return self.evaluator.add_vector(output, noise, node.type)
 
     def inputs(self, encrypted: EncryptedInput, plain: Mapping[str, Any]) -> dict[Node, Any]:
         """The ciphertexts of a message and the plain arrays by input node, checked, as `execute` takes them."""

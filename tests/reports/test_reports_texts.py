@@ -173,7 +173,7 @@ def test_every_pass_is_explained(golden):
     recorder = recorded()
     names = [name for name, _ in recorder.steps]
     assert names == [
-        "simplify", "fuse-linear", "approximate", "fold-scaling", "pack", "lower-polynomials", "plan-levels",
+        "simplify", "expand", "fuse-linear", "approximate", "fold-scaling", "pack", "lower-polynomials", "plan-levels",
         "select-keys", "schedule",
     ]  # fmt: skip
     lines = []

@@ -129,6 +129,10 @@ class OpenFHEEvaluator:
             return cc.Relinearize(x)
         raise ProgramError(f"the OpenFHE backend does not evaluate {op}", where=node.loc)
 
+    def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
+        """The ciphertext of that type plus a vector; not one of the program's calls."""
+        return self.context.EvalAdd(x, self._encode(values, kind.log_scale, x.GetNoiseScaleDeg(), kind.level))
+
     def _vector(self, node: Node, log_scale: float, degree: int, level: int) -> Any:
         """The plaintext that a node adds or multiplies with.
 

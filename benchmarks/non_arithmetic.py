@@ -1,0 +1,143 @@
+"""Argmax of real logits, and softmax of full ciphertexts, on OpenFHE at 128 bits.
+
+A ReLU network on MNIST with its argmax in one artifact, top-1 only output: agreement with the clear argmax, seconds of the
+argmax part, keys, memory. Then softmax of 10 columns on [-32, 32] for as many rows as a ciphertext holds.
+"""
+
+from __future__ import annotations
+
+from common import hg, machine, mnist, train  # first: it imports heliograph
+
+import argparse
+import json
+import os
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from heliograph.ir import Builder, Stage
+from heliograph.runtime.measure import Measurement, measure, peak_rss_bytes
+
+CLASSES, COLUMNS, LIMIT = 10, 10, 32.0
+ARGMAX_LAYER = "argmax"
+# Of the logits' range: the smallest difference that must be told apart.
+GAP = 1e-3
+
+
+def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement]:
+    """The network and its argmax as one encrypted program."""
+    x_train, y_train, x_test, _ = mnist()
+    x_train, x_test = x_train.reshape(-1, 784), x_test.reshape(-1, 784)
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+    train(module, x_train, y_train, options.epochs)
+    program = hg.trace(module, torch.from_numpy(x_test[:1]), input_range=(0.0, 1.0), calibration=x_train[:512])
+    with torch.no_grad():
+        logits = module(torch.from_numpy(x_test)).numpy()
+        seen = module(torch.from_numpy(x_train[:512])).numpy()
+    gap = GAP * float(seen.max() - seen.min())
+    artifact = hg.compile(hg.top1(program, gap=gap), hg.Options(degree=options.degree))
+    ordered = np.sort(logits, axis=1)
+    measured = measure(artifact, list(x_test[: options.images]), cache_bytes=2 << 30)
+    answers = np.stack(measured.outputs)
+    wide = (ordered[: options.images, -1] - ordered[: options.images, -2]) >= gap
+    clear = np.eye(CLASSES)[logits[: options.images].argmax(1)]
+    right = answers.argmax(1) == logits[: options.images].argmax(1)
+    layers = measured.ms_by_layer
+    return {
+        "part": "classifier and argmax",
+        "images": options.images,
+        "gap": gap,
+        "images_with_gap": int(wide.sum()),
+        "agreement_with_gap": float(right[wide].mean()),
+        "agreement": float(right.mean()),
+        "max_abs_error_with_gap": float(np.abs(answers - clear)[wide].max()),
+        "argmax_ms": sum(ms for layer, ms in layers.items() if layer == ARGMAX_LAYER),
+        "network_ms": sum(ms for layer, ms in layers.items() if layer != ARGMAX_LAYER),
+        **figures(artifact, measured),
+    }, measured
+
+
+def softmax(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement]:
+    """As many rows of 10 columns as the slots of the ring hold."""
+    rows = 1 << (options.log_ring - 1 - 4)  # ten columns take sixteen places
+    builder = Builder("softmax", Stage.TENSOR)
+    x = builder.input("x", shape=(COLUMNS, rows), low=-LIMIT, high=LIMIT)
+    program = builder.finish({"y": builder.op("softmax", (x,), axis=0)})
+    artifact = hg.compile(program, hg.Options(log_ring=options.log_ring, target_error=options.softmax_error))
+    sample = np.random.default_rng(0).uniform(-LIMIT, LIMIT, size=(COLUMNS, rows))
+    measured = measure(artifact, [sample] * 2)
+    shifted = np.exp(sample - sample.max(axis=0))
+    error = np.abs(measured.outputs[0] - shifted / shifted.sum(axis=0))
+    return {
+        "part": "softmax",
+        "columns": COLUMNS,
+        "rows": rows,
+        "limit": LIMIT,
+        "max_error": float(error.max()),
+        "mean_error": float(error.max(axis=0).mean()),
+        "ms_per_row": measured.measured_ms / rows,
+        **figures(artifact, measured),
+    }, measured
+
+
+def figures(artifact: Any, measured: Measurement) -> dict[str, Any]:
+    values = artifact.report.to_dict()
+    return {
+        **{
+            key: values[key]
+            for key in (
+                "security_bits", "ring_dim", "log_pq", "depth", "levels", "digits", "scale_bits", "rotations",
+                "rotation_keys", "key_switches", "ciphertext_products", "plaintext_products", "evaluation_key_bytes",
+                "predicted_ms", "predicted_max_abs_error", "server_peak_bytes",
+            )
+        },
+        "ranges": [
+            {key: entry.get(key) for key in ("layer", "function", "degrees", "gap", "max_error")}
+            for entry in values["ranges"]
+        ],
+        "measured_ms": measured.measured_ms,
+        "floor_ms": measured.floor_ms,
+        "over_floor": measured.over_floor,
+        "first_ms": measured.first_ms,
+        "keygen_s": measured.keygen_s,
+        "compile_s": artifact.compile_s,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "load_average": measured.load_average,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=10, help="encrypted test images")
+    parser.add_argument("--degree", type=int, default=15, help="degree of the network's activation")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--log-ring", type=int, default=16, help="ring of the softmax")
+    parser.add_argument("--softmax-error", type=float, default=1e-3, help="largest error of the softmax's polynomials")
+    parser.add_argument("--part", choices=("argmax", "softmax", "both"), default="both")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    parts = [part for name, part in (("argmax", classifier), ("softmax", softmax)) if options.part in (name, "both")]
+    results = [part(options)[0] for part in parts]
+    if not options.json:
+        for result in results:
+            print(f"\n{result['part']}")
+            for key, value in result.items():
+                print(f"  {key:<24} {value:.5g}" if isinstance(value, float) else f"  {key:<24} {value}")
+    print(
+        json.dumps(
+            {
+                "machine": machine(),
+                "load_average": os.getloadavg()[0],
+                "seconds": time.perf_counter() - begun,
+                "parts": results,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

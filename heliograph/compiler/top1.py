@@ -1,0 +1,32 @@
+"""A classifier whose client learns the class and nothing else of the logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heliograph.errors import ProgramError
+from heliograph.ir import Builder, Program, Stage, TensorType
+
+
+def top1(
+    program: Program, *, gap: float | None = None, bits: float | None = None, axis: int = -1, index: bool = False
+) -> Program:
+    """The program with the one-hot argmax of its only output in place of that output; its number with `index`.
+
+    `gap` is the smallest difference of the largest and the next logit that must be told apart, in units of the logits (by
+    default what calibration shows); nearer than that the result is soft. `bits` is how near to 0 and 1 it comes. Logits do
+    not leave the server, and slots that carry no result are proved to depend on no input. What is left of them in the
+    distance from 0 and 1 is hidden by `Options(flood=...)`.
+    """
+    if program.stage is not Stage.TENSOR or len(program.outputs) != 1:
+        raise ProgramError(
+            f"top1 takes a tensor program with one output, the logits; {program.name!r} has {len(program.outputs)}"
+        )
+    logits = program.outputs[0]
+    if not isinstance(logits.type, TensorType) or not logits.type.shape:
+        raise ProgramError("top1 takes a vector of logits, not one number", where=logits.loc)
+    builder = Builder(program.name, Stage.TENSOR, program)
+    builder.inputs = list(program.inputs)
+    loc = replace(logits.loc, layer="argmax")
+    made = builder.op("argmax", (logits,), loc, axis=axis, gap=gap, bits=bits, index=True if index else None)
+    return builder.finish({program.output_names[0]: made})
