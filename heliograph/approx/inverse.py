@@ -65,9 +65,9 @@ def inverse(
     candidates = []
     for degree in START_DEGREES:
         start, measured = _start(function, low, high, degree)
-        rounds = _rounds(function, measured, target)
-        if rounds is not None:
-            steps = _newton(function, start, rounds, low, high)
+        guess = _rounds(function, measured, target)
+        if guess is not None:
+            steps = _newton(function, start, guess, low, high)
             shape = _plan(steps, function, low, high, method, 0.0, 0.0, scale_bits)
             candidates.append((shape.depth, shape.multiplications, degree, start))
     best: InversePlan | None = None
@@ -75,15 +75,15 @@ def inverse(
         if best is not None and (best.depth, best.multiplications) <= (depth, multiplications):
             break
         first = _proved_error(function, start)
-        rounds = _rounds(function, first, target)
-        if rounds is None:
+        needed = _rounds(function, first, target)
+        if needed is None:
             continue
         error = first
-        for _ in range(rounds):
+        for _ in range(needed):
             error = _improved(function, error)
-        rounding = _newton_rounding(function, start, first, rounds, low, high, scale_bits)
+        rounding = _newton_rounding(function, start, first, needed, low, high, scale_bits)
         made = _plan(
-            _newton(function, start, rounds, low, high), function, low, high, method, error, rounding, scale_bits
+            _newton(function, start, needed, low, high), function, low, high, method, error, rounding, scale_bits
         )
         if best is None or (made.depth, made.multiplications) < (best.depth, best.multiplications):
             best = made
@@ -221,5 +221,5 @@ def _newton_rounding(
         if not noisy < 1:
             return math.inf
     if function == "sqrt":
-        return (noisy - exact) * math.sqrt(high) + unit
-    return (noisy - exact) / low**power
+        return float((noisy - exact) * math.sqrt(high) + unit)
+    return float((noisy - exact) / low**power)

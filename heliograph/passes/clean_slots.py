@@ -79,7 +79,7 @@ class CleanSlots:
         layouts: dict[str, Layout],
         values: Mapping[Node, Array],
     ) -> Array:
-        operands = [known[operand] for operand in node.inputs if operand.type.secret]
+        operands = [known[n] for n in node.inputs if n.type.secret]
         if node.op == "input":
             layout = layouts[node.attrs["name"]]
             places = layout.places()
@@ -102,9 +102,9 @@ class CleanSlots:
             return np.asarray(operands[0] & (factor != 0))
         if node.op == "mul_ct":
             made = operands[0] | operands[1]
-            for operand, depends in zip(node.inputs, operands, strict=True):
-                if operand in values:
-                    made = made & (depends | (np.abs(values[operand][0]) > _ZERO))
+            for member in node.inputs:
+                if member in values:
+                    made = made & (known[member] | (np.abs(values[member][0]) > _ZERO))
             return np.asarray(made)
         result = operands[0]
         for operand in operands[1:]:

@@ -38,7 +38,8 @@ def transfer(
     """Bounds of a node's value from those of its operands; None where nothing bounds it.
 
     Bounds that grow beyond all numbers are none. `images` gives the image of each `poly` node on its interval; its operand
-    is taken to lie in that interval, which is for the caller to make sure of. Sums are widened by 1e-12 of their size against rounding.
+    is taken to lie in that interval, which is for the caller to make sure of. Sums are widened by 1e-12 of their size
+    against rounding.
     """
     assert isinstance(node.type, TensorType)
     size = node.type.size

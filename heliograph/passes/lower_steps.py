@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from heliograph.approx.inverse import inverse
 from heliograph.approx.result import Stage, Step, StepPlan
 from heliograph.approx.softmax import softmax
 from heliograph.errors import ProgramError
-from heliograph.ir import Node, TensorType
+from heliograph.ir import Array, Node, TensorType
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval
 from heliograph.passes.lower_functions import Lowering
@@ -207,7 +208,7 @@ def _step(
     return masked if step.kind == "mask" else low.op("repeat_row", low.op("sum_rows", masked), rows=plan.width)
 
 
-def _diagonal(values: np.ndarray) -> object:
+def _diagonal(values: Array) -> Any:
     import scipy.sparse
 
     return scipy.sparse.diags_array(values).tocsr()

@@ -183,7 +183,7 @@ def test_more_levels_than_any_ring_has() -> None:
             x = b.op("sign", (b.op("add", (x, x)),), LOC, gap=1e-4)
         return x
 
-    with pytest.raises(PlanningError, match="needs .* levels"):
+    with pytest.raises(PlanningError, match="it needs"):
         compile(program(deep, 4))
 
 
