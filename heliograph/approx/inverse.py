@@ -190,5 +190,5 @@ def _newton_rounding(
         if not noisy < 1:
             return math.inf
     if function == "sqrt":
-        return (noisy - exact) * math.sqrt(high) + unit
-    return (noisy - exact) / low**power
+        return float((noisy - exact) * math.sqrt(high) + unit)
+    return float((noisy - exact) / low**power)
