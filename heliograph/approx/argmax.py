@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from heliograph.approx import proof
+from heliograph.approx import cache, proof
 from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import ArgmaxPlan, Composite, SignPlan, Stage, bits
@@ -26,11 +27,12 @@ from heliograph.approx.sign import (
     frontier,
     iterated_chain,
     iterated_image,
+    known_degrees,
     make_chain,
     plan_of_chain,
     sign,
 )
-from heliograph.errors import ProgramError
+from heliograph.errors import InternalError, ProgramError
 
 FAMILIES = ("iterated", "best")
 _MOST_ITERATED = 12
@@ -174,6 +176,12 @@ def _score_intervals(classes: int, closeness: float) -> tuple[tuple[float, float
 def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
     """Every first sign of the search's frontier with the cheapest second polynomial; the least depth wins."""
     closeness = _closeness_for(count)
+    key = {"classes": classes, "gap": gap, "closeness": closeness, "scale_bits": scale_bits}
+    known = _known(cache.load("argmax", key))
+    if known is not None:
+        made = _made(classes, gap, count, *known, scale_bits)
+        if made is not None:
+            return made
     need = 0.9 / (classes - 1)
     start = math.ceil(-math.log2(gap)) + 1
     best: tuple[tuple[int, int], Candidate, tuple[int, ...]] | None = None
@@ -195,8 +203,33 @@ def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
     if best is None:
         raise _out_of_reach(classes, gap, count, limit)
     _, candidate, degrees = best
-    first = plan_of_chain(make_chain(gap, candidate.degrees, scale_bits), gap, "best", scale_bits)
-    return _plan(classes, gap, count, "best", first, _second(classes, first, degrees, scale_bits), scale_bits)
+    made = _made(classes, gap, count, candidate.degrees, degrees, scale_bits)
+    if made is None:
+        raise InternalError(f"the argmax of {classes} classes with gap {gap:g} that was found cannot be proved")
+    cache.store("argmax", key, [list(candidate.degrees), list(degrees)])
+    return made
+
+
+def _known(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Degrees of both polynomials from the cache, or None."""
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    first, second = known_degrees(value[0]), cache.whole_numbers(value[1], _SECOND_DEGREES[-1], _MOST_TAIL)
+    return (first, second) if first and second and min(second) > 0 else None
+
+
+def _made(
+    classes: int, gap: float, count: int, first_degrees: tuple[int, ...], degrees: tuple[int, ...], scale_bits: int
+) -> ArgmaxPlan | None:
+    """The plan of these degrees with its proofs; None where they do not hold for `count`."""
+    chain = make_chain(gap, first_degrees, scale_bits)
+    if not chain.closeness < 1.0 / (classes - 1):
+        return None
+    first = plan_of_chain(chain, gap, "best", scale_bits)
+    second = _second(classes, first, degrees, scale_bits)
+    if second is None or not second.error - second.rounding <= _closeness_for(count):
+        return None
+    return _plan(classes, gap, count, "best", first, second, scale_bits)
 
 
 def _second_degrees(
@@ -235,10 +268,10 @@ def _argument(x: float, low: float, high: float) -> float:
     return min(1.0, max(-1.0, (2 * x - low - high) / (high - low)))
 
 
-def _second(classes: int, first: SignPlan, degrees: tuple[int, ...], scale_bits: int) -> Composite:
+def _second(classes: int, first: SignPlan, degrees: tuple[int, ...], scale_bits: int) -> Composite | None:
     """The second polynomial with its proof; `degrees` are of the polynomial for two intervals and of odd ones after it.
 
-    The scores are widened by the first sign's rounding and by that of their own sum.
+    The scores are widened by the first sign's rounding and by that of their own sum. None where the proof does not hold.
     """
     slip = first.rounding + proof.unit(scale_bits)
     others, largest = _score_intervals(classes, first.error - first.rounding)
@@ -255,6 +288,8 @@ def _second(classes: int, first: SignPlan, degrees: tuple[int, ...], scale_bits:
     most = max(top, -bottom) * (1 + 1e-15)
     made = tuple(c / (most * (1 + step)) for c in made)
     tau = min(proof.image(made, *near)[0], -proof.image(made, *far)[1]) - step
+    if not tau > 0:
+        return None
     tail = make_chain(tau, degrees[1:], scale_bits)
     rounding = proof.rounding_error(tail.stages[-1].coefficients, scale_bits)
     stages = (Stage(made, low, high), *tail.stages)

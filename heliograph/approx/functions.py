@@ -168,7 +168,7 @@ def register_function(
         raise ProgramError(f"slope {slope:g} is not a bound", where=name, hint="the largest |f'| on the range")
     made = _Registered(name, evaluate, None, low, high, method, slope, tuple(sorted(float(k) for k in kinks)))
     if low is not None and high is not None:
-        checked_values(made, np.linspace(low, high, 257))
+        checked_values(made, np.asarray(np.linspace(low, high, 257), dtype=np.float64))
     _FUNCTIONS[name] = made
     return made
 

@@ -1,7 +1,8 @@
 """Least squares under a normal distribution, in normalised Hermite polynomials (OLA, section 4).
 
 With z = (x - mu) / sigma and h_l orthonormal under N(0, 1), the best polynomial of degree d for E[(f - P)^2] is
-sum c_l h_l(z), c_l = E[f(mu + sigma z) h_l(z)], with error E[d] = E[f^2] - sum c_l^2. Coefficients of one degree are those of all lower ones.
+sum c_l h_l(z), c_l = E[f(mu + sigma z) h_l(z)], with error E[d] = E[f^2] - sum c_l^2. A degree has the coefficients of
+all lower ones in it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def gaussian(
     error = float(np.sum(weights * (values - coefficients @ basis) ** 2))
     low, high = mu - SPREAD * sigma, mu + SPREAD * sigma
     chebyshev = interpolate(lambda x: coefficients @ hermite_values((x - mu) / sigma, degree), low, high, degree)
+    # What is rounding alone counts as zero: a symmetric function keeps its cheaper evaluation.
+    chebyshev[np.abs(chebyshev) < 2.0**-50 * np.abs(chebyshev).max()] = 0.0
     stage = Stage(tuple(float(c) for c in chebyshev), low, high)
     return GaussianFit(stage, tuple(float(c) for c in coefficients), error)
 

@@ -175,6 +175,11 @@ class ArgmaxPlan:
         """Products of one evaluation of each sign; all pairs share it."""
         return self.sign1.multiplications + (self.sign2.multiplications if self.sign2 else 0)
 
+    @property
+    def plaintext_multiplications(self) -> int:
+        second = self.sign2.plaintext_multiplications if self.sign2 else 0
+        return 1 + self.sign1.plaintext_multiplications + second
+
     def folded1(self) -> tuple[Stage, ...]:
         """Stages of the first sign, each from [-1, 1], the output scaled so that a row's sum plus `offset2` is t."""
         stages = self.sign1.folded()

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from heliograph.approx import proof
+from heliograph.approx import cache, proof
 from heliograph.approx.evaluate import depth_of_degree, plan_polynomial
 from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import SignPlan, Stage, Vector, bits
@@ -263,7 +264,12 @@ def depth_bound(gap: float, closeness: float) -> int:
 
 def _cheapest(gap: float, closeness: float, cost: str, scale_bits: int, max_depth: int | None) -> SignPlan:
     limit = depth_bound(gap, closeness) if max_depth is None else max_depth
-    step = 4
+    key = {"gap": gap, "closeness": closeness, "cost": cost, "scale_bits": scale_bits, "max_depth": limit}
+    known = known_degrees(cache.load("sign", key))
+    if known and sum(map(depth_of_degree, known)) <= limit:
+        chain = make_chain(gap, known, scale_bits)
+        if chain.closeness <= closeness:
+            return plan_of_chain(chain, gap, "best", scale_bits)
     reach = min(limit, max(4, math.floor(-math.log2(gap))))
     while True:
         # Closeness in the search is measured; a share is left for the proofs and the rounding between stages.
@@ -276,12 +282,19 @@ def _cheapest(gap: float, closeness: float, cost: str, scale_bits: int, max_dept
             for candidate in good[:20]:
                 chain = make_chain(gap, candidate.degrees, scale_bits)
                 if chain.closeness <= closeness:
+                    cache.store("sign", key, list(candidate.degrees))
                     return plan_of_chain(chain, gap, "best", scale_bits)
         if reach >= limit:
             break
-        reach = min(limit, reach + step)
+        reach = min(limit, reach + 4)
     nearest = min((c.closeness for c in frontier(gap, closeness, limit)), default=1.0)
     raise _out_of_reach(gap, closeness, limit, bits(nearest))
+
+
+def known_degrees(value: Any) -> tuple[int, ...] | None:
+    """Degrees of a chain from the cache, or None."""
+    degrees = cache.whole_numbers(value, DEGREES[-1], _MOST_STAGES)
+    return degrees if degrees and all(d in DEGREES for d in degrees) else None
 
 
 def _equal_degrees(gap: float, closeness: float, scale_bits: int, max_depth: int | None) -> SignPlan:

@@ -2,11 +2,11 @@
 
 `best`: exp(x / 2^k) by a polynomial of least relative error, then k times: square, and bring the row's sum back near a
 constant. A common factor of a row drops out of its softmax, so that the sums in between need only stay within a factor of
-a few; only the last one must be near 1. One normalisation costs one level: p <- p (c - s), s <- s (c - s) for the row's sum
-s in [low, high], with c = low + high; it turns the ratio kappa = high / low into (kappa + 1)^2 / (4 kappa), and n of them in a
-row are the Chebyshev polynomial of degree 2^n, so that no polynomial of their depth does better. A squaring turns kappa
-into columns * kappa^2 at most, since (sum p)^2 / columns <= sum p^2 <= (sum p)^2. How many normalisations follow each
-squaring is found by dynamic programming.
+a few; only the last one must be near 1. One normalisation costs one level: p <- p (c - s), s <- s (c - s) for the row's
+sum s in [low, high], with c = low + high; it turns the ratio kappa = high / low into (kappa + 1)^2 / (4 kappa), and n of
+them in a row are the Chebyshev polynomial of degree 2^n, so that no polynomial of their depth does better. A squaring
+turns kappa into columns * kappa^2 at most, since (sum p)^2 / columns <= sum p^2 <= (sum p)^2. How many normalisations
+follow each squaring is found by dynamic programming.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("heliograph.cli.run", "run_command", "Encrypt, evaluate and decrypt one sample in one process."),
     "doctor": ("heliograph.cli.doctor", "doctor_command", "Say what of this machine is in order."),
     "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),
+    "approx": ("heliograph.cli.approx", "approx", "Approximate functions by polynomials, with proofs."),
     "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
 }
 

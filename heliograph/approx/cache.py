@@ -1,0 +1,106 @@
+"""Results of searches on disk, so that a compile does not search twice.
+
+What is kept is what a search chose (degrees, counts), never what it proved: whoever reads an entry makes the polynomials
+and their proofs again, and searches where they do not hold. A wrong or hostile entry can therefore cost levels, never a
+guarantee. An entry is one JSON file named by the hash of its question, in a folder that several processes may share: it is
+written whole by renaming, and one that is not what it claims to be is as good as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Part of every key: raise it whenever a search may choose something else.
+VERSION = 1
+_MOST_BYTES = 65_536
+
+
+def folder() -> Path | None:
+    """HELIOGRAPH_CACHE, or the platform's folder for caches; None where HELIOGRAPH_CACHE is empty (no cache)."""
+    named = os.environ.get("HELIOGRAPH_CACHE")
+    if named is not None:
+        return Path(named) if named else None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return base / "heliograph" / "approx"
+
+
+def _question(kind: str, key: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": kind, "version": VERSION, "key": dict(key)}
+
+
+def _path(question: Mapping[str, Any]) -> Path | None:
+    at = folder()
+    if at is None:
+        return None
+    text = json.dumps(question, sort_keys=True, allow_nan=False)
+    return at / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+
+def load(kind: str, key: Mapping[str, Any]) -> Any:
+    """The value stored for a question, as JSON has it; None where there is none that can be read. Check its shape."""
+    question = _question(kind, key)
+    path = _path(question)
+    if path is None:
+        return None
+    try:
+        # Neither a link nor a pipe: a stranger may have made the folder.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            return None
+        entry = json.loads(data)
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict) or {k: v for k, v in entry.items() if k != "value"} != question:
+        return None
+    return entry.get("value")
+
+
+def store(kind: str, key: Mapping[str, Any], value: Any) -> None:
+    """Keep a value; a folder that cannot be written is no error."""
+    question = _question(kind, key)
+    path = _path(question)
+    if path is None:
+        return
+    text = json.dumps({**question, "value": value}, sort_keys=True, allow_nan=False)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def whole_numbers(value: Any, most: int, longest: int) -> tuple[int, ...] | None:
+    """A value as a short tuple of whole numbers of 0..most; None where it is anything else."""
+    if not isinstance(value, list) or len(value) > longest:
+        return None
+    if not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= most for v in value):
+        return None
+    return tuple(value)

@@ -1,0 +1,359 @@
+"""`heliograph approx`: argument parsing and printing; the work is in heliograph.approx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heliograph.cli.output import emit, output_options
+
+if TYPE_CHECKING:
+    from heliograph.approx.result import ArgmaxPlan, Stage, Step
+
+_png = click.option(
+    "--png",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Draw function, approximation and error.",
+)
+_scale_bits = click.option(
+    "--scale-bits", type=click.IntRange(20, 120), default=None, help="The scale at which rounding is bounded."
+)
+
+
+class _Functions(click.Group):
+    """The constructions, and a command for every other name: a function, which its own file may register."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from heliograph.approx.functions import names
+
+        return [*super().list_commands(ctx), *names()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or _function_command(cmd_name)
+
+
+@click.group(cls=_Functions)
+def approx() -> None:
+    """Polynomials for functions that are not: what they cost and how far off they are, proved.
+
+    Besides sign, argmax and softmax, any function by name.
+    """
+
+
+def _function_command(name: str) -> click.Command:
+    @click.command(name, help=f"A polynomial for {name}, by its largest error on a range or its mean square error.")
+    @click.option("--degree", type=click.IntRange(1, 255), required=True)
+    @click.option("--range", "range_", type=(float, float), default=None, help="The interval: low high.")
+    @click.option("--mu", type=float, default=None, help="Mean of the input.")
+    @click.option("--sigma", type=float, default=None, help="Standard deviation of the input.")
+    @click.option(
+        "--method", default=None, help="minimax or interpolation (with --range), gaussian (with --mu, --sigma)."
+    )
+    @click.option(
+        "--from",
+        "source",
+        type=click.Path(path_type=Path),
+        default=None,
+        help="A Python file that registers functions.",
+    )
+    @_scale_bits
+    @_png
+    @output_options
+    def command(
+        degree: int,
+        range_: tuple[float, float] | None,
+        mu: float | None,
+        sigma: float | None,
+        method: str | None,
+        source: Path | None,
+        scale_bits: int | None,
+        png: Path | None,
+        as_json: bool,
+        quiet: bool,
+    ) -> None:
+        if source is not None:
+            _run_file(source)
+        values, stage = _fitted(name, degree, range_, mu, sigma, method, scale_bits)
+        values |= _stages([stage])
+        if png is not None:
+            from heliograph.approx.functions import function
+            from heliograph.cli.approx_plot import draw
+
+            low, high = stage.low, stage.high
+            if mu is not None and sigma is not None and values["method"] == "gaussian":
+                low, high = mu - 4 * sigma, mu + 4 * sigma
+            draw(png, f"{name}, degree {degree}", low, high, function(name).evaluate, stage)
+        _print(values, as_json, quiet)
+
+    return command
+
+
+def _run_file(source: Path) -> None:
+    import runpy
+
+    from heliograph.errors import HeliographError, ProgramError
+
+    try:
+        runpy.run_path(str(source))
+    except HeliographError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            f"{source} cannot be run", why=f"{type(error).__name__}: {error}", hint="it is a Python file that registers"
+        ) from None
+
+
+def _fitted(
+    name: str,
+    degree: int,
+    range_: tuple[float, float] | None,
+    mu: float | None,
+    sigma: float | None,
+    method: str | None,
+    scale_bits: int | None,
+) -> tuple[dict[str, Any], Stage]:
+    from heliograph.approx import hermite, proof
+    from heliograph.approx.fit import fit
+    from heliograph.approx.fit_proof import largest_error
+    from heliograph.approx.functions import checked_values, function
+    from heliograph.approx.result import Stage
+    from heliograph.approx.sign import DEFAULT_SCALE_BITS
+    from heliograph.errors import ProgramError
+
+    of = function(name)
+    if method is None:
+        method = "gaussian" if mu is not None else of.method
+    scale_bits = scale_bits or DEFAULT_SCALE_BITS
+    values: dict[str, Any] = {"function": name, "method": method, "degree": degree}
+    if method == "gaussian":
+        if mu is None or sigma is None:
+            raise ProgramError("method gaussian needs the input's distribution", hint="give --mu and --sigma")
+        made = hermite.gaussian(of.evaluate, mu, sigma, degree, of.kinks)
+        stage = made.stage
+        values |= {"mu": mu, "sigma": sigma, "mean_squared_error": made.mean_squared_error}
+        values["hermite_coefficients"] = list(made.hermite)
+    else:
+        if range_ is None and of.low is not None and of.high is not None:
+            range_ = (of.low, of.high)
+        if range_ is None:
+            raise ProgramError(f"method {method} needs an interval", hint="give --range low high")
+        low, high = range_
+        fitted = fit(lambda x: checked_values(of, x), low, high, degree, method, mu, sigma, of.kinks)
+        stage = Stage(fitted.coefficients, low, high)
+        error, proved = largest_error(stage.coefficients, low, high, of)
+        values |= {"max_error": error, "proved": proved, "rms_error": fitted.rms_error}
+    rounding = proof.rounding_error(stage.coefficients, scale_bits)
+    values |= _costs(stage) | {"scale_bits": scale_bits, "rounding": rounding}
+    return values, stage
+
+
+@approx.command()
+@click.option("--gap", type=float, required=True, help="The smallest |x| whose sign must be told, of x in [-1, 1].")
+@click.option("--precision-bits", type=float, required=True, help="The result is within 2^-bits of the sign.")
+@click.option("--family", default="best", show_default=True, help="iterated, hetal, minimax or best.")
+@click.option("--cost", default="depth", show_default=True, help="What best makes least: depth or multiplications.")
+@click.option("--max-depth", type=click.IntRange(1), default=None, help="The most levels that best may take.")
+@_scale_bits
+@_png
+@output_options
+def sign(
+    gap: float,
+    precision_bits: float,
+    family: str,
+    cost: str,
+    max_depth: int | None,
+    scale_bits: int | None,
+    png: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """The sign of x in [-1, 1] outside a gap around zero, by composed polynomials."""
+    import numpy as np
+
+    from heliograph.approx.sign import DEFAULT_SCALE_BITS
+    from heliograph.approx.sign import sign as make
+
+    scale_bits = scale_bits or DEFAULT_SCALE_BITS
+    plan = make(gap, precision_bits, family, cost=cost, max_depth=max_depth, scale_bits=scale_bits)
+    values: dict[str, Any] = {"family": family, "gap": gap, "precision_bits": precision_bits}
+    if plan.dq is not None:
+        values |= {"dq": plan.dq, "dp": plan.dp}
+    values |= {"degrees": list(plan.degrees), "closeness_bits": plan.closeness_bits} | _costs(plan)
+    values |= {"error": plan.error, "rounding": plan.rounding, "scale_bits": plan.scale_bits} | _stages(plan.stages)
+    if png is not None:
+        from heliograph.cli.approx_plot import draw
+
+        draw(png, f"sign, gap {gap:g}, {family}", -1.0, 1.0, np.sign, plan, near=gap)
+    _print(values, as_json, quiet)
+
+
+@approx.command()
+@click.option("--classes", type=int, required=True, help="How many values a row has.")
+@click.option("--gap", type=float, required=True, help="Least difference of the two largest, values within [0, 1].")
+@click.option("--count", type=int, default=1, show_default=True, help="How many results are summed and rounded.")
+@click.option("--family", default="best", show_default=True, help="iterated or best.")
+@_scale_bits
+@_png
+@output_options
+def argmax(
+    classes: int,
+    gap: float,
+    count: int,
+    family: str,
+    scale_bits: int | None,
+    png: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """The one-hot argmax of a row, by comparing all pairs."""
+    from heliograph.approx.argmax import argmax as make
+    from heliograph.approx.sign import DEFAULT_SCALE_BITS
+
+    plan = make(classes, gap, count, family, scale_bits=scale_bits or DEFAULT_SCALE_BITS)
+    second = plan.sign2.stages if plan.sign2 else ()
+    values: dict[str, Any] = {"family": family, "classes": classes, "gap": gap, "count": count}
+    if family == "iterated":
+        values |= {"dq1": plan.sign1.dq, "dp1": plan.sign1.dp}
+        values |= {"dq2": getattr(plan.sign2, "dq", 0), "dp2": getattr(plan.sign2, "dp", 0)}
+    values |= {"degrees1": list(plan.sign1.degrees), "degrees2": [stage.degree for stage in second]}
+    values |= {"psi1": plan.psi1, "phi2": plan.phi2, "psi2": plan.psi2} | _costs(plan)
+    values |= {"max_count": plan.max_count, "max_count_at_scale": plan.max_count_at_scale}
+    values |= {"scale_bits": plan.sign1.scale_bits, "score_scale": plan.score_scale, "score_shift": plan.score_shift}
+    made = _stages((*plan.sign1.stages, *second))
+    for place, stage in enumerate(made["stages"]):
+        stage["part"] = "sign1" if place < len(plan.sign1.stages) else "sign2"
+    if png is not None:
+        _draw_argmax(png, plan)
+    _print(values | made, as_json, quiet)
+
+
+def _draw_argmax(png: Path, plan: ArgmaxPlan) -> None:
+    """The first entry of rows whose first value passes the second, the others at zero."""
+    import numpy as np
+
+    from heliograph.cli.approx_plot import draw
+
+    def entry(difference: Any) -> Any:
+        rows = np.zeros((len(difference), plan.classes))
+        rows[:, 0], rows[:, 1] = 0.5 + difference / 2, 0.5 - difference / 2
+        return plan(rows)[:, 0]
+
+    reach = min(1.0, 50 * plan.gap)
+    title = f"argmax of {plan.classes}, {plan.family}: first entry by difference"
+    draw(png, title, -reach, reach, lambda d: (np.sign(d) + 1) / 2, entry, near=plan.gap)
+
+
+@approx.command()
+@click.option("--columns", type=int, required=True, help="How many values a row has.")
+@click.option("--range", "range_", type=float, required=True, help="The largest absolute value.")
+@click.option("--method", default="best", show_default=True, help="hetal, hetal-corrected or best.")
+@click.option("--samples", type=click.IntRange(1), default=100_000, show_default=True, help="Random rows in all.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--max-error", type=float, default=None, help="The proved error that best may have.")
+@_scale_bits
+@_png
+@output_options
+def softmax(
+    columns: int,
+    range_: float,
+    method: str,
+    samples: int,
+    seed: int,
+    max_error: float | None,
+    scale_bits: int | None,
+    png: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """The softmax of a row, and its error over random rows of [-s, s] for s of 4, 8, 32, 128 up to the range."""
+    from heliograph.approx import softmax as package
+    from heliograph.approx.sampling import evaluate, sampled_error, softmax_values
+
+    plan = package.softmax(
+        columns,
+        range_,
+        method,
+        max_error=max_error or package.DEFAULT_ERROR,
+        scale_bits=scale_bits or package.DEFAULT_SCALE_BITS,
+    )
+    found = sampled_error(plan, samples, seed, range_)
+    values: dict[str, Any] = {"method": method, "columns": columns, "range": range_}
+    values |= {"max_error": found.max_error, "mean_error": found.mean_error} | _costs(plan)
+    values |= {"proved_error": plan.error, "rounding": plan.rounding, "scale_bits": plan.scale_bits}
+    values |= {"samples": found.rows, "seed": seed, "boxes": list(found.boxes)}
+    stages = [step.stage for step in plan.steps if step.stage is not None]
+    if png is not None:
+        import numpy as np
+
+        from heliograph.cli.approx_plot import draw
+
+        def first(x: Any, value: Callable[[Any], Any]) -> Any:
+            rows = np.zeros((len(x), columns))
+            rows[:, 0] = x
+            return value(rows)[:, 0]
+
+        reach = min(range_, 16.0)
+        draw(
+            png,
+            f"softmax of (x, 0, ...), {columns} columns, {method}",
+            -reach,
+            reach,
+            lambda x: first(x, softmax_values),
+            lambda x: first(x, lambda rows: evaluate(plan, rows)),
+        )
+    values |= _stages(stages)
+    values |= {"steps": [_step(step, stages) for step in plan.steps]}
+    _print(values, as_json, quiet)
+
+
+def _step(step: Step, stages: Sequence[Stage]) -> dict[str, Any]:
+    made: dict[str, Any] = {"kind": step.kind, "operands": list(step.operands)}
+    if step.stage is not None:
+        made["stage"] = next(i for i, stage in enumerate(stages) if stage is step.stage)
+    elif step.kind not in ("input", "multiply", "add", "subtract", "sum_row"):
+        made["value"] = step.value
+    return made
+
+
+def _costs(plan: Any) -> dict[str, Any]:
+    return {
+        "depth": plan.depth,
+        "multiplications": plan.multiplications,
+        "plaintext_multiplications": plan.plaintext_multiplications,
+    }
+
+
+def _stages(stages: Sequence[Stage]) -> dict[str, Any]:
+    """All stages; where there is one, its coefficients, basis and interval stand at the top too."""
+    made = {"stages": [stage.as_json() for stage in stages]}
+    if len(stages) != 1:
+        return made
+    return {key: made["stages"][0][key] for key in ("coefficients", "basis", "interval")} | made
+
+
+_LISTS = {"stages", "steps", "coefficients", "hermite_coefficients"}
+
+
+def _print(values: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    emit("" if as_json or quiet else _table(values), values, as_json=as_json, quiet=quiet)
+
+
+def _table(values: dict[str, Any]) -> str:
+    """A small table of what is not a long list."""
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    for key, value in values.items():
+        if key not in _LISTS:
+            shown = f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
+            table.add_row(key.replace("_", " "), shown)
+    out = StringIO()
+    Console(file=out, width=100).print(table)
+    return out.getvalue().rstrip()

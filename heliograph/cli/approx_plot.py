@@ -1,0 +1,57 @@
+"""A picture of a function, its approximation and the error (matplotlib, the extra `plot`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import HeliographError
+
+_POINTS = 4001
+
+
+def draw(
+    path: Path,
+    title: str,
+    low: float,
+    high: float,
+    function: Callable[[Any], Any],
+    approximation: Callable[[Any], Any],
+    near: float | None = None,
+) -> None:
+    """Write a PNG: both curves above, the absolute error below; points crowd at -+`near`, a gap around zero."""
+    try:
+        # Its object-oriented half alone: no window is opened and no global state is changed.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise HeliographError(
+            "matplotlib is not installed", why=str(error), hint="pip install 'heliograph[plot]'"
+        ) from None
+    x = np.linspace(low, high, _POINTS)
+    if near is not None:
+        side = np.geomspace(near / 10, max(abs(low), abs(high)), _POINTS // 2)
+        x = np.unique(np.clip(np.concatenate((x, side, -side)), low, high))
+    true, made = function(x), approximation(x)
+    figure = Figure(figsize=(7.0, 5.0), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.plot(x, true, color="#0b5394", linewidth=1.4, label="function")
+    upper.plot(x, made, color="#c0504d", linewidth=1.0, linestyle="--", label="approximation")
+    upper.set_title(title, fontsize=10)
+    upper.legend(fontsize=8)
+    lower.semilogy(x, np.maximum(np.abs(made - true), 1e-17), color="#2f7d5b", linewidth=0.9)
+    lower.set_ylabel("absolute error")
+    lower.set_xlabel("x")
+    for axis in (upper, lower):
+        if near is not None:
+            for edge in (-near, near):
+                axis.axvline(edge, color="#888888", linewidth=0.6, linestyle=":")
+        axis.grid(linewidth=0.4)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise HeliographError(
+            f"{path} cannot be written", why=str(error), hint="a file name that ends in .png"
+        ) from None
