@@ -24,27 +24,20 @@ def clipped_sum(
 ) -> list[Tensor]:
     """The sum of the taken records' gradients: clipped at `bound`, or each scaled to the norm `unit`.
 
-    In physical batches. A record whose gradient is not finite counts as zero: one such record would otherwise show
-    through any noise. A zero gradient stays zero.
+    In physical batches. Zero gradients stay zero; a record whose gradient is not finite adds nothing (the engine's word).
     """
     sums = [torch.zeros_like(p) for p in engine.module.parameters() if p.requires_grad]
 
     def weights(norms: Tensor) -> Tensor:
         positive = norms.clamp(min=torch.finfo(norms.dtype).tiny)
         scale = (bound / positive).clamp(max=1.0) if unit is None else unit / positive
-        return torch.where(torch.isfinite(norms) & (norms > 0), scale * (1 - ROUND_OFF), torch.zeros_like(norms))
+        return torch.where(norms > 0, scale * (1 - ROUND_OFF), torch.zeros_like(norms))
 
     for _, (inputs, targets) in records.chunks(taken, physical):
         found, _ = engine.weighted_sum(inputs, targets, weights)
         for total, each in zip(sums, found, strict=True):
             total += each
-    if all(bool(torch.isfinite(each).all()) for each in sums):
-        return sums
-    # Zero times an infinite gradient is not a number: the step is done again without those records.
-    finite = torch.cat([torch.isfinite(engine.norms(*pair)).cpu() for _, pair in records.chunks(taken, physical)])
-    if bool(finite.all()):
-        return [torch.zeros_like(each) for each in sums]
-    return clipped_sum(engine, records, taken[finite], bound, physical, unit=unit)
+    return sums
 
 
 class PoissonSteps:

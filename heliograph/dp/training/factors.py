@@ -1,0 +1,191 @@
+"""Gradients of single records in factored form: their norms and weighted sums without the gradients themselves.
+
+A parameter of a layer meets each record through the layer's input a and the gradient b of the loss at the layer's output;
+the record's gradient is a small expression of the two. Each class here is one such expression and answers three questions:
+squared norms of all records, a weighted sum over records, and the gradients one by one (tests, and parameters that are
+used in several ways). Goodfellow 2015 (norms), Bu et al. 2022 (the cheaper of two ways per layer, the sum from what the
+norms needed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+# Numbers that one temporary of a norm may hold: 16 MiB of float32.
+BLOCK = 1 << 22
+
+
+class Factor(Protocol):
+    """One parameter's gradients, record by record, unevaluated."""
+
+    def square_norms(self) -> Tensor:
+        """[B], of the parameter's dtype."""
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Sum over records of weights[n] times gradient n, shaped like the parameter."""
+
+    def per_sample(self) -> Tensor:
+        """[B, *parameter shape]."""
+
+
+def _blocks(records: int, each: int) -> Iterator[slice]:
+    """Slices of the records such that a temporary of `each` numbers a record stays below BLOCK."""
+    size = max(1, BLOCK // max(each, 1))
+    return (slice(start, start + size) for start in range(0, records, size))
+
+
+def pair_norms(a: Tensor, b: Tensor, gram: bool | None = None) -> Tensor:
+    """Squared Frobenius norms [B] of `b[n]^T a[n]`; a is [B, T, d], b is [B, T, p].
+
+    By Gram matrices (T^2 (d + p) operations a record) or by the product of the one layer, block by block (T p d);
+    the cheaper, unless `gram` says. A Gram sum cancels where positions oppose each other, so a small multiple of the
+    round-off of its terms is added: the norm errs to the large side, which clips more, not less.
+    """
+    records, positions, d = a.shape
+    p = b.shape[2]
+    if positions == 1:
+        return a.square().sum((1, 2)) * b.square().sum((1, 2))
+    if gram is None:
+        gram = positions * (d + p) < d * p
+    out = a.new_empty(records)
+    for block in _blocks(records, 2 * positions * positions if gram else d * p):
+        x, y = a[block], b[block]
+        if gram:
+            left, right = x @ x.mT, y @ y.mT
+            terms = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
+            total = (left * right).sum((1, 2)).clamp_min(0)
+            out[block] = total + 8 * torch.finfo(a.dtype).eps * terms.square()
+        else:
+            out[block] = (y.mT @ x).square().sum((1, 2))
+    return out
+
+
+@dataclass
+class Outer:
+    """Sum over positions of outer products: a linear map applied at T positions. a [B, T, d], b [B, T, p]."""
+
+    a: Tensor
+    b: Tensor
+
+    def square_norms(self) -> Tensor:
+        return pair_norms(self.a, self.b)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        scaled = (self.b * weights[:, None, None]).flatten(0, 1)
+        return scaled.mT @ self.a.flatten(0, 1)
+
+    def per_sample(self) -> Tensor:
+        return self.b.mT @ self.a
+
+
+@dataclass
+class Convolved:
+    """The weight of a convolution: its input and the gradient at its output, channels second, one or two dimensions."""
+
+    x: Tensor
+    b: Tensor
+    layer: nn.Conv1d | nn.Conv2d
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """[B G, d, L]: what each output position saw, a group of channels at a time."""
+        layer, groups = self.layer, self.layer.groups
+        sizes = layer.kernel_size, layer.dilation, layer.stride
+        if x.dim() == 3:
+            x = x.unsqueeze(2)
+            kernel, dilation, stride = ((1, size[0]) for size in sizes)
+        else:
+            kernel, dilation, stride = sizes  # type: ignore[assignment]
+        unfolded = nn.functional.unfold(x, kernel, dilation=dilation, stride=stride)
+        return unfolded.reshape(len(x) * groups, -1, unfolded.shape[2])
+
+    def _pairs(self, block: slice) -> tuple[Tensor, Tensor]:
+        patches = self._patches(self.x[block])
+        return patches.mT, self.b[block].reshape(len(patches), -1, patches.shape[2]).mT
+
+    def square_norms(self) -> Tensor:
+        records, positions = len(self.x), self.b[0, 0].numel()
+        weight = self.layer.weight
+        out = self.x.new_empty(records)
+        for block in _blocks(records, positions * weight[0].numel() * self.layer.groups):
+            a, b = self._pairs(block)
+            out[block] = pair_norms(a, b).view(-1, self.layer.groups).sum(1)
+        return out
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        layer, dims = self.layer, self.x.dim() - 2
+        scaled = self.b * weights.view(-1, *[1] * (dims + 1))
+        # The padding is in x already; the other gradients are not asked for.
+        _, summed, _ = torch.ops.aten.convolution_backward(
+            scaled, self.x, layer.weight.detach(), None, layer.stride, [0] * dims, layer.dilation,
+            False, [0] * dims, layer.groups, [False, True, False],
+        )  # fmt: skip
+        return summed
+
+    def per_sample(self) -> Tensor:
+        a, b = self._pairs(slice(None))
+        return (b.mT @ a).reshape(len(self.x), *self.layer.weight.shape)
+
+
+@dataclass
+class Lookup:
+    """Rows of a table: tokens [B, T] and the gradient b [B, T, p] at what they gave. Row `ignored` has no gradient."""
+
+    tokens: Tensor
+    b: Tensor
+    rows: int
+    ignored: int | None
+
+    def _kept(self) -> Tensor:
+        if self.ignored is None:
+            return self.b
+        return self.b * (self.tokens != self.ignored).unsqueeze(2)
+
+    def square_norms(self) -> Tensor:
+        records = len(self.tokens)
+        places = torch.arange(records, device=self.tokens.device).unsqueeze(1) * self.rows + self.tokens
+        pairs, where = torch.unique(places, return_inverse=True)
+        # One sum for each pair of a record and a token that it holds.
+        sums = self.b.new_zeros(len(pairs), self.b.shape[2]).index_add_(0, where.flatten(), self._kept().flatten(0, 1))
+        out = self.b.new_zeros(records)
+        return out.index_add_(0, pairs // self.rows, sums.square().sum(1))
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        scaled = (self._kept() * weights[:, None, None]).flatten(0, 1)
+        return self.b.new_zeros(self.rows, self.b.shape[2]).index_add_(0, self.tokens.flatten(), scaled)
+
+    def per_sample(self) -> Tensor:
+        records = len(self.tokens)
+        places = torch.arange(records, device=self.tokens.device).unsqueeze(1) * self.rows + self.tokens
+        out = self.b.new_zeros(records * self.rows, self.b.shape[2])
+        return out.index_add_(0, places.flatten(), self._kept().flatten(0, 1)).view(records, self.rows, -1)
+
+
+@dataclass
+class Dense:
+    """Gradients that were made: biases, affine parameters of norms, layers without a rule. [B, *parameter shape]."""
+
+    gradients: Tensor
+
+    def square_norms(self) -> Tensor:
+        return self.gradients.flatten(1).square().sum(1)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        return torch.tensordot(weights, self.gradients, dims=1)
+
+    def per_sample(self) -> Tensor:
+        return self.gradients
+
+
+def joined(uses: Sequence[Factor]) -> Factor:
+    """One factor for a parameter that a forward pass used several times: gradients of uses add up before any norm."""
+    if len(uses) == 1:
+        return uses[0]
+    outers = [use for use in uses if isinstance(use, Outer)]
+    if len(outers) == len(uses):
+        return Outer(torch.cat([use.a for use in outers], 1), torch.cat([use.b for use in outers], 1))
+    return Dense(torch.stack([use.per_sample() for use in uses]).sum(0))
