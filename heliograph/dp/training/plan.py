@@ -83,18 +83,25 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
 
 
 def least_noise(fits: Callable[[float], bool], tolerance: float = 1e-6) -> float:
-    """The least sigma in [1e-2, 1e6], to the tolerance (relative) from above, that fits; more noise fits as well.
+    """The least sigma from 1e-2 on, to the tolerance (relative) from above, that fits; more noise fits as well.
 
     Raises PlanningError where the largest does not.
     """
-    if not fits(1e6):
-        raise PlanningError(
-            "no noise on the gradients is enough",
-            where="noise",
-            why="the other releases (norm sums) alone use the privacy budget that is left",
-            hint="use a larger norm_noise, fewer epochs or a larger epsilon",
-        )
-    left, right = math.log(1e-2), math.log(1e6)
+    low = high = 1.0
+    while not fits(high):
+        if high > 1e6:
+            raise PlanningError(
+                "no noise on the gradients is enough",
+                where="noise",
+                why="the other releases (norm sums) alone use the privacy budget that is left",
+                hint="use a larger norm_noise, fewer epochs or a larger epsilon",
+            )
+        low, high = high, high * 2
+    while low == high or fits(low):
+        if low < 1e-2:
+            return low
+        low, high = low / 2, low
+    left, right = math.log(low), math.log(high)
     while right - left > tolerance:
         middle = (left + right) / 2
         if fits(math.exp(middle)):
