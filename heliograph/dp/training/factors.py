@@ -120,10 +120,10 @@ class Convolved:
         layer, dims = self.layer, self.x.dim() - 2
         scaled = self.b * weights.view(-1, *[1] * (dims + 1))
         # The padding is in x already; the other gradients are not asked for.
-        _, summed, _ = torch.ops.aten.convolution_backward(
+        summed: Tensor = torch.ops.aten.convolution_backward(
             scaled, self.x, layer.weight.detach(), None, layer.stride, [0] * dims, layer.dilation,
             False, [0] * dims, layer.groups, [False, True, False],
-        )  # fmt: skip
+        )[1]  # fmt: skip
         return summed
 
     def per_sample(self) -> Tensor:
@@ -175,7 +175,7 @@ class Dense:
         return self.gradients.flatten(1).square().sum(1)
 
     def weighted(self, weights: Tensor) -> Tensor:
-        return torch.tensordot(weights, self.gradients, dims=1)
+        return torch.einsum("n,n...->...", weights, self.gradients)
 
     def per_sample(self) -> Tensor:
         return self.gradients

@@ -23,7 +23,7 @@ from heliograph.dp.training.factors import Dense, Factor, Outer
 from heliograph.errors import ProgramError, UnsupportedError
 
 # Called with (gates, make): once the gradient at `gates` is known, make(gradient) gives the factors by parameter.
-Record = Callable[[Tensor, Callable[[Tensor], list[tuple[nn.Parameter, Factor]]]], None]
+Record = Callable[[Tensor, Callable[[Tensor], list[tuple[Tensor, Factor]]]], None]
 
 
 class _LSTM(Function):
@@ -49,7 +49,7 @@ class _LSTM(Function):
         return states, cells[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor, d_cell: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_states: Tensor, d_cell: Tensor) -> Any:
         acts, cells, squashed, weight = ctx.saved_tensors
         i, f, g, o = acts.chunk(4, 3)
         from_state = squashed * o * (1 - o)
@@ -88,7 +88,7 @@ class _GRU(Function):
         return states, acts
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor, _: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_states: Tensor, _: Tensor) -> Any:
         acts, states, inner, weight = ctx.saved_tensors
         r, z, n = acts.chunk(3, 3)
         to_n = (1 - z) * (1 - n.square())
@@ -117,7 +117,7 @@ class _Elman(Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_states: Tensor) -> Any:
         states, weight = ctx.saved_tensors
         slopes = (states[1:] > 0).to(states.dtype) if ctx.relu else 1 - states[1:].square()
         made = torch.empty_like(slopes)
@@ -143,13 +143,13 @@ def unrolled(layer: nn.RNNBase, record: Record) -> Callable[..., Any]:
     Same arguments and results as the module's own forward, for batched tensors (not packed sequences).
     """
 
-    def forward(x: Tensor, initial: Any = None) -> Any:
+    def forward(x: Tensor | PackedSequence, initial: Any = None) -> Any:
         reason = refused(layer)
         if isinstance(x, PackedSequence):
             reason = "packed sequences hold positions of all records side by side"
         elif x.dim() != 3:
             reason = "the input has no dimension of records"
-        if reason:
+        if reason or isinstance(x, PackedSequence):
             raise UnsupportedError(
                 f"no per-record gradients for this {type(layer).__name__}",
                 where=type(layer).__name__,
@@ -193,7 +193,7 @@ def _one_layer(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output [T, B, D H] and the last states of one layer, all its directions; the uses go to `record`."""
     ends = [f"_l{index}", f"_l{index}_reverse"][: len(h0)]
-    own: list[dict[str, nn.Parameter | None]] = [
+    own: list[dict[str, Tensor | None]] = [
         {kind: getattr(layer, kind + end, None) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
         for end in ends
     ]
@@ -202,7 +202,7 @@ def _one_layer(
     for side, names in enumerate(own):
         bias = names["bias_ih"]
         if bias is not None and not gru:
-            bias = bias + names["bias_hh"]  # type: ignore[assignment,operator]
+            bias = bias + names["bias_hh"]  # type: ignore[operator]
         given.append(nn.functional.linear(x.flip(0) if side else x, names["weight_ih"], bias))  # type: ignore[arg-type]
     gates = torch.stack(given, 1)
     trained = any(p is not None and p.requires_grad for names in own for p in names.values())
@@ -221,10 +221,10 @@ def _one_layer(
     if trained and torch.is_grad_enabled():
         previous, inputs, version = states.detach()[:-1], x.detach(), x._version
 
-        def factors(gradient: Tensor) -> list[tuple[nn.Parameter, Factor]]:
+        def factors(gradient: Tensor) -> list[tuple[Tensor, Factor]]:
             if x._version != version:
                 raise UnsupportedError("a layer's input was changed in place", where=type(layer).__name__)
-            made: list[tuple[nn.Parameter, Factor]] = []
+            made: list[tuple[Tensor, Factor]] = []
             for side, names in enumerate(own):
                 b = b_back = gradient[:, side].transpose(0, 1)
                 if acts is not None:  # the reset gate stands between the recurrent product and the candidate
@@ -240,7 +240,7 @@ def _one_layer(
                 ):
                     parameter = names[name]
                     if parameter is not None and parameter.requires_grad:
-                        made.append((parameter, kind))  # type: ignore[arg-type]
+                        made.append((parameter, kind))
             return made
 
         record(gates, factors)
