@@ -25,6 +25,8 @@ from heliograph.errors import ProgramError, UnsupportedError
 # Called with (gates, make): once the gradient at `gates` is known, make(gradient) gives the factors by parameter.
 Record = Callable[[Tensor, Callable[[Tensor], list[tuple[Tensor, Factor]]]], None]
 
+_sigmoid_backward, _tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+
 
 class _LSTM(Function):
     """States of an LSTM from its gates' input parts; differentiable once."""
@@ -51,19 +53,18 @@ class _LSTM(Function):
     @staticmethod
     def backward(ctx: Any, d_states: Tensor, d_cell: Tensor) -> Any:
         acts, cells, squashed, weight = ctx.saved_tensors
-        i, f, g, o = acts.chunk(4, 3)
-        from_state = squashed * o * (1 - o)
-        to_cell = (o * (1 - squashed.square())).unbind(0)
-        gates = torch.stack((g * i * (1 - i), cells[:-1] * f * (1 - f), i * (1 - g.square()), from_state), 3).unbind(0)
-        forget, back = f.unbind(0), weight.mT
+        i, f, g, o = (part.unbind(0) for part in acts.chunk(4, 3))
         made = torch.empty_like(acts)
-        parts = made.view(*made.shape[:3], 4, -1).unbind(0)
-        dh, dc = d_states[-1], d_cell
+        di, df, dg, do = (part.unbind(0) for part in made.chunk(4, 3))
+        back, dh, dc = weight.mT, d_states[-1], d_cell
+        # Step by step, so that what a step needs stays in the cache.
         for t in range(len(acts) - 1, -1, -1):
-            dc = torch.addcmul(dc, dh, to_cell[t])
-            torch.mul(gates[t], dc.unsqueeze(2), out=parts[t])
-            torch.mul(gates[t][:, :, 3], dh, out=parts[t][:, :, 3])
-            dh, dc = torch.baddbmm(d_states[t], made[t], back), dc * forget[t]
+            dc = dc + _tanh_backward(dh * o[t], squashed[t])
+            _sigmoid_backward.grad_input(dh * squashed[t], o[t], grad_input=do[t])
+            _sigmoid_backward.grad_input(dc * g[t], i[t], grad_input=di[t])
+            _sigmoid_backward.grad_input(dc * cells[t], f[t], grad_input=df[t])
+            _tanh_backward.grad_input(dc * i[t], g[t], grad_input=dg[t])
+            dh, dc = torch.baddbmm(d_states[t], made[t], back), dc * f[t]
         return made, None, dh, dc
 
 
@@ -90,16 +91,16 @@ class _GRU(Function):
     @staticmethod
     def backward(ctx: Any, d_states: Tensor, _: Tensor) -> Any:
         acts, states, inner, weight = ctx.saved_tensors
-        r, z, n = acts.chunk(3, 3)
-        to_n = (1 - z) * (1 - n.square())
-        to_z = (states[:-1] - n) * z * (1 - z)
-        to_r = to_n * inner * r * (1 - r)
+        hidden = states.shape[3]
         made = torch.empty_like(acts)
         back, dh = weight.mT, d_states[-1]
         for t in range(len(acts) - 1, -1, -1):
-            dr, dz, dn = dh * to_r[t], dh * to_z[t], dh * to_n[t]
+            r, z, n = acts[t].split(hidden, 2)
+            dn = _tanh_backward(dh - dh * z, n)
+            dz = _sigmoid_backward(dh * (states[t] - n), z)
+            dr = _sigmoid_backward(dn * inner[t], r)
             torch.cat((dr, dz, dn), 2, out=made[t])
-            dh = torch.baddbmm(torch.addcmul(d_states[t], dh, z[t]), torch.cat((dr, dz, dn * r[t]), 2), back)
+            dh = torch.baddbmm(torch.addcmul(d_states[t], dh, z), torch.cat((dr, dz, dn * r), 2), back)
         return made, None, None, dh
 
 
@@ -119,11 +120,11 @@ class _Elman(Function):
     @staticmethod
     def backward(ctx: Any, d_states: Tensor) -> Any:
         states, weight = ctx.saved_tensors
-        slopes = (states[1:] > 0).to(states.dtype) if ctx.relu else 1 - states[1:].square()
-        made = torch.empty_like(slopes)
+        made = torch.empty_like(states[1:])
         back, dh = weight.mT, d_states[-1]
-        for t in range(len(slopes) - 1, -1, -1):
-            torch.mul(dh, slopes[t], out=made[t])
+        for t in range(len(made) - 1, -1, -1):
+            after = states[t + 1]
+            made[t] = dh * (after > 0) if ctx.relu else _tanh_backward(dh, after)
             dh = torch.baddbmm(d_states[t], made[t], back)
         return made, None, dh, None
 
@@ -198,13 +199,17 @@ def _one_layer(
         for end in ends
     ]
     gru = layer.mode == "GRU"
-    given = []
-    for side, names in enumerate(own):
-        bias = names["bias_ih"]
-        if bias is not None and not gru:
-            bias = bias + names["bias_hh"]  # type: ignore[operator]
-        given.append(nn.functional.linear(x.flip(0) if side else x, names["weight_ih"], bias))  # type: ignore[arg-type]
-    gates = torch.stack(given, 1)
+    steps, records, width = x.shape
+    seen = torch.stack((x, x.flip(0)), 1) if len(own) > 1 else x.unsqueeze(1)
+    inward = torch.stack([names["weight_ih"].mT for names in own])  # type: ignore[union-attr]
+    offset = inward.new_zeros(len(own), 1, inward.shape[2])
+    if layer.bias:
+        offset = torch.stack([names["bias_ih"] for names in own]).unsqueeze(1)  # type: ignore[misc]
+        if not gru:
+            offset = offset + torch.stack([names["bias_hh"] for names in own]).unsqueeze(1)  # type: ignore[misc]
+    gates = torch.baddbmm(
+        offset.repeat(steps, 1, 1), seen.reshape(-1, records, width), inward.repeat(steps, 1, 1)
+    ).unflatten(0, (steps, len(own)))
     trained = any(p is not None and p.requires_grad for names in own for p in names.values())
     if trained and not gates.requires_grad:
         gates.requires_grad_()
@@ -219,7 +224,7 @@ def _one_layer(
     else:
         states = _Elman.apply(gates, weight, h0, layer.mode == "RNN_RELU")
     if trained and torch.is_grad_enabled():
-        previous, inputs, version = states.detach()[:-1], x.detach(), x._version
+        previous, inputs, version = states.detach()[:-1], seen.detach(), x._version
 
         def factors(gradient: Tensor) -> list[tuple[Tensor, Factor]]:
             if x._version != version:
@@ -231,9 +236,8 @@ def _one_layer(
                     r = acts[:, side, :, : layer.hidden_size].transpose(0, 1)
                     keep, candidate = b[..., : 2 * layer.hidden_size], b[..., 2 * layer.hidden_size :]
                     b_back = torch.cat((keep, candidate * r), 2)
-                seen = (inputs.flip(0) if side else inputs).transpose(0, 1)
                 for name, kind in (
-                    ("weight_ih", Outer(seen, b)),
+                    ("weight_ih", Outer(inputs[:, side].transpose(0, 1), b)),
                     ("weight_hh", Outer(previous[:, side].transpose(0, 1), b_back)),
                     ("bias_ih", Dense(b.sum(1))),
                     ("bias_hh", Dense(b_back.sum(1))),
