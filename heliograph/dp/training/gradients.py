@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from heliograph.dp.training.factors import Factor, joined
-from heliograph.dp.training.layers import Factors, parts, rule_of, trained
+from heliograph.dp.training.layers import Factors, Use, parts, rule_of, trained
 from heliograph.dp.training.recurrent import unrolled
 from heliograph.errors import ProgramError, UnsupportedError
 
@@ -113,8 +113,8 @@ class GradientEngine:
                     why="a private gradient needs the loss of each record by itself",
                     hint="give a loss with reduction='none' and one value for each record",
                 )
-            for parameter, factor in tape.factors(losses):
-                uses.setdefault(id(parameter), []).append(factor)
+        for parameter, factor in tape.factors(losses):
+            uses.setdefault(id(parameter), []).append(factor)
         if not uses:
             raise ProgramError("the loss does not depend on any trainable parameter", where="GradientEngine")
         return {key: joined(found) for key, found in uses.items()}
@@ -136,7 +136,7 @@ class _Tape:
                 if isinstance(part, nn.RNNBase):
                     self._stack.enter_context(_replaced_forward(part, unrolled(part, self._note)))
                 else:
-                    handle = part.register_forward_hook(self._hook)
+                    handle = part.register_forward_hook(self._hook, with_kwargs=True)
                     self._stack.callback(handle.remove)
             self._stack = self._stack.pop_all()
         return self
@@ -149,17 +149,21 @@ class _Tape:
         self._edges.append(get_gradient_edge(output))
         self._makers.append(make)
 
-    def _hook(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if isinstance(output, Tensor) and not output.requires_grad:
+    def _hook(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        differentiable = [n for n, o in enumerate(outputs) if isinstance(o, Tensor) and o.requires_grad]
+        if not differentiable:
             return
         name = type(layer).__name__
         tensors = [a for a in args if isinstance(a, Tensor)]
-        if not isinstance(output, Tensor) or not tensors:
+        if len(differentiable) > 1 or not tensors:
             raise UnsupportedError(
                 "a module with parameters does not map tensors to one tensor",
                 where=name,
                 hint="let modules with parameters of their own take tensors as positional arguments and return one",
             )
+        at = differentiable[0]
+        output = outputs[at]
         if len(output) != self._records or len(tensors[0]) != self._records:
             raise UnsupportedError(
                 f"the input of a layer has {len(tensors[0])} rows where the batch has {self._records} records",
@@ -177,12 +181,12 @@ class _Tape:
                     where=name,
                     hint="use operations that are not in place between layers",
                 )
-            return rule_of(layer)(layer, kept, gradient)
+            return rule_of(layer)(layer, Use(kept, named, at), gradient)
 
         self._note(output, make)
 
-    def factors(self, losses: Tensor) -> Iterator[tuple[nn.Parameter, Factor]]:
-        """Every use of a parameter, once the backward pass has run."""
+    def factors(self, losses: Tensor) -> Iterator[tuple[Tensor, Factor]]:
+        """Every use of a parameter. Run outside of the context: rules may call layers again."""
         if not self._edges or not losses.requires_grad:
             return
         gradients = torch.autograd.grad(losses.sum(), self._edges, allow_unused=True)

@@ -8,6 +8,7 @@ grad sampler of Opacus (norms, Conv3d, EmbeddingBag, ...), or any other module w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +18,19 @@ from torch.nn.utils import parametrize
 from heliograph.dp.training.factors import Convolved, Dense, Factor, Lookup, Outer
 from heliograph.errors import ProgramError, UnsupportedError
 
-Factors = list[tuple[nn.Parameter, Factor]]
-Rule = Callable[[nn.Module, tuple[Any, ...], Tensor], Factors]
+Factors = list[tuple[Tensor, Factor]]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of a part: its arguments, and which of its outputs (0 where there is one) the gradient belongs to."""
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    output: int
+
+
+Rule = Callable[[nn.Module, Use, Tensor], Factors]
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:
@@ -54,13 +66,9 @@ def rule_of(layer: nn.Module) -> Rule:
     return _by_func
 
 
-def _with_bias(layer: nn.Module, weight: Factor, bias: Tensor) -> Factors:
-    found: Factors = []
-    if layer.weight.requires_grad:  # type: ignore[union-attr]
-        found.append((layer.weight, weight))  # type: ignore[arg-type]
-    if layer.bias is not None and layer.bias.requires_grad:  # type: ignore[union-attr]
-        found.append((layer.bias, Dense(bias)))  # type: ignore[arg-type]
-    return found
+def _with_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d, weight: Factor, bias: Tensor) -> Factors:
+    pairs: list[tuple[Tensor | None, Factor]] = [(layer.weight, weight), (layer.bias, Dense(bias))]
+    return [(p, factor) for p, factor in pairs if p is not None and p.requires_grad]
 
 
 def _positions(x: Tensor) -> Tensor:
@@ -68,14 +76,15 @@ def _positions(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, x.shape[-1]) if x.dim() != 2 else x.unsqueeze(1)
 
 
-def _linear(layer: nn.Module, args: tuple[Any, ...], gradient: Tensor) -> Factors:
-    a, b = _positions(args[0]), _positions(gradient)
+def _linear(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
+    assert isinstance(layer, nn.Linear)
+    a, b = _positions(use.args[0]), _positions(gradient)
     return _with_bias(layer, Outer(a, b), b.sum(1))
 
 
-def _convolution(layer: nn.Module, args: tuple[Any, ...], gradient: Tensor) -> Factors:
+def _convolution(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     assert isinstance(layer, nn.Conv1d | nn.Conv2d)
-    x = args[0]
+    x = use.args[0]
     # The layer's own list of paddings: right for numbers, "same" and every padding mode.
     sides = list(layer._reversed_padding_repeated_twice)
     if any(sides):
@@ -84,9 +93,9 @@ def _convolution(layer: nn.Module, args: tuple[Any, ...], gradient: Tensor) -> F
     return _with_bias(layer, Convolved(x, gradient, layer), gradient.flatten(2).sum(2))
 
 
-def _embedding(layer: nn.Module, args: tuple[Any, ...], gradient: Tensor) -> Factors:
+def _embedding(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     assert isinstance(layer, nn.Embedding)
-    tokens = args[0].reshape(len(args[0]), -1)
+    tokens = use.args[0].flatten(1)
     found = Lookup(tokens, gradient.reshape(*tokens.shape, -1), layer.num_embeddings, layer.padding_idx)
     return [(layer.weight, found)]
 
@@ -114,27 +123,34 @@ def _opacus_sampler(layer: nn.Module) -> Rule | None:
     if sampler is None:
         return None
 
-    def rule(_: nn.Module, args: tuple[Any, ...], gradient: Tensor) -> Factors:
-        found = sampler(layer, list(args), gradient)
+    def rule(_: nn.Module, use: Use, gradient: Tensor) -> Factors:
+        found = sampler(layer, list(use.args), gradient)
         return [(p, Dense(each)) for p, each in found.items() if p.requires_grad]
 
     return rule
 
 
-def _by_func(layer: nn.Module, args: tuple[Any, ...], gradient: Tensor) -> Factors:
+def _by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     """Per-record gradients of any module whose forward `torch.func.vmap` can carry."""
     names = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+    given = (*use.args, *use.named.values())
     records = len(gradient)
-    batched = tuple(0 if isinstance(a, Tensor) and a.dim() and len(a) == records else None for a in args)
+    batched = [n for n, a in enumerate(given) if isinstance(a, Tensor) and a.dim() and len(a) == records]
 
-    def one(values: dict[str, Tensor], given: tuple[Any, ...], upstream: Tensor) -> Tensor:
-        alone = [a.unsqueeze(0) if at == 0 else a for a, at in zip(given, batched, strict=True)]
-        out = torch.func.functional_call(layer, values, tuple(alone))
+    def one(values: dict[str, Tensor], tensors: list[Tensor], upstream: Tensor) -> Tensor:
+        alone = list(given)
+        for at, tensor in zip(batched, tensors, strict=True):
+            alone[at] = tensor.unsqueeze(0)
+        named = dict(zip(use.named, alone[len(use.args) :], strict=True))
+        out = torch.func.functional_call(layer, values, tuple(alone[: len(use.args)]), named)
+        out = out[use.output] if isinstance(out, tuple) else out
         return (out.squeeze(0) * upstream).sum()  # type: ignore[no-any-return]
 
     values = {name: p.detach() for name, p in names.items()}
     try:
-        found = torch.func.vmap(torch.func.grad(one), in_dims=(None, batched, 0))(values, args, gradient)
+        found = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(
+            values, [given[at] for at in batched], gradient
+        )
     except (RuntimeError, ValueError, AttributeError, TypeError, NotImplementedError) as error:
         raise UnsupportedError(
             "a module has parameters of its own and no rule for their per-record gradients",

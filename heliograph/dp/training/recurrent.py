@@ -23,7 +23,9 @@ from heliograph.dp.training.factors import Dense, Factor, Outer
 from heliograph.errors import ProgramError, UnsupportedError
 
 # Called with (gates, make): once the gradient at `gates` is known, make(gradient) gives the factors by parameter.
-Record = Callable[[Tensor, Callable[[Tensor], list[tuple[nn.Parameter, Factor]]]], None]
+Record = Callable[[Tensor, Callable[[Tensor], list[tuple[Tensor, Factor]]]], None]
+
+_sigmoid_backward, _tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 
 
 class _LSTM(Function):
@@ -49,21 +51,20 @@ class _LSTM(Function):
         return states, cells[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor, d_cell: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_states: Tensor, d_cell: Tensor) -> Any:
         acts, cells, squashed, weight = ctx.saved_tensors
-        i, f, g, o = acts.chunk(4, 3)
-        from_state = squashed * o * (1 - o)
-        to_cell = (o * (1 - squashed.square())).unbind(0)
-        gates = torch.stack((g * i * (1 - i), cells[:-1] * f * (1 - f), i * (1 - g.square()), from_state), 3).unbind(0)
-        forget, back = f.unbind(0), weight.mT
+        i, f, g, o = (part.unbind(0) for part in acts.chunk(4, 3))
         made = torch.empty_like(acts)
-        parts = made.view(*made.shape[:3], 4, -1).unbind(0)
-        dh, dc = d_states[-1], d_cell
+        di, df, dg, do = (part.unbind(0) for part in made.chunk(4, 3))
+        back, dh, dc = weight.mT, d_states[-1], d_cell
+        # Step by step, so that what a step needs stays in the cache.
         for t in range(len(acts) - 1, -1, -1):
-            dc = torch.addcmul(dc, dh, to_cell[t])
-            torch.mul(gates[t], dc.unsqueeze(2), out=parts[t])
-            torch.mul(gates[t][:, :, 3], dh, out=parts[t][:, :, 3])
-            dh, dc = torch.baddbmm(d_states[t], made[t], back), dc * forget[t]
+            dc = dc + _tanh_backward(dh * o[t], squashed[t])
+            _sigmoid_backward.grad_input(dh * squashed[t], o[t], grad_input=do[t])
+            _sigmoid_backward.grad_input(dc * g[t], i[t], grad_input=di[t])
+            _sigmoid_backward.grad_input(dc * cells[t], f[t], grad_input=df[t])
+            _tanh_backward.grad_input(dc * i[t], g[t], grad_input=dg[t])
+            dh, dc = torch.baddbmm(d_states[t], made[t], back), dc * f[t]
         return made, None, dh, dc
 
 
@@ -88,18 +89,18 @@ class _GRU(Function):
         return states, acts
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor, _: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_states: Tensor, _: Tensor) -> Any:
         acts, states, inner, weight = ctx.saved_tensors
-        r, z, n = acts.chunk(3, 3)
-        to_n = (1 - z) * (1 - n.square())
-        to_z = (states[:-1] - n) * z * (1 - z)
-        to_r = to_n * inner * r * (1 - r)
+        hidden = states.shape[3]
         made = torch.empty_like(acts)
         back, dh = weight.mT, d_states[-1]
         for t in range(len(acts) - 1, -1, -1):
-            dr, dz, dn = dh * to_r[t], dh * to_z[t], dh * to_n[t]
+            r, z, n = acts[t].split(hidden, 2)
+            dn = _tanh_backward(dh - dh * z, n)
+            dz = _sigmoid_backward(dh * (states[t] - n), z)
+            dr = _sigmoid_backward(dn * inner[t], r)
             torch.cat((dr, dz, dn), 2, out=made[t])
-            dh = torch.baddbmm(torch.addcmul(d_states[t], dh, z[t]), torch.cat((dr, dz, dn * r[t]), 2), back)
+            dh = torch.baddbmm(torch.addcmul(d_states[t], dh, z), torch.cat((dr, dz, dn * r), 2), back)
         return made, None, None, dh
 
 
@@ -117,13 +118,13 @@ class _Elman(Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, d_states: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, d_states: Tensor) -> Any:
         states, weight = ctx.saved_tensors
-        slopes = (states[1:] > 0).to(states.dtype) if ctx.relu else 1 - states[1:].square()
-        made = torch.empty_like(slopes)
+        made = torch.empty_like(states[1:])
         back, dh = weight.mT, d_states[-1]
-        for t in range(len(slopes) - 1, -1, -1):
-            torch.mul(dh, slopes[t], out=made[t])
+        for t in range(len(made) - 1, -1, -1):
+            after = states[t + 1]
+            made[t] = dh * (after > 0) if ctx.relu else _tanh_backward(dh, after)
             dh = torch.baddbmm(d_states[t], made[t], back)
         return made, None, dh, None
 
@@ -143,13 +144,13 @@ def unrolled(layer: nn.RNNBase, record: Record) -> Callable[..., Any]:
     Same arguments and results as the module's own forward, for batched tensors (not packed sequences).
     """
 
-    def forward(x: Tensor, initial: Any = None) -> Any:
+    def forward(x: Tensor | PackedSequence, initial: Any = None) -> Any:
         reason = refused(layer)
         if isinstance(x, PackedSequence):
             reason = "packed sequences hold positions of all records side by side"
         elif x.dim() != 3:
             reason = "the input has no dimension of records"
-        if reason:
+        if reason or isinstance(x, PackedSequence):
             raise UnsupportedError(
                 f"no per-record gradients for this {type(layer).__name__}",
                 where=type(layer).__name__,
@@ -193,18 +194,22 @@ def _one_layer(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output [T, B, D H] and the last states of one layer, all its directions; the uses go to `record`."""
     ends = [f"_l{index}", f"_l{index}_reverse"][: len(h0)]
-    own: list[dict[str, nn.Parameter | None]] = [
+    own: list[dict[str, Tensor | None]] = [
         {kind: getattr(layer, kind + end, None) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
         for end in ends
     ]
     gru = layer.mode == "GRU"
-    given = []
-    for side, names in enumerate(own):
-        bias = names["bias_ih"]
-        if bias is not None and not gru:
-            bias = bias + names["bias_hh"]  # type: ignore[assignment,operator]
-        given.append(nn.functional.linear(x.flip(0) if side else x, names["weight_ih"], bias))  # type: ignore[arg-type]
-    gates = torch.stack(given, 1)
+    steps, records, width = x.shape
+    seen = torch.stack((x, x.flip(0)), 1) if len(own) > 1 else x.unsqueeze(1)
+    inward = torch.stack([names["weight_ih"].mT for names in own])  # type: ignore[union-attr]
+    offset = inward.new_zeros(len(own), 1, inward.shape[2])
+    if layer.bias:
+        offset = torch.stack([names["bias_ih"] for names in own]).unsqueeze(1)  # type: ignore[misc]
+        if not gru:
+            offset = offset + torch.stack([names["bias_hh"] for names in own]).unsqueeze(1)  # type: ignore[misc]
+    gates = torch.baddbmm(
+        offset.repeat(steps, 1, 1), seen.reshape(-1, records, width), inward.repeat(steps, 1, 1)
+    ).unflatten(0, (steps, len(own)))
     trained = any(p is not None and p.requires_grad for names in own for p in names.values())
     if trained and not gates.requires_grad:
         gates.requires_grad_()
@@ -219,28 +224,27 @@ def _one_layer(
     else:
         states = _Elman.apply(gates, weight, h0, layer.mode == "RNN_RELU")
     if trained and torch.is_grad_enabled():
-        previous, inputs, version = states.detach()[:-1], x.detach(), x._version
+        previous, inputs, version = states.detach()[:-1], seen.detach(), x._version
 
-        def factors(gradient: Tensor) -> list[tuple[nn.Parameter, Factor]]:
+        def factors(gradient: Tensor) -> list[tuple[Tensor, Factor]]:
             if x._version != version:
                 raise UnsupportedError("a layer's input was changed in place", where=type(layer).__name__)
-            made: list[tuple[nn.Parameter, Factor]] = []
+            made: list[tuple[Tensor, Factor]] = []
             for side, names in enumerate(own):
                 b = b_back = gradient[:, side].transpose(0, 1)
                 if acts is not None:  # the reset gate stands between the recurrent product and the candidate
                     r = acts[:, side, :, : layer.hidden_size].transpose(0, 1)
                     keep, candidate = b[..., : 2 * layer.hidden_size], b[..., 2 * layer.hidden_size :]
                     b_back = torch.cat((keep, candidate * r), 2)
-                seen = (inputs.flip(0) if side else inputs).transpose(0, 1)
                 for name, kind in (
-                    ("weight_ih", Outer(seen, b)),
+                    ("weight_ih", Outer(inputs[:, side].transpose(0, 1), b)),
                     ("weight_hh", Outer(previous[:, side].transpose(0, 1), b_back)),
                     ("bias_ih", Dense(b.sum(1))),
                     ("bias_hh", Dense(b_back.sum(1))),
                 ):
                     parameter = names[name]
                     if parameter is not None and parameter.requires_grad:
-                        made.append((parameter, kind))  # type: ignore[arg-type]
+                        made.append((parameter, kind))
             return made
 
         record(gates, factors)
