@@ -1,6 +1,7 @@
 """What a training run releases: sampling laws, sensitivities over neighbouring data sets, the traps of the published text.
 
-Statistical tests draw from fixed seeds; each would reject a right implementation with probability 1e-6 over seeds (audits: at most one minus their confidence).
+Statistical tests draw from fixed seeds; over seeds each would reject a right implementation with probability 1e-6 (audits:
+at most one minus their confidence).
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ class GaussianNoise:
     def like(self, tensor: Tensor, std: float) -> Tensor:
         return std * torch.randn(tensor.shape, generator=self._generator, dtype=tensor.dtype)
 
+    def release(self, value: Tensor, std: float, sensitivity: float) -> Tensor:
+        return value + self.like(value, std)
+
     def uniform(self, n: int) -> Tensor:
         return torch.rand(n, generator=self._generator, dtype=torch.float64)
 

@@ -61,7 +61,7 @@ class Releaser:
     def size(self, count: int, noise_std: float) -> float:
         """N~: the number of records with noise; its sensitivity is 1."""
         self._charge("N~ (number of records)", Gaussian(noise_std), 1.0, noise_std, None)
-        return self._told("N~", count + self._scalar(noise_std))
+        return self._told("N~", self._noised(count, noise_std, 1.0))
 
     def norm_sum(self, name: str, norms: Tensor, bound: float, multiplier: float) -> float:
         """The sum of min(norm, bound) over all records, with noise of `multiplier` times the bound.
@@ -71,7 +71,7 @@ class Releaser:
         """
         self._charge(name, Gaussian(multiplier), bound, multiplier * bound, None)
         clipped = torch.nan_to_num(norms.double(), nan=0.0, posinf=bound).clamp(0.0, bound)
-        return self._told(name, float(clipped.sum()) + self._scalar(multiplier * bound))
+        return self._told(name, self._noised(float(clipped.sum()), multiplier * bound, bound))
 
     def gradient_sum(
         self, name: str, sums: list[Tensor], *, sensitivity: float, noise_std: float, mechanism: SampledGaussian
@@ -83,15 +83,18 @@ class Releaser:
         """
         assert abs(noise_std / sensitivity / mechanism.noise_multiplier - 1) < 1e-9
         self._charge(name, mechanism, sensitivity, noise_std, mechanism.p)
-        return self._told("gradients", [each + self.noise.like(each, noise_std) for each in sums])
+        # One vector: what secure noise rounds, it rounds of the whole.
+        noisy = self.noise.release(torch.cat([each.flatten() for each in sums]), noise_std, sensitivity)
+        parts = noisy.split([each.numel() for each in sums])
+        return self._told("gradients", [part.view_as(each) for part, each in zip(parts, sums, strict=True)])
 
     def _charge(
         self, name: str, mechanism: Mechanism, sensitivity: float, noise_std: float, probability: float | None
     ) -> None:
         self.books.charge(Release(name, mechanism, 1, sensitivity, noise_std, probability))
 
-    def _scalar(self, noise_std: float) -> float:
-        return float(self.noise.like(torch.zeros((), dtype=torch.float64), noise_std))
+    def _noised(self, value: float, noise_std: float, sensitivity: float) -> float:
+        return float(self.noise.release(torch.tensor(value, dtype=torch.float64), noise_std, sensitivity))
 
     def _told(self, name: str, value: T) -> T:
         if self.observer is not None:
