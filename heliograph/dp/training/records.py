@@ -5,7 +5,7 @@ Order does not matter, and no sampler or loader of the user's is used: each step
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,16 @@ class Records:
             raise ProgramError("a record must be a pair (input, target)", where="train_set")
         return _moved(found[0], self.device), _moved(found[1], self.device)
 
+    def made_up(self, count: int) -> Pair:
+        """Random records with the shapes and types of the true ones, for trying a module: real ones would be a look.
+
+        Real numbers are normal (in targets uniform), integers 0 or 1.
+        """
+        if len(self) == 0:
+            raise ProgramError("the training set has no records", where="train_set")
+        inputs, targets = self.batch(torch.zeros(1, dtype=torch.long))
+        return _random(inputs, count, torch.randn), _random(targets, count, torch.rand)
+
     def chunks(self, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Pair]]:
         """The records of some indices in physical batches: the positions within `indices`, and the records."""
         for positions in torch.arange(indices.numel()).split(size):
@@ -66,11 +76,20 @@ def _is_array(value: object) -> bool:
     return isinstance(value, Tensor | np.ndarray)
 
 
+def _random(value: Any, count: int, real: Callable[..., Tensor]) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(_random(each, count, real) for each in value)
+    shape, generator = (count, *value.shape[1:]), torch.Generator().manual_seed(0)
+    if value.is_floating_point():
+        return real(shape, generator=generator, dtype=value.dtype).to(value.device)
+    return torch.randint(2, shape, generator=generator).to(value.dtype).to(value.device)
+
+
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple | list):
-        return type(value)(_moved(each, device) for each in value)
+        return tuple(_moved(each, device) for each in value)
     return value
 
 

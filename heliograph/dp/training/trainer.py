@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -29,7 +30,7 @@ from heliograph.dp.training.refuse import check_loss, check_module
 from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.settings import ImportanceOptions, Method, Settings, check_size
-from heliograph.errors import ProgramError
+from heliograph.errors import HeliographError, ProgramError
 
 
 class DPTrainer:
@@ -78,8 +79,6 @@ class DPTrainer:
         progress: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        if isinstance(train_set, int | float | str) or train_set is None:
-            raise ProgramError(f"{train_set!r} is no data set", where="train_set")
         self.settings = Settings(
             method=method,
             epsilon=epsilon,
@@ -99,15 +98,14 @@ class DPTrainer:
         self.module = module
         self.loss = loss
         check_module(module)
-        check_loss(loss)
         parameters = [p for p in module.parameters() if p.requires_grad]
-        if not parameters:
-            raise ProgramError("the module has no parameters to train", where=type(module).__name__)
         self._parameters = parameters
         device = parameters[0].device
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
         self._records = Records(train_set, device)
         self._public = None if public_set is None else Records(public_set, device, "public_set")
+        module.train()
+        _check(loss, module, self._records, self._public)
         self._engine = GradientEngine(module, loss)
         self._noise = GaussianNoise(seed=seed, secure=secure_noise)
         self._observer = observer
@@ -255,6 +253,25 @@ class DPTrainer:
                 ]
             },
         )
+
+
+def _check(loss: Any, module: nn.Module, records: Records, public: Records | None) -> None:
+    """Try loss and module on public records, or on made-up ones: a refusal must not depend on private records."""
+    made_up = public is None or len(public) < 2
+    sample = records.made_up(4) if public is None or made_up else public.batch(torch.arange(min(4, len(public))))
+    try:
+        check_loss(loss, module, sample)
+    except HeliographError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            "the module or the loss fails on a sample",
+            where=type(module).__name__,
+            why=f"{type(error).__name__}: {str(error)[:300]}",
+            hint="give a public_set, whose records are then used to try them: random ones may not suit"
+            if made_up
+            else "check that the module takes the records of public_set",
+        ) from None
 
 
 class _Run:
