@@ -83,10 +83,7 @@ class Releaser:
         """
         assert abs(noise_std / sensitivity / mechanism.noise_multiplier - 1) < 1e-9
         self._charge(name, mechanism, sensitivity, noise_std, mechanism.p)
-        # One vector: what secure noise rounds, it rounds of the whole.
-        noisy = self.noise.release(torch.cat([each.flatten() for each in sums]), noise_std, sensitivity)
-        parts = noisy.split([each.numel() for each in sums])
-        return self._told("gradients", [part.view_as(each) for part, each in zip(parts, sums, strict=True)])
+        return self._told("gradients", self.noise.release(sums, noise_std, sensitivity))
 
     def _charge(
         self, name: str, mechanism: Mechanism, sensitivity: float, noise_std: float, probability: float | None
@@ -94,7 +91,8 @@ class Releaser:
         self.books.charge(Release(name, mechanism, 1, sensitivity, noise_std, probability))
 
     def _noised(self, value: float, noise_std: float, sensitivity: float) -> float:
-        return float(self.noise.release(torch.tensor(value, dtype=torch.float64), noise_std, sensitivity))
+        (noisy,) = self.noise.release([torch.tensor(value, dtype=torch.float64)], noise_std, sensitivity)
+        return float(noisy)
 
     def _told(self, name: str, value: T) -> T:
         if self.observer is not None:
