@@ -6,6 +6,9 @@ probability b/N and multiplier sigma (Abadi et al. 2016). N is public or the rel
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -19,22 +22,29 @@ ROUND_OFF = 1e-5
 """Weights are smaller by this share, so that round-off in a computed norm does not pass the bound."""
 
 
-def clipped_sum(
-    engine: GradientEngine, records: Records, taken: Tensor, bound: float, physical: int, *, unit: float | None = None
-) -> list[Tensor]:
-    """The sum of the taken records' gradients: clipped at `bound`, or each scaled to the norm `unit`.
+def clipped_sum(engine: GradientEngine, records: Records, taken: Tensor, bound: float, physical: int) -> list[Tensor]:
+    """The sum of the taken records' gradients, each clipped at `bound`, in physical batches.
 
-    In physical batches. Zero gradients stay zero; a record whose gradient is not finite adds nothing (the engine's word).
+    Zero gradients stay zero; a record whose gradient is not finite adds nothing (the engine's word).
     """
+
+    def weights(_: Tensor, norms: Tensor) -> Tensor:
+        return (bound / norms).clamp(max=1.0) * (1 - ROUND_OFF)
+
+    return weighted_sum(engine, records, taken, physical, weights)
+
+
+def weighted_sum(
+    engine: GradientEngine,
+    records: Records,
+    indices: Tensor,
+    physical: int,
+    weights: Callable[[Tensor, Tensor], Tensor],
+) -> list[Tensor]:
+    """The sum of the records' gradients; weights from positions in `indices` and the norms of the records there."""
     sums = [torch.zeros_like(p) for p in engine.module.parameters() if p.requires_grad]
-
-    def weights(norms: Tensor) -> Tensor:
-        positive = norms.clamp(min=torch.finfo(norms.dtype).tiny)
-        scale = (bound / positive).clamp(max=1.0) if unit is None else unit / positive
-        return torch.where(norms > 0, scale * (1 - ROUND_OFF), torch.zeros_like(norms))
-
-    for _, (inputs, targets) in records.chunks(taken, physical):
-        found, _ = engine.weighted_sum(inputs, targets, weights)
+    for positions, (inputs, targets) in records.chunks(indices, physical):
+        found, _ = engine.weighted_sum(inputs, targets, partial(weights, positions))
         for total, each in zip(sums, found, strict=True):
             total += each
     return sums

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
-from heliograph.dp.training.dp_sgd import clipped_sum
+from heliograph.dp.training.dp_sgd import ROUND_OFF, weighted_sum
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.plan import least_noise
 from heliograph.dp.training.records import Records
@@ -148,13 +148,15 @@ class ImportanceSteps:
     def step(self) -> list[Tensor]:
         """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
         settings, now = self.schedule.settings, self.epochs[-1]
-        physical = settings.physical_batch_size
         candidates = self.sampler.candidates()
-        found = [self.engine.norms(*pair).detach().cpu() for _, pair in self.records.chunks(candidates, physical)]
-        norms = torch.cat(found) if found else torch.zeros(0)
-        taken = candidates[self.sampler.accept(candidates, norms)]
         length = now.norm_total / self.schedule.size
-        sums = clipped_sum(self.engine, self.records, taken, now.bound, physical, unit=length)
+
+        def weights(positions: Tensor, norms: Tensor) -> Tensor:
+            # One pass for both: the norms decide who is taken, and those who are get a vector of the same length.
+            taken = self.sampler.accept(candidates[positions], norms.detach().cpu()).to(norms.device)
+            return torch.where(taken, length * (1 - ROUND_OFF) / norms, torch.zeros_like(norms))
+
+        sums = weighted_sum(self.engine, self.records, candidates, settings.physical_batch_size, weights)
         noisy = self.releaser.gradient_sum(
             "gradient sum of a step",
             sums,

@@ -32,6 +32,9 @@ class Factor(Protocol):
     def per_sample(self) -> Tensor:
         """[B, *parameter shape]."""
 
+    def of(self, rows: Tensor) -> Factor:
+        """The same for some of the records."""
+
 
 def _blocks(records: int, each: int) -> Iterator[slice]:
     """Slices of the records such that a temporary of `each` numbers a record stays below BLOCK."""
@@ -88,6 +91,9 @@ class Outer:
     def per_sample(self) -> Tensor:
         return self.b.mT @ self.a
 
+    def of(self, rows: Tensor) -> Outer:
+        return Outer(self.a[rows], self.b[rows])
+
 
 @dataclass
 class Convolved:
@@ -142,6 +148,9 @@ class Convolved:
         found = (b.mT @ a).view(len(self.x), len(weight), -1, weight.shape[1])
         return found.mT.reshape(len(self.x), *weight.shape)
 
+    def of(self, rows: Tensor) -> Convolved:
+        return Convolved(self.x[rows], self.b[rows], self.layer)
+
 
 @dataclass
 class Lookup:
@@ -176,6 +185,9 @@ class Lookup:
         out = self.b.new_zeros(records * self.rows, self.b.shape[2])
         return out.index_add_(0, places.flatten(), self._kept().flatten(0, 1)).view(records, self.rows, -1)
 
+    def of(self, rows: Tensor) -> Lookup:
+        return Lookup(self.tokens[rows], self.b[rows], self.rows, self.ignored)
+
 
 @dataclass
 class Dense:
@@ -191,6 +203,9 @@ class Dense:
 
     def per_sample(self) -> Tensor:
         return self.gradients
+
+    def of(self, rows: Tensor) -> Dense:
+        return Dense(self.gradients[rows])
 
 
 def joined(uses: Sequence[Factor]) -> Factor:

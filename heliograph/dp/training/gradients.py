@@ -66,17 +66,15 @@ class GradientEngine:
             raise ProgramError(
                 f"weights must be {len(norms)} finite numbers", where="weighted_sum", hint="check weights_of"
             )
+        rows = weights.nonzero().flatten()
+        # Records without weight are left out where they are many, or not finite: 0 times infinity is not 0.
+        if finite is not None or 2 * len(rows) < len(weights):
+            factors = {key: factor.of(rows) for key, factor in factors.items()}
+            weights = weights[rows]
         sums = []
         for p in parameters:
             factor = factors.get(id(p))
-            if factor is None:
-                sums.append(torch.zeros_like(p))
-            elif finite is None:
-                sums.append(factor.weighted(weights.to(p.dtype)).view_as(p))
-            else:
-                # 0 times infinity is not 0: those records are left out by hand, which is rare enough to be slow.
-                gradients = factor.per_sample().flatten(1)[finite]
-                sums.append((weights[finite].to(p.dtype) @ gradients).view_as(p))
+            sums.append(torch.zeros_like(p) if factor is None else factor.weighted(weights.to(p.dtype)).view_as(p))
         return sums, norms
 
     def per_sample(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
@@ -92,7 +90,7 @@ class GradientEngine:
         return next(iter(trained(self.module))).new_empty(0)
 
     def _measured(self, factors: dict[int, Factor]) -> tuple[Tensor, Tensor | None]:
-        """The norms, and which records have a finite one where not all do."""
+        """The norms, 0 where they are not finite, and which records have a finite one where not all do."""
         squares = [factor.square_norms() for factor in factors.values()]
         norms = torch.stack(squares).sum(0).sqrt()
         finite = torch.isfinite(norms)

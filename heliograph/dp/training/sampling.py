@@ -19,11 +19,12 @@ def poisson_sample(count: int, probability: float, noise: GaussianNoise) -> Tens
 class ImportanceSampler:
     """Takes record i with probability b min(norm_i, g^_i, C) / K~, its norm taken at the current parameters.
 
-    `kept` holds g^, the norm that was last known of each record times the oversampling factor, at most K~/b. A record is
-    a candidate with probability b g^ / K~ <= 1; of a candidate the current norm is computed and clipped at min(g^, C), and
-    it is accepted with probability norm / g^ <= 1 (rejection sampling; Wei et al. 2022, section 3.4). The product is
-    b norm / K~, at most b C / K~. Without the cap at K~/b a candidate's probability would saturate at 1 while its weight
-    went on growing: its vector would be longer than K~/N~.
+    `kept` holds g^, the norm that was last known of each record times the oversampling factor, at most C < K~/b. A record
+    is a candidate with probability b g^ / K~ <= 1; of a candidate the current norm is computed and clipped at g^, and it
+    is accepted with probability norm / g^ <= 1 (rejection sampling; Wei et al. 2022, section 3.4). The product is
+    b norm / K~, at most b C / K~. Without a cap at K~/b a candidate's probability would saturate at 1 while its weight
+    went on growing: its vector would be longer than K~/N~. The cap at C gives the same law as one at K~/b (norms are
+    clipped at C anyway) with fewer candidates, whose norms are what a step costs.
     """
 
     def __init__(self, *, batch_size: float, oversampling: float, floor: float, noise: GaussianNoise) -> None:
@@ -45,7 +46,7 @@ class ImportanceSampler:
     def _proposal(self, norms: Tensor) -> Tensor:
         usable = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
         kept = self.oversampling * usable.clamp(self.floor * self.bound, self.bound)
-        return kept.clamp(max=self.norm_total / self.batch_size)
+        return kept.clamp(max=self.bound)
 
     def candidates(self) -> Tensor:
         """The indices of this step's candidates."""
@@ -59,7 +60,7 @@ class ImportanceSampler:
         """
         now = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
         kept = self.kept[candidates]
-        clipped = torch.minimum(now, kept.clamp(max=self.bound))
+        clipped = torch.minimum(now, kept)
         taken = self.noise.uniform(candidates.numel()) * kept < clipped
         self.kept[candidates] = self._proposal(now)
         return taken
