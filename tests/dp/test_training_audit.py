@@ -99,12 +99,12 @@ def test_missing_clipping_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_normalisation_of_importance_samples_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients that are taken by importance, but added as they are, without (K~/N~) / norm and without a bound."""
-    original = dp_sgd.clipped_sum
-    monkeypatch.setattr(
-        dpis,
-        "clipped_sum",
-        lambda engine, records, taken, bound, physical, unit: original(engine, records, taken, 1e9, physical),
-    )
+    original = dpis.weighted_sum
+
+    def as_they_are(engine: Any, records: Any, indices: Tensor, physical: int, weights: Any) -> list[Tensor]:
+        return original(engine, records, indices, physical, lambda at, norms: (weights(at, norms) > 0).to(norms.dtype))
+
+    monkeypatch.setattr(dpis, "weighted_sum", as_they_are)
     assert audited("dpis").refuted
 
 
