@@ -32,7 +32,9 @@ _RUN = "run.json"
 @click.option("--public-size", type=int, default=None, help="The number of records, where it is public.")
 @click.option("--size-noise", type=float, default=100.0, show_default=True, help="Noise on it where it is not.")
 @click.option("--adapt-clip", is_flag=True, help="DPIS: adapt the clipping bound, up to 4 times --clip.")
-@click.option("--planned-norm-share", type=float, default=None, help="DPIS: the planned mode, with a public norm sum.")
+@click.option(
+    "--planned-norm-share", default=None, metavar="S[,S...]", help="DPIS: planned mode, one share or one an epoch."
+)
 @click.option("--oversampling", type=float, default=5.0, show_default=True, help="DPIS: candidates for each record.")
 @click.option("--physical-batch-size", type=int, default=256, show_default=True, help="Records computed at a time.")
 @click.option("--seed", type=int, default=None, help="Repeatable, and private only for whoever does not know it.")
@@ -163,10 +165,18 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         dpis=ImportanceOptions(
             oversampling=settings["oversampling"],
             adapt_clipping=settings["adapt_clip"],
-            planned_norm_share=settings["planned_norm_share"],
+            planned_norm_share=_shares(settings["planned_norm_share"]),
         ),
         **further,
     )
+
+
+def _shares(text: str | None) -> float | tuple[float, ...] | None:
+    try:
+        found = tuple(float(each) for each in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise ProgramError(f"{text!r} is no share, or list of shares", where="--planned-norm-share") from None
+    return found[0] if len(found) == 1 else found or None
 
 
 def _absolute(target: str) -> str:

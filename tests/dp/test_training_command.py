@@ -104,6 +104,15 @@ def test_a_public_size_gives_a_bracket_and_a_fourth_value_the_loss(
     assert values["steps"] == 30
 
 
+def test_planned_shares_by_epoch(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = f"--method dpis --public-size 500 --planned-norm-share 1,0.6,0.4 {ARGUMENTS} --out {tmp_path / 'o'}"
+    code, printed, err = run(capsys, *f"train {file}:make {options} --json".split())
+    assert code == 0, err
+    values = json.loads(printed)
+    assert [release["sampling_probability"] for release in values["releases"]] == pytest.approx([0.1, 1 / 6, 0.25])
+    assert 1.99 < values["epsilon_lower"] <= values["epsilon_upper"] <= 2.0
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -113,6 +122,8 @@ def test_a_public_size_gives_a_bracket_and_a_fourth_value_the_loss(
         (("--epsilon 2", ""), "either epsilon or noise"),
         (("--batch-size 50", "--batch-size 5000"), "batch size"),
         (("--epsilon 2", "--epsilon 1e-9"), "epsilon"),
+        (("--clip 1", "--clip 1 --planned-norm-share 1,x"), "no share"),
+        (("--clip 1", "--clip 1 --planned-norm-share 1,0.5"), "2 planned shares for 3 epochs"),
     ],
 )
 def test_refusals(

@@ -64,6 +64,7 @@ CASES = {
     "dpis": {"method": "dpis"},
     "dpis, N released, clipping adapts": {"method": "dpis", "public_size": None, "dpis": ADAPTING},
     "dpis, planned": {"method": "dpis", "dpis": PLANNED},
+    "dpis, planned by epoch": {"method": "dpis", "dpis": ImportanceOptions(planned_norm_share=(0.9, 0.5, 0.3))},
     "dpis, planned, N released": {"method": "dpis", "dpis": PLANNED, "public_size": None},
 }
 
@@ -74,7 +75,7 @@ def test_a_run_learns_and_its_report_stands(case: str, tmp_path: Path) -> None:
     report = run.fit()
     assert report.accuracy is not None
     assert report.accuracy > 0.8
-    assert report.epsilon_upper <= 2.0 + 1e-9
+    assert report.epsilon_upper <= 2.0
     assert report.steps == report.steps_planned
     path = tmp_path / "report.json"
     path.write_text(json.dumps(report.to_json(), allow_nan=False))
@@ -98,9 +99,11 @@ def test_epsilon_to_noise_and_back() -> None:
     assert forward.epsilon_lower is not None
     assert 1.998 < forward.epsilon_lower <= forward.epsilon_upper <= 2.0
     back = trainer(epsilon=None, noise_multiplier=forward.noise_multiplier).fit()
-    assert back.epsilon_upper == pytest.approx(forward.epsilon_upper, rel=1e-6)
+    assert back.epsilon_lower is not None
+    assert back.epsilon_lower <= forward.epsilon_upper
+    assert forward.epsilon_lower <= back.epsilon_upper
     composed = epsilon(SampledGaussian(0.1, forward.noise_multiplier) * 30, 1e-4)
-    assert (composed.lower, composed.upper) == (forward.epsilon_lower, forward.epsilon_upper)
+    assert (composed.lower, composed.upper) == (back.epsilon_lower, back.epsilon_upper)
 
 
 def test_dpis_with_given_noise_is_reported_at_the_worst_case() -> None:
@@ -232,7 +235,9 @@ def test_trap_the_ledger_is_charged_before_noise_is_drawn(tmp_path: Path, monkey
     assert len((tmp_path / "charges.jsonl").read_text().splitlines()) == 1
 
 
-@pytest.mark.parametrize("case", ["dp_sgd", "dpis, N released, clipping adapts", "dpis, planned, N released"])
+@pytest.mark.parametrize(
+    "case", ["dp_sgd", "dpis, N released, clipping adapts", "dpis, planned, N released", "dpis, planned by epoch"]
+)
 @pytest.mark.parametrize("after", [2, 17, 23])
 def test_a_killed_run_goes_on_and_charges_replayed_steps_again(case: str, after: int, tmp_path: Path) -> None:
     first = trainer(checkpoint=tmp_path, observer=killer(after), checkpoint_every=4, **CASES[case])
@@ -247,9 +252,9 @@ def test_a_killed_run_goes_on_and_charges_replayed_steps_again(case: str, after:
     assert report.epsilon_upper <= 2.0 + 1e-9
     if report.accounting == "fixed":
         # The plan admits no more: what was replayed is missing at the end.
-        assert released == 30 * (report.size_stage is None) or report.stopped
+        assert released == report.steps_planned + (report.size_stage is not None)
         assert report.steps == report.steps_planned - report.replayed
-        assert "Stopped" in report.words()
+        assert "left out" in report.words()
     path = tmp_path / "report.json"
     path.write_text(json.dumps(report.to_json()))
     assert verify(path).holds

@@ -131,15 +131,14 @@ class DPTrainer:
                 hint="make a new DPTrainer; the epsilons of both runs add up",
             )
         self._run = run = self._start()
-        stopped = ""
         with training_bar(self._progress) as update:
             try:
                 run.charge_lost()
                 self._loop(run, update)
             except BudgetError as error:
-                stopped = f"Stopped: {error.what}."
+                run.stopped = f"Stopped: {error.what}."
         self.module.eval()
-        self.report = self._reported(run, stopped)
+        self.report = self._reported(run)
         if self._checkpoint is not None:
             self._checkpoint.finish()
         return self.report
@@ -197,7 +196,14 @@ class DPTrainer:
             if run.step == 0:
                 run.steps.start_epoch(run.epoch)
             while run.step < run.plan.steps:
-                gradients = run.steps.step()
+                try:
+                    gradients = run.steps.step()
+                except BudgetError as error:
+                    if not isinstance(run.books.budget, PlannedBudget):
+                        raise
+                    # Steps that a killed run has made already; the plan of later epochs is not theirs.
+                    run.stopped = f"Steps were left out: {error.what}."
+                    break
                 for parameter, gradient in zip(self._parameters, gradients, strict=True):
                     parameter.grad = gradient.to(parameter.dtype)
                 self.optimizer.step()
@@ -217,7 +223,7 @@ class DPTrainer:
             return None
         return measured(self.module, self.loss, self._public, self.settings.physical_batch_size)
 
-    def _reported(self, run: _Run, stopped: str) -> PrivacyReport:
+    def _reported(self, run: _Run) -> PrivacyReport:
         stage, plan = run.stage, run.plan
         if isinstance(run.books.budget, RenyiFilter):
             lower, upper = None, run.books.budget.epsilon
@@ -242,7 +248,7 @@ class DPTrainer:
             steps=run.taken,
             steps_planned=plan.steps * self.settings.epochs,
             noise_multiplier=min(noise),
-            stopped=stopped,
+            stopped=run.stopped,
             replayed=run.replayed,
             seconds=run.seconds,
             accuracy=None if run.metrics is None else run.metrics.accuracy,
@@ -295,6 +301,7 @@ class _Run:
         self.lost = lost
         """Charges of the journal that the checkpoint does not have."""
         self.replayed = 0
+        self.stopped = ""
         self.epoch = 0
         self.step = 0
         self.taken = 0
@@ -303,19 +310,20 @@ class _Run:
         settings = trainer.settings
         self.steps: PoissonSteps | ImportanceSteps
         if settings.method == "dp_sgd":
-            assert plan.step is not None
             self.steps = PoissonSteps(
                 trainer._engine,
                 trainer._records,
                 releaser,
-                mechanism=plan.step,
+                mechanism=plan.mechanisms[0],
                 max_grad_norm=settings.max_grad_norm,
                 batch_size=settings.batch_size,
                 physical=settings.physical_batch_size,
             )
         else:
             schedule = Schedule(settings, size, plan.steps)
-            self.steps = ImportanceSteps(trainer._engine, trainer._records, releaser, schedule, plan.sigma, plan.step)
+            self.steps = ImportanceSteps(
+                trainer._engine, trainer._records, releaser, schedule, plan.sigma, plan.mechanisms
+            )
 
     def charge_lost(self) -> None:
         """Charge what was charged after the checkpoint was written: those releases are made again now."""
@@ -343,6 +351,7 @@ class _Run:
             "step": self.step,
             "taken": self.taken,
             "replayed": self.replayed,
+            "stopped": self.stopped,
             "seconds": self.seconds,
             "metrics": None if self.metrics is None else asdict(self.metrics),
             "module": dict(trainer.module.state_dict()),
@@ -358,7 +367,7 @@ class _Run:
         """Go on from a checkpoint's state."""
         trainer = self.trainer
         self.epoch, self.step, self.taken = state["epoch"], state["step"], state["taken"]
-        self.replayed, self.seconds = state["replayed"], state["seconds"]
+        self.replayed, self.stopped, self.seconds = state["replayed"], state["stopped"], state["seconds"]
         self.metrics = None if state["metrics"] is None else Metrics(**state["metrics"])
         trainer.module.load_state_dict(state["module"])
         trainer.optimizer.load_state_dict(state["optimizer"])
