@@ -37,7 +37,7 @@ from heliograph.dp.training import DPTrainer, ImportanceOptions
 from heliograph.dp.training.gradients import GradientEngine
 
 DELTA = 1e-5
-PHYSICAL = 500
+PHYSICAL = 250
 CACHE = Path(tempfile.gettempdir()) / "heliograph-benchmarks"
 METHODS = {"dp_sgd": "DP-SGD", "dpis": "DPIS", "opacus": "Opacus"}
 
