@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,8 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
     )
     report = trainer.fit()
     save_model(trainer.module, out / "model.npz")
-    (out / "run").rmdir()
+    with contextlib.suppress(OSError):
+        (out / "run").rmdir()
     (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
     (out / "report.txt").write_text(report.words() + "\n")
     (out / _RUN).write_text(json.dumps(settings, indent=1) + "\n")

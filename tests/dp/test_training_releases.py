@@ -136,7 +136,7 @@ def test_importance_sampling_follows_the_current_norms_with_saturated_and_grown_
         sampler.start(kept_norms, bound, norm_total)
         candidates = sampler.candidates()
         counts[candidates[sampler.accept(candidates, now[candidates])]] += 1
-    # g^ = min(5 max(norm, g_L), K~/b) = min(.., 1.5); the norm is clipped at min(g^, C); 0 and not-a-number never taken.
+    # g^ = min(5 max(norm, g_L), C); the norm is clipped at g^; 0 and not-a-number never taken.
     clipped = torch.tensor([0.0, 0.05, 0.1, 0.6, 1.0, 1.0, 0.25, 0.0], dtype=torch.float64)
     assert chi_square(counts, trials, batch * clipped / norm_total) > FALSE_ALARM
     # The published law, without the cap, has another mean for saturated records: the test would see it.

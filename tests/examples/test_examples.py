@@ -43,7 +43,7 @@ def test_first_program_prints_what_the_readme_says() -> None:
     assert printed.rstrip().endswith("True")
 
 
-@pytest.mark.parametrize("name", ["cnn_from_pytorch"])
+@pytest.mark.parametrize("name", ["cnn_from_pytorch", "private_training"])
 def test_example(name: str) -> None:
     printed = run(ROOT / f"examples/{name}.py")
     assert "same class, encrypted: True" in printed

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heliograph.dp.accounting.filters import RenyiFilter
+from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
 from heliograph.dp.training.dp_sgd import ROUND_OFF, weighted_sum
 from heliograph.dp.training.gradients import GradientEngine
@@ -29,6 +29,7 @@ from heliograph.dp.training.records import Records
 from heliograph.dp.training.releases import Releaser
 from heliograph.dp.training.sampling import ImportanceSampler
 from heliograph.dp.training.settings import Settings
+from heliograph.errors import PlanningError
 
 _ABOVE = 1e-3
 """K~ is kept above b C by this share (xi of the paper), so that the largest probability stays below 1."""
@@ -65,7 +66,7 @@ class Schedule:
         """sigma_G of an epoch: the least with which the rest of the run fits what is left of the filter.
 
         In the first epochs (a_E of all) later epochs are taken to have K~ = N~ C, the worst case; in the rest, the
-        present K~ (Wei et al. 2022, section 4.2). Raises PlanningError where no noise fits.
+        present K~ (Wei et al. 2022, section 4.2). Raises BudgetError where no noise fits.
         """
         options = self.settings.dpis
         later = 1.0 if epoch + 1 <= options.worst_case_share * self.settings.epochs else share
@@ -80,7 +81,10 @@ class Schedule:
                 cost += epochs_left * self.steps * budget.cost(self.step(later, sigma))
             return cost <= usable
 
-        return least_noise(fits)
+        try:
+            return least_noise(fits)
+        except PlanningError as error:
+            raise BudgetError(error.what, where="dpis", why=error.why, hint=error.hint) from None
 
 
 @dataclass

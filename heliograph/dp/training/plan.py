@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from heliograph.dp.accounting import Bracket
 from heliograph.dp.accounting import epsilon as bracket_of
-from heliograph.dp.accounting.filters import RenyiFilter, best_order
-from heliograph.dp.accounting.rdp import epsilon_bound
+from heliograph.dp.accounting.filters import RenyiFilter
+from heliograph.dp.accounting.rdp import conversion, epsilon_bound, total_log_moment
 from heliograph.dp.calibrate import noise_multiplier
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, SampledGaussian
@@ -71,15 +73,24 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
     if epsilon is None:
         assert settings.noise_multiplier is not None
         worst = SampledGaussian(p, settings.noise_multiplier) * total + rest
-        epsilon = _renyi(worst, delta)
+        epsilon = max(epsilon_bound(worst.simplified(), direction, delta)[0] for direction in DIRECTIONS)
         # Room for the rounding of as many charges.
         budget = RenyiFilter.for_plan(worst, epsilon * (1 + 1e-6) + 1e-6, delta)
         return Plan(budget, steps, settings.noise_multiplier)
-    target = epsilon
-    # The order need not be exact: any order that is fixed now gives a guarantee.
-    worst_case = least_noise(lambda sigma: _renyi(SampledGaussian(p, sigma) * total + rest, delta) <= target, 0.02)
-    order = best_order(SampledGaussian(p, worst_case) * total + rest, delta)
+    order = _order(lambda sigma: SampledGaussian(p, sigma) * total + rest, epsilon, delta)
     return Plan(RenyiFilter(epsilon, delta, order), steps, None)
+
+
+def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -> float:
+    """The order, of a grid, at which the least noise meets the target. Any order that is fixed now gives a guarantee."""
+    thetas = np.geomspace(0.1, 1e4, 56)
+
+    def best(sigma: float) -> tuple[float, float]:
+        composition = plan(sigma).simplified()
+        # Direction remove is the larger one of a sampled Gaussian, or nearly.
+        return min((total_log_moment(composition, t, "remove") / t + conversion(t, delta), t) for t in thetas.tolist())
+
+    return 1 + best(least_noise(lambda sigma: best(sigma)[0] <= epsilon, 0.02))[1]
 
 
 def least_noise(fits: Callable[[float], bool], tolerance: float = 1e-6) -> float:
@@ -109,10 +120,6 @@ def least_noise(fits: Callable[[float], bool], tolerance: float = 1e-6) -> float
         else:
             left = middle
     return math.exp(right)
-
-
-def _renyi(plan: Composition, delta: float) -> float:
-    return max(epsilon_bound(plan.simplified(), direction, delta)[0] for direction in DIRECTIONS)
 
 
 def _fixed(
