@@ -43,8 +43,10 @@ class _LSTM(Function):
         cs, hs, ts = cells.unbind(0), states.unbind(0), squashed.unbind(0)
         for t, (given, act) in enumerate(zip(gates.unbind(0), acts.unbind(0), strict=True)):
             raw = torch.baddbmm(given, hs[t], weight)
+            # tanh(x) = 2 sigmoid(2 x) - 1: one pass over all gates.
+            raw[..., 2 * hidden : 3 * hidden].mul_(2)
             torch.sigmoid(raw, out=act)
-            torch.tanh(raw[..., 2 * hidden : 3 * hidden], out=g[t])
+            g[t].mul_(2).sub_(1)
             torch.mul(f[t], cs[t], out=cs[t + 1]).addcmul_(i[t], g[t])
             torch.mul(o[t], torch.tanh(cs[t + 1], out=ts[t]), out=hs[t + 1])
         ctx.save_for_backward(acts, cells, squashed, weight)
@@ -60,9 +62,10 @@ class _LSTM(Function):
         # Step by step, so that what a step needs stays in the cache.
         for t in range(len(acts) - 1, -1, -1):
             dc = dc + _tanh_backward(dh * o[t], squashed[t])
-            _sigmoid_backward.grad_input(dh * squashed[t], o[t], grad_input=do[t])
-            _sigmoid_backward.grad_input(dc * g[t], i[t], grad_input=di[t])
-            _sigmoid_backward.grad_input(dc * cells[t], f[t], grad_input=df[t])
+            torch.mul(dh, squashed[t], out=do[t])
+            torch.mul(dc, g[t], out=di[t])
+            torch.mul(dc, cells[t], out=df[t])
+            _sigmoid_backward.grad_input(made[t], acts[t], grad_input=made[t])
             _tanh_backward.grad_input(dc * i[t], g[t], grad_input=dg[t])
             dh, dc = torch.baddbmm(d_states[t], made[t], back), dc * f[t]
         return made, None, dh, dc
