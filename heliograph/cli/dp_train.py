@@ -64,7 +64,9 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
         (out / "run").rmdir()
     (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
     (out / "report.txt").write_text(report.words() + "\n")
-    (out / _RUN).write_text(json.dumps(settings, indent=1) + "\n")
+    # Without the seed: nothing in the folder may give the noise away.
+    kept = {"target": _absolute(target), **given, "seed": None}
+    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n")
     full = report.to_json()
     keys = ("name", "mechanism", "count", "sensitivity", "noise_std", "sampling_probability")
     values = {
@@ -105,9 +107,7 @@ def audit(
         target = settings["target"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WireError(f"{folder} holds no run of `heliograph dp train`", where=folder, why=str(error)) from None
-    module, train_set, _, loss = _made(target, settings.get("seed"))
-    # A seed would be the noise of the model that was trained: the audit draws its own.
-    settings["seed"] = None
+    module, train_set, _, loss = _made(target, None)
 
     def build(data: object, observer: Callable[[str, Any], None]) -> Any:
         return _trainer(settings, module, data, loss, observer=observer, progress=not quiet)

@@ -410,3 +410,70 @@ def test_an_optimizer_may_be_given_made() -> None:
 def test_the_package_does_not_import_torch() -> None:
     code = "import heliograph, heliograph.dp.training, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])
+
+
+class Recurrent(nn.Module):
+    """Tokens, a frozen embedding, an LSTM and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.embedding.weight.requires_grad_(False)
+        self.lstm = nn.LSTM(4, 5, batch_first=True)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.out(self.lstm(self.embedding(tokens))[0][:, -1])
+
+
+def test_a_recurrent_module_on_tokens_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    tokens = torch.randint(10, (300, 6), generator=torch.Generator().manual_seed(0))
+
+    def made(**changes: Any) -> DPTrainer:
+        torch.manual_seed(0)
+        return trainer(
+            (tokens, (tokens[:, -1] > 4).long()),
+            module=Recurrent(),
+            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+            method="dpis",
+            dpis=ADAPTING,
+            epsilon=8.0,
+            public_size=300,
+            checkpoint_every=2,
+            checkpoint=tmp_path,
+            **changes,
+        )
+
+    with pytest.raises(Killed):
+        made(observer=killer(14)).fit()
+    run = made()
+    frozen = run.module.embedding.weight.clone()  # type: ignore[operator, union-attr]
+    report = run.fit()
+    assert report.replayed >= 1
+    assert torch.equal(run.module.embedding.weight, frozen)  # type: ignore[arg-type]
+    assert [round(e["clip"], 3) for e in report.released["epochs"]] != [1.0, 1.0, 1.0]
+
+
+def test_the_bar_shows_public_metrics_and_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.dp.training import trainer as trainer_module
+
+    shown: list[tuple[int, int, float, str]] = []
+
+    class Bar:
+        def __enter__(self) -> Any:
+            return lambda *values: shown.append(values)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(trainer_module, "training_bar", lambda show: Bar())
+    trainer(public_set=data(100, 3), epochs=2).fit()
+    assert [done for done, *_ in shown] == list(range(1, 21))
+    assert shown[-1][2] == pytest.approx(1.0)
+    assert shown[9][2] == pytest.approx(0.5)
+    assert shown[0][3] == ""
+    assert "public loss" in shown[-1][3]
+    shown.clear()
+    # Without public data there is nothing to show: metrics on the training set would be releases.
+    trainer(epochs=2).fit()
+    assert all(metrics == "" for *_, metrics in shown)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from heliograph.dp.accounting import Bracket
+from heliograph.dp.accounting import Bracket, Tolerance
 from heliograph.dp.accounting import epsilon as bracket_of
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, total_log_moment
 from heliograph.dp.calibrate import smallest_noise
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, SampledGaussian
-from heliograph.dp.training.budget import PlannedBudget
+from heliograph.dp.training.budget import PlannedBudget, restored
 from heliograph.dp.training.settings import Settings
 from heliograph.errors import PlanningError
 
@@ -38,6 +39,26 @@ class Plan:
     sigma: float | None
     mechanisms: tuple[SampledGaussian, ...] = ()
     bracket: Bracket | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan with what its budget has spent, for a checkpoint."""
+        mechanisms = [[each.p, each.noise_multiplier] for each in self.mechanisms]
+        return {"budget": self.budget.to_json(), "steps": self.steps, "sigma": self.sigma, "mechanisms": mechanisms}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any], settings: Settings, delta: float) -> Plan:
+        """The plan of a checkpoint; `delta` is that of what is released under it."""
+        budget = restored(state["budget"])
+        mechanisms = tuple(SampledGaussian(p, multiplier) for p, multiplier in state["mechanisms"])
+        bracket = _bracket(budget.plan, settings, delta) if isinstance(budget, PlannedBudget) else None
+        return cls(budget, state["steps"], state["sigma"], mechanisms, bracket)
+
+
+def _bracket(plan: Composition, settings: Settings, delta: float) -> Bracket:
+    """The bracket of a plan, as narrow as calibration makes it, so that its upper end does not pass the target."""
+    target = settings.epsilon
+    width = Tolerance() if target is None else Tolerance(absolute=min(1e-3, 1e-4 * target), relative=1e-5)
+    return bracket_of(plan, delta, tolerance=width)
 
 
 def steps_per_epoch(size: float, batch_size: float) -> int:
@@ -142,7 +163,7 @@ def _fixed(
     if epsilon is None:
         assert settings.noise_multiplier is not None
         least = settings.noise_multiplier / largest
-        bracket = bracket_of(plan(least), delta)
+        bracket = _bracket(plan(least), settings, delta)
     else:
         found = smallest_noise(epsilon, delta, plan)
         least, bracket = found.value, found.bracket

@@ -112,7 +112,8 @@ class PrivacyReport:
             "seconds": round(self.seconds, 3),
             "accuracy": self.accuracy,
             "released_values": self.released,
-            "settings": self.settings.to_json(),
+            # Without the seed: whoever read it here could subtract the noise.
+            "settings": {key: value for key, value in self.settings.to_json().items() if key != "seed"},
             "not_accounted": self.not_accounted(),
         }
         if self.bracket is not None:
