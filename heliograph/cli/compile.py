@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +46,19 @@ def _shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
 
 def load_module(target: str) -> Any:
     """The torch.nn.Module that `file.py:name` means: the object itself, or what it returns when called."""
+    import torch
+
+    found = load_object(target, called=lambda value: not isinstance(value, torch.nn.Module) and callable(value))
+    if not isinstance(found, torch.nn.Module):
+        raise ProgramError(f"{target} is {type(found).__name__}, not a torch.nn.Module or a function that returns one")
+    return found
+
+
+def load_object(target: str, called: Callable[[Any], bool]) -> Any:
+    """What `file.py:name` means: the object itself, or what it returns where it is one that is to be called."""
     file, _, name = target.rpartition(":")
     if not file or not name:
-        raise ProgramError(f"{target!r} does not say which module", hint="write file.py:name")
+        raise ProgramError(f"{target!r} does not say which module or function", hint="write file.py:name")
     path = Path(file)
     if not path.is_file():
         raise ProgramError(f"{path} is not there")
@@ -58,24 +68,17 @@ def load_module(target: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
-    found: Any = None
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
             defined = [key for key in vars(module) if not key.startswith("_")]
             raise ProgramError(f"{path} defines no {name!r}", hint=f"it has {', '.join(defined[:20])}")
         found = getattr(module, name)
-        import torch
-
-        if not isinstance(found, torch.nn.Module) and callable(found):
-            found = found()
+        return found() if called(found) else found
     except HeliographError:
         raise
     except Exception as error:
         raise _users_error(error, path) from None
-    if not isinstance(found, torch.nn.Module):
-        raise ProgramError(f"{target} is {type(found).__name__}, not a torch.nn.Module or a function that returns one")
-    return found
 
 
 def _users_error(error: Exception, path: Path) -> ProgramError:

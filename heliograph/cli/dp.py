@@ -18,9 +18,27 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.group()
+_TRAINING = ("train", "audit")
+"""Commands in a module of their own, imported when they are called."""
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_TRAINING]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _TRAINING:
+            from heliograph.cli import dp_train
+
+            command = getattr(dp_train, cmd_name)
+            assert isinstance(command, click.Command)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Group)
 def dp() -> None:
-    """Account for, calibrate and audit differential privacy.
+    """Train privately; account for, calibrate and audit differential privacy.
 
     EXPR is a sum of mechanisms with counts, for example
     "sampled_gaussian(p=0.01, noise_multiplier=1.0) * 1000 + laplace(epsilon=0.1) * 5".

@@ -61,6 +61,10 @@ def test_the_docs_show_the_language_files_as_they_are() -> None:
         assert block == (ROOT / "examples" / name).read_text()
 
 
+def test_private_training_is_served_encrypted() -> None:
+    assert "same class, encrypted: True" in run(ROOT / "examples/private_training.py")
+
+
 def blocks() -> list[str]:
     """The fenced blocks of the README, in order."""
     return re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)

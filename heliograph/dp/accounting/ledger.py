@@ -8,7 +8,9 @@ A report is a JSON object that says what was released and what is claimed of it:
 
 `accounting` is "fixed" where all parameters were fixed before the data: then epsilon is recomputed by the bracket; or
 "filter" where they were chosen adaptively under a Renyi filter, with `"filter": {"epsilon", "delta", "order"}`: then the
-releases must fit the filter, and epsilon is its budget. `verify` trusts nothing but the releases (and delta).
+releases must fit the filter, and epsilon is its budget. Where the first release (of the number of records) decided the
+parameters of all others, `"size_stage": {"epsilon", "delta"}` is the guarantee of that release alone: the rest has what
+is left of epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
-from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, SampledGaussian, SampledLaplace
+from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, Neighboring, SampledGaussian, SampledLaplace
 from heliograph.errors import ProgramError, WireError
 
 FORMAT = "heliograph-privacy-report"
@@ -190,27 +192,54 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
     bracket = epsilon(ledger.composition, at, tolerance=tolerance, neighboring=neighboring)
     accounting = data.get("accounting", "fixed")
     problems: list[str] = []
+    releases, first = ledger.composition, 0.0
+    if data.get("size_stage") is not None:
+        releases, first, at = _second_stage(data["size_stage"], ledger, at, neighboring, problems)
+    claimed = _number(data.get("epsilon_upper"))
     if accounting == "filter":
         state = data.get("filter")
         if not isinstance(state, dict):
             raise WireError("an adaptive report needs its filter", where="filter")
         budget = RenyiFilter.from_json({"spent": 0.0, "steps": 0, **state} | {"spent": 0.0, "steps": 0})
         if budget.delta > at * (1 + 1e-12):
-            problems.append(f"the filter's delta {budget.delta:g} is above the report's {at:g}")
+            problems.append(f"the filter's delta {budget.delta:g} is above the {at:g} that is left for it")
         try:
-            for mechanism, count in ledger.composition.under(neighboring):
+            for mechanism, count in releases.under(neighboring):
                 budget.spend(mechanism, count)
         except BudgetError as error:
             problems.append(str(error).replace("\n", " "))
-        claimed = data.get("epsilon_upper")
-        if not isinstance(claimed, int | float) or claimed < budget.epsilon * (1 - 1e-9):
-            problems.append(f"an adaptive run is private at its filter's budget {budget.epsilon:g}, not at {claimed!r}")
-        return Verification(not problems, bracket, _number(claimed), "filter", len(ledger.releases), tuple(problems))
+        guarantee = budget.epsilon + first
+        if claimed is None or claimed < guarantee * (1 - 1e-9):
+            problems.append(f"an adaptive run is private at its filter's budget {guarantee:g}, not at {claimed!r}")
+        return Verification(not problems, bracket, claimed, "filter", len(ledger.releases), tuple(problems))
     if accounting != "fixed":
         raise WireError(f"accounting = {accounting!r} is not known", where="accounting")
+    if data.get("size_stage") is not None:
+        second = epsilon(releases, at, tolerance=tolerance, neighboring=neighboring)
+        assert second.lower is not None
+        if claimed is None or claimed < (second.lower + first) * (1 - 1e-9) - 1e-9:
+            problems.append(f"the stages add up to at least {second.lower + first:g}, not to {claimed!r}")
+        return Verification(not problems, bracket, claimed, "fixed", len(ledger.releases), tuple(problems))
     return _judged(
         bracket, data.get("epsilon_upper"), data.get("epsilon_lower"), "fixed", len(ledger.releases), problems
     )
+
+
+def _second_stage(
+    stage: object, ledger: Ledger, delta: float, neighboring: Neighboring, problems: list[str]
+) -> tuple[Composition, float, float]:
+    """What follows the first release: its composition, the first one's epsilon, and the delta that is left."""
+    if not isinstance(stage, dict) or not ledger.releases:
+        raise WireError("a size stage needs its epsilon, its delta and its release", where="size_stage")
+    first, share = _number(stage.get("epsilon")), _need_delta(stage.get("delta"))
+    if first is None or not 0 < share < delta:
+        raise WireError("a size stage needs an epsilon, and a delta below the report's", where="size_stage")
+    size = ledger.releases[0]
+    found = epsilon(Composition(((size.mechanism, size.count),)), share, neighboring=neighboring)
+    assert found.lower is not None
+    if first < found.lower * (1 - 1e-9):
+        problems.append(f"the first release has epsilon {found.lower:g} at delta {share:g}, not {first:g}")
+    return Ledger(ledger.releases[1:]).composition, first, delta - share
 
 
 def _judged(

@@ -1,0 +1,184 @@
+"""`heliograph dp train` and `heliograph dp audit`: from a function in a file to a private model, and its audit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heliograph.cli.compile import load_object
+from heliograph.cli.output import emit, output_options
+from heliograph.errors import ProgramError, WireError
+
+_RUN = "run.json"
+
+
+@click.command("train")
+@click.argument("target", metavar="FILE.py:MAKE")
+@click.option("--method", type=click.Choice(["dpis", "dp_sgd"]), default="dpis", show_default=True)
+@click.option("--epsilon", type=float, default=None, help="The guarantee; the noise is found from it.")
+@click.option("--noise", type=float, default=None, help="Noise multiplier in place of --epsilon; epsilon is found.")
+@click.option("--delta", type=float, required=True, help="The delta of the guarantee, well below 1/N.")
+@click.option("--epochs", type=int, required=True)
+@click.option("--batch-size", type=float, required=True, help="Expected records of a step.")
+@click.option("--lr", type=float, required=True, help="Learning rate.")
+@click.option("--clip", type=float, required=True, help="Bound on the norm of a record's gradient.")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
+@click.option("--momentum", type=float, default=0.9, show_default=True, help="Of SGD.")
+@click.option("--public-size", type=int, default=None, help="The number of records, where it is public.")
+@click.option("--size-noise", type=float, default=100.0, show_default=True, help="Noise on it where it is not.")
+@click.option("--adapt-clip", is_flag=True, help="DPIS: adapt the clipping bound, up to 4 times --clip.")
+@click.option(
+    "--planned-norm-share", default=None, metavar="S[,S...]", help="DPIS: planned mode, one share or one an epoch."
+)
+@click.option("--oversampling", type=float, default=5.0, show_default=True, help="DPIS: candidates for each record.")
+@click.option("--physical-batch-size", type=int, default=256, show_default=True, help="Records computed at a time.")
+@click.option("--seed", type=int, default=None, help="Repeatable, and private only for whoever does not know it.")
+@click.option("--secure-noise", is_flag=True, help="Noise from a cryptographically secure generator.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where everything goes.")
+@output_options
+def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Train a PyTorch module privately.
+
+    MAKE returns (module, train_set, test_set) and, as an optional fourth, a loss that gives one value for each record;
+    without one it is cross-entropy. The test set must need no protection: accuracy is measured on it. --out gets the
+    model (model.npz), the report (report.json, report.txt) and, until the run is over, a secret checkpoint from which a
+    killed run goes on. noise_multiplier in the JSON is noise standard deviation over the clipping bound, the least of
+    the run's.
+    """
+    from heliograph.dp.training.checkpoint import save_model
+
+    module, train_set, test_set, loss = _made(target, given["seed"])
+    out.mkdir(parents=True, exist_ok=True)
+    settings = {"target": _absolute(target), **given}
+    trainer = _trainer(
+        settings, module, train_set, loss, public_set=test_set, checkpoint=out / "run", progress=not quiet
+    )
+    report = trainer.fit()
+    save_model(trainer.module, out / "model.npz")
+    with contextlib.suppress(OSError):
+        (out / "run").rmdir()
+    (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
+    (out / "report.txt").write_text(report.words() + "\n")
+    # Without the seed: nothing in the folder may give the noise away.
+    kept = {"target": _absolute(target), **given, "seed": None}
+    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n")
+    full = report.to_json()
+    keys = ("name", "mechanism", "count", "sensitivity", "noise_std", "sampling_probability")
+    values = {
+        "method": full["method"],
+        "accuracy": full["accuracy"],
+        "epsilon_lower": full["epsilon_lower"],
+        "epsilon_upper": full["epsilon_upper"],
+        "delta": full["delta"],
+        "steps": full["steps"],
+        "noise_multiplier": full["noise_multiplier"],
+        "seconds": full["seconds"],
+        "secure_noise": full["secure_noise"],
+        "releases": [{key: release[key] for key in keys} for release in full["releases"]],
+    }
+    shown = "" if report.accuracy is None else f"Accuracy on the test set: {report.accuracy:.4f}\n"
+    emit(f"{report.words()}\n\n{shown}Written to {out}.", values, as_json=as_json, quiet=quiet)
+
+
+@click.command("audit")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--canaries", type=int, default=200, show_default=True, help="How many canaries.")
+@click.option("--guesses", type=int, default=None, help="How many are guessed (default: all).")
+@click.option("--confidence", type=float, default=0.95, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the canaries and their coins.")
+@output_options
+def audit(
+    folder: Path, canaries: int, guesses: int | None, confidence: float, seed: int, as_json: bool, quiet: bool
+) -> None:
+    """Train again as DIR was, with canaries; print the empirical lower bound beside the proved upper bound.
+
+    The run of DIR is repeated on its training set and canaries, each in by a fair coin, with fresh noise. What is
+    printed is another release on the same data, for whoever holds them. Exit code 1 where the guarantee is refuted.
+    """
+    from heliograph.dp.training.audit import audit_training
+
+    try:
+        settings = json.loads((folder / _RUN).read_text())
+        target = settings["target"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WireError(f"{folder} holds no run of `heliograph dp train`", where=folder, why=str(error)) from None
+    module, train_set, _, loss = _made(target, None)
+
+    def build(data: object, observer: Callable[[str, Any], None]) -> Any:
+        return _trainer(settings, module, data, loss, observer=observer, progress=not quiet)
+
+    found = audit_training(build, train_set, count=canaries, guesses=guesses, confidence=confidence, seed=seed)
+    emit(found.words(), found.to_json(), as_json=as_json, quiet=quiet)
+    if found.refuted:
+        raise SystemExit(1)
+
+
+def _made(target: str, seed: int | None) -> tuple[Any, Any, Any, Any]:
+    """The module, the training set, the test set and the loss that MAKE returns."""
+    import torch
+
+    if seed is not None:
+        # Initial parameters are drawn before any data are touched; only whether they are repeatable depends on this.
+        torch.manual_seed(seed)
+    found = load_object(target, called=callable)
+    if not isinstance(found, tuple) or len(found) not in (3, 4) or not isinstance(found[0], torch.nn.Module):
+        raise ProgramError(
+            f"{target} did not return (module, train_set, test_set)",
+            where=target,
+            hint="return these three, or four with a loss that gives one value for each record",
+        )
+    return found if len(found) == 4 else (*found, torch.nn.CrossEntropyLoss(reduction="none"))
+
+
+def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any, **further: Any) -> Any:
+    import torch
+
+    from heliograph.dp.training import DPTrainer, ImportanceOptions
+
+    def optimizer(parameters: list[Any]) -> Any:
+        if settings["optimizer"] == "adam":
+            return torch.optim.Adam(parameters, lr=settings["lr"])
+        return torch.optim.SGD(parameters, lr=settings["lr"], momentum=settings["momentum"])
+
+    return DPTrainer(
+        module,
+        loss,
+        optimizer,
+        train_set,
+        method=settings["method"],
+        epsilon=settings["epsilon"],
+        noise_multiplier=settings["noise"],
+        delta=settings["delta"],
+        epochs=settings["epochs"],
+        batch_size=settings["batch_size"],
+        max_grad_norm=settings["clip"],
+        public_size=settings["public_size"],
+        size_noise=settings["size_noise"],
+        seed=settings["seed"],
+        secure_noise=settings["secure_noise"],
+        physical_batch_size=settings["physical_batch_size"],
+        dpis=ImportanceOptions(
+            oversampling=settings["oversampling"],
+            adapt_clipping=settings["adapt_clip"],
+            planned_norm_share=_shares(settings["planned_norm_share"]),
+        ),
+        **further,
+    )
+
+
+def _shares(text: str | None) -> float | tuple[float, ...] | None:
+    try:
+        found = tuple(float(each) for each in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise ProgramError(f"{text!r} is no share, or list of shares", where="--planned-norm-share") from None
+    return found[0] if len(found) == 1 else found or None
+
+
+def _absolute(target: str) -> str:
+    file, _, name = target.rpartition(":")
+    return f"{Path(file).resolve()}:{name}"

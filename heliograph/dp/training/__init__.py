@@ -1,0 +1,34 @@
+"""Differentially private training of PyTorch modules: DP-SGD and importance sampling (DPIS), every release accounted.
+
+`DPTrainer(module, loss, optimizer, train_set, method="dpis", epsilon=2, delta=1e-5, ...).fit()` trains and answers with a
+`PrivacyReport`. Names are loaded when first used: importing this package does not import torch. See docs/privacy.md for
+what is released when, and for the proofs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PUBLIC: dict[str, str] = {
+    "DPTrainer": "heliograph.dp.training.trainer",
+    "ImportanceOptions": "heliograph.dp.training.settings",
+    "PrivacyReport": "heliograph.dp.training.report",
+    "audit_training": "heliograph.dp.training.audit",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _PUBLIC[name]
+    except KeyError:
+        raise AttributeError(f"module 'heliograph.dp.training' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

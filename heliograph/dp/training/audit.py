@@ -1,0 +1,169 @@
+"""Audits of training runs: empirical lower bounds on epsilon to hold against the proved upper bound.
+
+`audit_training` is one run with many canaries, each in the training set by its own fair coin (Steinke, Nasr, Jagielski
+2023). It is given what the guarantee gives an attacker: every released gradient sum and the parameters at which it was
+made. A canary's score adds up, over the steps, the released sum along the canary's own gradient. `audit_norm_sum` holds
+the release of a norm sum with one record more against that without, drawn many times.
+
+An audit can refute a guarantee; a small bound shows nothing. It trains on the data again: what it prints is a release
+that no budget has paid for, meant for whoever holds the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, TensorDataset
+
+from heliograph.dp.audit import Audit, one_run, split
+from heliograph.dp.training.gradients import GradientEngine
+from heliograph.dp.training.records import Records
+from heliograph.dp.training.releases import Observer
+from heliograph.dp.training.trainer import DPTrainer
+from heliograph.errors import ProgramError
+
+Build = Callable[[object, Observer], DPTrainer]
+"""Makes the trainer to audit on a training set, with an observer of its releases."""
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """The lower bound that an audit found, beside the proved upper bound."""
+
+    audit: Audit
+    epsilon_upper: float
+    canaries: int
+
+    @property
+    def refuted(self) -> bool:
+        """The audit contradicts the proved bound: with the confidence stated, the run is not as private as it says."""
+        return self.audit.epsilon_lower > self.epsilon_upper
+
+    def to_json(self) -> dict[str, Any]:
+        """The audit as a JSON object."""
+        return {
+            "epsilon_lower_empirical": self.audit.epsilon_lower,
+            "epsilon_upper": self.epsilon_upper,
+            "delta": self.audit.delta,
+            "confidence": self.audit.confidence,
+            "canaries": self.canaries,
+            "guesses": self.audit.guesses,
+            "right": self.audit.right,
+            "refuted": self.refuted,
+        }
+
+    def words(self) -> str:
+        """The audit in words."""
+        verdict = "THE GUARANTEE IS REFUTED" if self.refuted else "not refuted, which is no proof"
+        return (
+            f"empirical lower bound: epsilon >= {self.audit.epsilon_lower:.4f} (confidence {self.audit.confidence:g},"
+            f" {self.audit.right} of {self.audit.guesses} guesses right, {self.canaries} canaries)\n"
+            f"proved upper bound:    epsilon <= {self.epsilon_upper:.4f} at delta {self.audit.delta:g}\n{verdict}"
+        )
+
+
+def audit_training(
+    build: Build,
+    train_set: object,
+    *,
+    canaries: tuple[Tensor, Tensor] | None = None,
+    count: int = 200,
+    guesses: int | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> TrainingAudit:
+    """One run with canaries in the training set, each by a fair coin, and the epsilon that guessing them refutes.
+
+    `canaries` are (inputs, targets); by default `count` of them are made from the training set (`make_canaries`). Half
+    of `guesses` (default: all canaries) are the highest scores, guessed in, half the lowest, guessed out.
+    """
+    inputs, targets = make_canaries(train_set, count, seed) if canaries is None else canaries
+    number = len(targets)
+    coins = np.random.default_rng(seed).random(number) < 0.5
+    chosen = torch.from_numpy(np.flatnonzero(coins))
+    scores = torch.zeros(number, dtype=torch.float64)
+    trainer: DPTrainer | None = None
+
+    def observe(name: str, value: Any) -> None:
+        if name == "gradients":
+            assert trainer is not None
+            scores.add_(_alignment(trainer.module, trainer.loss, inputs, targets, value))
+
+    trainer = build(_with(train_set, inputs[chosen], targets[chosen]), observe)
+    report = trainer.fit()
+    half = (number if guesses is None else guesses) // 2
+    found = one_run(
+        scores.tolist(), coins.tolist(), guess_in=half, guess_out=half, delta=report.delta, confidence=confidence
+    )
+    return TrainingAudit(found, report.epsilon_upper, number)
+
+
+def audit_norm_sum(
+    release: Callable[[Tensor], float],
+    norms: Tensor,
+    canary: float,
+    *,
+    epsilon_upper: float,
+    delta: float,
+    trials: int = 2000,
+    confidence: float = 0.95,
+) -> TrainingAudit:
+    """The release of a norm sum with a canary's norm and without it, each drawn `trials` times."""
+    more = torch.cat((norms, norms.new_tensor([canary])))
+    members = [release(more) for _ in range(trials)]
+    others = [release(norms) for _ in range(trials)]
+    return TrainingAudit(split(members, others, delta=delta, confidence=confidence), epsilon_upper, 1)
+
+
+def make_canaries(train_set: object, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Canaries like no record: inputs of the training set with their features permuted, and other records' targets."""
+    records = Records(train_set, torch.device("cpu"))
+    if count < 1 or len(records) < 2:
+        raise ProgramError("an audit needs at least one canary and two records", where="audit")
+    rng = np.random.default_rng(seed)
+    inputs, targets = records.batch(torch.from_numpy(rng.integers(len(records), size=count)))
+    if not isinstance(inputs, Tensor):
+        raise ProgramError(
+            "canaries are made for inputs of one tensor only", where="audit", hint="give canaries of your own"
+        )
+    flat = inputs.reshape(count, -1).clone()
+    for row in range(count):
+        flat[row] = flat[row][torch.from_numpy(rng.permutation(flat.shape[1]))]
+    return flat.reshape(inputs.shape), targets[torch.from_numpy(rng.permutation(count))]
+
+
+def _with(train_set: object, inputs: Tensor, targets: Tensor) -> object:
+    """The training set with further records."""
+    if isinstance(train_set, Dataset):
+        return ConcatDataset([train_set, TensorDataset(inputs, targets)])
+    known_inputs, known_targets = (torch.as_tensor(each) for each in train_set)  # type: ignore[attr-defined]
+    return torch.cat((known_inputs, inputs.to(known_inputs))), torch.cat((known_targets, targets.to(known_targets)))
+
+
+def _alignment(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    released: Sequence[Tensor],
+    chunk: int = 64,
+) -> Tensor:
+    """The released sum along each canary's gradient, in units of that gradient's norm."""
+    engine = GradientEngine(module, loss)
+    device = released[0].device
+    found = []
+    for part in torch.arange(len(targets)).split(chunk):
+        gradients = engine.per_sample(inputs[part].to(device), targets[part].to(device))
+        along = torch.zeros(part.numel(), dtype=torch.float64)
+        square = torch.zeros_like(along)
+        for gradient, value in zip(gradients, released, strict=True):
+            flat = gradient.flatten(1).double().cpu()
+            along += flat @ value.flatten().double().cpu()
+            square += flat.square().sum(1)
+        found.append(along / square.sqrt().clamp(min=1e-30))
+    return torch.nan_to_num(torch.cat(found))

@@ -1,0 +1,117 @@
+"""What a run may release: a plan fixed before the data, or a Renyi filter; and the stage in which N~ is released.
+
+A run asks its budget before every release. `PlannedBudget` holds a plan: every mechanism and its count were fixed
+beforehand, so that the numerical bracket of the plan is the guarantee, whenever the run stops (a run that stops early
+releases less than it planned, and may not report less). A `RenyiFilter` (see `accounting.filters`) is for mechanisms
+chosen after seeing what others released.
+
+Where the number of records N is not public it is released first, as N~, and everything after it (probabilities, steps,
+noise) may depend on it. That is two stages, each with a guarantee fixed beforehand: N~ is (e1, d1)-private, what follows
+is (e2, d2)-private for every value of N~, so that the whole is (e1 + e2, d1 + d2)-private (basic adaptive composition,
+which asks nothing else of how the second stage is chosen).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from heliograph.dp.accounting import epsilon as bracket_of
+from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.composition import Composition
+from heliograph.dp.language import parse
+from heliograph.dp.mechanisms import Gaussian, Mechanism
+from heliograph.errors import PlanningError, ProgramError
+
+_SIZE_SHARE = 0.01
+"""The share of delta that the stage of N~ gets."""
+
+
+class Budget(Protocol):
+    """What is asked before every release: `spend` charges a mechanism, or raises BudgetError and charges nothing."""
+
+    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
+        """Charge a mechanism, or raise BudgetError."""
+        ...
+
+    def to_json(self) -> dict[str, object]:
+        """The state, for a checkpoint."""
+        ...
+
+
+@dataclass
+class PlannedBudget:
+    """A budget that admits exactly the mechanisms of a plan, each as often as planned."""
+
+    plan: Composition
+    counts: dict[Mechanism, int] = field(default_factory=dict)
+
+    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
+        """Charge a mechanism, or raise BudgetError and charge nothing."""
+        used = self.counts.get(mechanism, 0) + count
+        planned = dict(self.plan.items).get(mechanism, 0)
+        if used > planned:
+            raise BudgetError(
+                f"the plan does not admit {mechanism.text()} * {count}",
+                where="planned budget",
+                why=f"it was planned {planned} times, and was charged {used - count} times",
+                hint="stop here: what was released so far is within the plan",
+            )
+        self.counts[mechanism] = used
+
+    @property
+    def committed(self) -> float:
+        """The share of the planned releases that was charged."""
+        return sum(self.counts.values()) / max(self.plan.steps, 1)
+
+    def to_json(self) -> dict[str, object]:
+        """The state, for a checkpoint."""
+        spent = {mechanism.text(): count for mechanism, count in self.counts.items()}
+        return {"kind": "planned", "plan": self.plan.text(), "spent": spent}
+
+
+def restored(state: dict[str, object]) -> PlannedBudget | RenyiFilter:
+    """The budget of a checkpoint. Raises ProgramError where the state is none."""
+    if state.get("kind") == "renyi_filter":
+        return RenyiFilter.from_json(state)
+    plan, spent = state.get("plan"), state.get("spent")
+    if state.get("kind") != "planned" or not isinstance(plan, str) or not isinstance(spent, dict):
+        raise ProgramError("no state of a budget", where="checkpoint")
+    counts: dict[Mechanism, int] = {}
+    for text, count in spent.items():
+        ((mechanism, _),) = parse(text).items
+        counts[mechanism] = int(count)
+    return PlannedBudget(parse(plan), counts)
+
+
+def committed(budget: PlannedBudget | RenyiFilter) -> float:
+    """The share of a budget that is charged, for progress bars; no guarantee follows from it."""
+    return budget.committed if isinstance(budget, PlannedBudget) else budget.spent / budget.budget
+
+
+@dataclass(frozen=True)
+class SizeStage:
+    """The guarantee of the release of N~: Gaussian noise of standard deviation `noise_std`, at its share of delta."""
+
+    noise_std: float
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def within(cls, epsilon: float, delta: float, noise_std: float) -> SizeStage:
+        """The stage inside a target. Raises PlanningError where it would take more than half of epsilon."""
+        share = delta * _SIZE_SHARE
+        upper = bracket_of(Gaussian(noise_std), share).upper
+        assert upper is not None
+        if upper > epsilon / 2:
+            raise PlanningError(
+                f"releasing the number of records with noise {noise_std:g} costs epsilon {upper:.4g} of {epsilon:g}",
+                where="size_noise",
+                hint="use more noise on the size, or give public_size where the number of records is public",
+            )
+        return cls(noise_std, upper, share)
+
+    @property
+    def plan(self) -> Composition:
+        """What the stage releases."""
+        return Composition.of(Gaussian(self.noise_std))

@@ -1,0 +1,144 @@
+"""Checkpoints from which a killed run goes on with the same guarantee; they are secret, the model file is not.
+
+A folder holds `checkpoint.npz`, the run as it was (parameters, optimizer, budget, ledger, released values and, secret,
+the kept norms and the state of a seeded generator), and `charges.jsonl`, the journal: every charge is written there, and
+made durable, before its noise is drawn. A run that goes on charges what the journal has beyond the checkpoint: those
+releases happened, or may have, and the replayed ones are charged again. An unseeded run draws fresh noise when it goes
+on; its generator's state is not written at all. Files are replaced at once and have mode 0600; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heliograph.dp.accounting.ledger import Ledger, Release
+from heliograph.errors import ProgramError, WireError
+
+_VERSION = 1
+
+
+class Checkpoint:
+    """The checkpoint and the journal in a folder, which is made where it is missing."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / "checkpoint.npz"
+        self.journal = self.folder / "charges.jsonl"
+        self.written = 0
+        """Charges in the journal."""
+
+    def append(self, release: Release) -> None:
+        """Enter a charge in the journal, durably."""
+        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(json.dumps(release.to_json()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.written += 1
+
+    def charges(self) -> list[Release]:
+        """All charges of the journal. A last line that was cut off is left out: its noise had not been drawn."""
+        if not self.journal.exists():
+            return []
+        lines = self.journal.read_text(encoding="utf-8").split("\n")
+        # What follows the last line break was cut off, or is empty; it is taken away so that the next charge starts a line.
+        if lines[-1]:
+            with open(self.journal, "r+b") as file:
+                file.truncate(sum(len(line.encode()) + 1 for line in lines[:-1]))
+        try:
+            entries = [json.loads(line) for line in lines[:-1]]
+        except ValueError as error:
+            raise WireError("the journal of charges is damaged", where=self.journal, why=str(error)[:200]) from None
+        found = [Ledger.from_json([entry]).releases[0] for entry in entries]
+        self.written = len(found)
+        return found
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write a state: JSON values, and tensors anywhere among them."""
+        tensors: dict[str, Any] = {}
+        text = json.dumps({"version": _VERSION, "charges": self.written, "state": _packed(state, tensors)})
+        tensors["json"] = np.frombuffer(text.encode(), dtype=np.uint8)
+        write_arrays(self.path, tensors, mode=0o600)
+
+    def load(self) -> tuple[dict[str, Any], int] | None:
+        """The state and how many charges it includes; None where there is no checkpoint."""
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                head = json.loads(bytes(file["json"]))
+                if head["version"] != _VERSION:
+                    raise WireError(f"version {head['version']!r} of a checkpoint is not known", where=self.path)
+                return _unpacked(head["state"], file), int(head["charges"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WireError("the checkpoint cannot be read", where=self.path, why=str(error)[:200]) from None
+
+    def finish(self) -> None:
+        """Remove both files: the run is over, and they hold secrets."""
+        self.path.unlink(missing_ok=True)
+        self.journal.unlink(missing_ok=True)
+
+
+def write_arrays(path: Path, arrays: dict[str, Any], mode: int) -> None:
+    """Write arrays as npz, at once: a reader finds the old file or the new one."""
+    temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def save_model(module: torch.nn.Module, path: Path) -> None:
+    """Write the parameters and buffers of a module as npz; nothing else of the run is in the file."""
+    write_arrays(path, {name: _array(value) for name, value in module.state_dict().items()}, mode=0o644)
+
+
+def load_model(module: torch.nn.Module, path: Path) -> None:
+    """Read parameters and buffers that `save_model` wrote into a module."""
+    with np.load(path, allow_pickle=False) as file:
+        module.load_state_dict({name: torch.from_numpy(file[name]) for name in file.files})
+
+
+def _array(value: Tensor) -> Any:
+    try:
+        # A copy, with the axes of a scalar kept.
+        return np.array(value.detach().cpu().numpy())
+    except TypeError:
+        raise ProgramError(f"tensors of type {value.dtype} cannot be saved", where="checkpoint") from None
+
+
+def _packed(value: Any, tensors: dict[str, Any]) -> Any:
+    if isinstance(value, Tensor):
+        name = f"tensor{len(tensors)}"
+        tensors[name] = _array(value)
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[_packed(key, tensors), _packed(each, tensors)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_packed(each, tensors) for each in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ProgramError(f"a {type(value).__name__} cannot be written to a checkpoint", where="checkpoint")
+
+
+def _unpacked(value: Any, tensors: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "tensor":
+        return torch.from_numpy(tensors[inner])
+    if kind == "dict":
+        return {_unpacked(key, tensors): _unpacked(each, tensors) for key, each in inner}
+    found = [_unpacked(each, tensors) for each in inner]
+    return tuple(found) if kind == "tuple" else found

@@ -1,0 +1,89 @@
+"""DP-SGD: Poisson sampling with probability b/N, gradients clipped at C, Gaussian noise on their sum.
+
+A step adds up min(1, C / norm) g over the records taken and N(0, (sigma C)^2), and divides by b: a sampled Gaussian with
+probability b/N and multiplier sigma (Abadi et al. 2016). N is public or the released N~, never the length of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from heliograph.dp.mechanisms import SampledGaussian
+from heliograph.dp.training.gradients import GradientEngine
+from heliograph.dp.training.records import Records
+from heliograph.dp.training.releases import Releaser
+from heliograph.dp.training.sampling import poisson_sample
+
+ROUND_OFF = 1e-5
+"""Weights are smaller by this share, so that round-off in a computed norm does not pass the bound."""
+
+
+def clipped_sum(engine: GradientEngine, records: Records, taken: Tensor, bound: float, physical: int) -> list[Tensor]:
+    """The sum of the taken records' gradients, each clipped at `bound`, in physical batches.
+
+    Zero gradients stay zero; a record whose gradient is not finite adds nothing (the engine's word).
+    """
+
+    def weights(_: Tensor, norms: Tensor) -> Tensor:
+        return (bound / norms).clamp(max=1.0) * (1 - ROUND_OFF)
+
+    return weighted_sum(engine, records, taken, physical, weights)
+
+
+def weighted_sum(
+    engine: GradientEngine,
+    records: Records,
+    indices: Tensor,
+    physical: int,
+    weights: Callable[[Tensor, Tensor], Tensor],
+) -> list[Tensor]:
+    """The sum of the records' gradients; weights from positions in `indices` and the norms of the records there."""
+    sums = [torch.zeros_like(p) for p in engine.module.parameters() if p.requires_grad]
+    for positions, (inputs, targets) in records.chunks(indices, physical):
+        found, _ = engine.weighted_sum(inputs, targets, partial(weights, positions))
+        for total, each in zip(sums, found, strict=True):
+            total += each
+    return sums
+
+
+class PoissonSteps:
+    """The steps of DP-SGD, accounted as `mechanism`: its multiplier is noise standard deviation over C."""
+
+    def __init__(
+        self,
+        engine: GradientEngine,
+        records: Records,
+        releaser: Releaser,
+        *,
+        mechanism: SampledGaussian,
+        max_grad_norm: float,
+        batch_size: float,
+        physical: int,
+    ) -> None:
+        self.engine = engine
+        self.records = records
+        self.releaser = releaser
+        self.mechanism = mechanism
+        self.max_grad_norm = max_grad_norm
+        self.batch_size = batch_size
+        self.physical = physical
+
+    def start_epoch(self, epoch: int) -> None:
+        """Nothing: no statistic is released."""
+
+    def step(self) -> list[Tensor]:
+        """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
+        taken = poisson_sample(len(self.records), self.mechanism.p, self.releaser.noise)
+        sums = clipped_sum(self.engine, self.records, taken, self.max_grad_norm, self.physical)
+        noisy = self.releaser.gradient_sum(
+            "gradient sum of a step",
+            sums,
+            sensitivity=self.max_grad_norm,
+            noise_std=self.mechanism.noise_multiplier * self.max_grad_norm,
+            mechanism=self.mechanism,
+        )
+        return [each / self.batch_size for each in noisy]

@@ -1,0 +1,185 @@
+"""DPIS: importance-sampled DP-SGD (Wei et al. 2022), with every release accounted at its true sensitivity.
+
+An epoch: the norms of all records are computed at the current parameters (once, without materialising gradients); if
+clipping adapts, K* = sum of min(norm, C*) is released and sets C; K' = sum of min(norm, C) is released and, clamped to
+(b C, N~ C], is K~; the noise sigma_G is chosen. A step: record i is taken with probability b norm_i / K~ (see
+`sampling.ImportanceSampler`) and adds (K~/N~) g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by b. Given the
+past and all other records' coins, one record is in the sum with probability at most b C / K~, with a vector of norm K~/N~
+in a fixed direction: a sampled Gaussian with that probability and multiplier sigma_G N~ C / K~.
+
+Where we differ from the paper: the norm sums are over all records, not over a sample (whose sensitivity is C / p_K, which
+the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, where all norms
+are fresh; the sum is divided by b once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.mechanisms import Gaussian, SampledGaussian
+from heliograph.dp.training.dp_sgd import ROUND_OFF, weighted_sum
+from heliograph.dp.training.gradients import GradientEngine
+from heliograph.dp.training.plan import least_noise
+from heliograph.dp.training.records import Records
+from heliograph.dp.training.releases import Releaser
+from heliograph.dp.training.sampling import ImportanceSampler
+from heliograph.dp.training.settings import Settings
+from heliograph.errors import PlanningError
+
+_ABOVE = 1e-3
+"""K~ is kept above b C by this share (xi of the paper), so that the largest probability stays below 1."""
+
+
+@dataclass
+class Schedule:
+    """What the noise of an epoch is chosen from: only public and released values."""
+
+    settings: Settings
+    size: float
+    steps: int
+    """Steps of an epoch."""
+
+    @property
+    def norm_multiplier(self) -> float:
+        """sigma_K: noise on a norm sum over its bound."""
+        return self.settings.dpis.norm_noise * self.size
+
+    def norm_total(self, released: float, bound: float) -> float:
+        """K~: the released K' clamped to (b C, N~ C]."""
+        least = self.settings.batch_size * bound * (1 + _ABOVE)
+        return min(max(released, least), max(self.size * bound, least))
+
+    def step(self, share: float, sigma: float) -> SampledGaussian:
+        """What a step is accounted as, with K~ = share * N~ * C and noise sigma * C."""
+        return SampledGaussian(min(self.settings.batch_size / (self.size * share), 1.0), sigma / share)
+
+    def norm_releases(self, epoch: int) -> int:
+        """How many norm sums are still to be released after those of an epoch (counted from 0)."""
+        return (self.settings.epochs - 1 - epoch) * (2 if self.settings.dpis.adapt_clipping else 1)
+
+    def noise(self, budget: RenyiFilter, epoch: int, share: float) -> float:
+        """sigma_G of an epoch: the least with which the rest of the run fits what is left of the filter.
+
+        In the first epochs (a_E of all) later epochs are taken to have K~ = N~ C, the worst case; in the rest, the
+        present K~ (Wei et al. 2022, section 4.2). Raises BudgetError where no noise fits.
+        """
+        options = self.settings.dpis
+        later = 1.0 if epoch + 1 <= options.worst_case_share * self.settings.epochs else share
+        epochs_left = self.settings.epochs - 1 - epoch
+        kept = self.norm_releases(epoch) * budget.cost(Gaussian(self.norm_multiplier))
+        # A little is left over for the rounding of as many charges.
+        usable = budget.remaining * (1 - 1e-9) - kept
+
+        def fits(sigma: float) -> bool:
+            cost = self.steps * budget.cost(self.step(share, sigma))
+            if epochs_left:
+                cost += epochs_left * self.steps * budget.cost(self.step(later, sigma))
+            return cost <= usable
+
+        try:
+            return least_noise(fits)
+        except PlanningError as error:
+            raise BudgetError(error.what, where="dpis", why=error.why, hint=error.hint) from None
+
+
+@dataclass
+class Epoch:
+    """The released values that an epoch runs on."""
+
+    bound: float
+    norm_total: float
+    sigma: float
+    mechanism: SampledGaussian
+
+
+@dataclass
+class ImportanceSteps:
+    """The epochs and steps of DPIS; noise is chosen by epoch, given, or planned with the mechanism of each epoch."""
+
+    engine: GradientEngine
+    records: Records
+    releaser: Releaser
+    schedule: Schedule
+    sigma: float | None
+    planned: tuple[SampledGaussian, ...] = ()
+    sampler: ImportanceSampler = field(init=False)
+    epochs: list[Epoch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        options = self.schedule.settings.dpis
+        self.sampler = ImportanceSampler(
+            batch_size=self.schedule.settings.batch_size,
+            oversampling=options.oversampling,
+            floor=options.norm_floor,
+            noise=self.releaser.noise,
+        )
+
+    def start_epoch(self, epoch: int) -> None:
+        """Compute all norms, release their sums, choose C, K~ and the noise. Raises BudgetError."""
+        settings, options = self.schedule.settings, self.schedule.settings.dpis
+        norms = self._all_norms()
+        bound = settings.max_grad_norm
+        if options.adapt_clipping and epoch > 0:
+            low, high = settings.clip_range
+            released = self.releaser.norm_sum("K* (norm sum clipped at C*)", norms, high, self.schedule.norm_multiplier)
+            bound = min(max(options.clip_factor * released / self.schedule.size, low), high)
+        shares = options.planned_shares(settings.epochs)
+        if shares is not None:
+            share = shares[epoch]
+            norm_total = share * self.schedule.size * bound
+        else:
+            name = "K' (norm sum clipped at C)"
+            released = self.releaser.norm_sum(name, norms, bound, self.schedule.norm_multiplier)
+            norm_total = self.schedule.norm_total(released, bound)
+            share = norm_total / (self.schedule.size * bound)
+        sigma = self.sigma
+        if sigma is None:
+            budget = self.releaser.books.budget
+            assert isinstance(budget, RenyiFilter)
+            sigma = self.schedule.noise(budget, epoch, share)
+        self.sampler.start(norms, bound, norm_total)
+        mechanism = self.planned[epoch] if self.planned else self.schedule.step(share, sigma)
+        self.epochs.append(Epoch(bound, norm_total, sigma, mechanism))
+
+    def _all_norms(self) -> Tensor:
+        everyone = torch.arange(len(self.records))
+        chunks = self.records.chunks(everyone, self.schedule.settings.physical_batch_size)
+        return torch.cat([self.engine.norms(*pair).detach().cpu() for _, pair in chunks])
+
+    def step(self) -> list[Tensor]:
+        """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
+        settings, now = self.schedule.settings, self.epochs[-1]
+        candidates = self.sampler.candidates()
+        length = now.norm_total / self.schedule.size
+
+        def weights(positions: Tensor, norms: Tensor) -> Tensor:
+            # One pass for both: the norms decide who is taken, and those who are get a vector of the same length.
+            taken = self.sampler.accept(candidates[positions], norms.detach().cpu()).to(norms.device)
+            return torch.where(taken, length * (1 - ROUND_OFF) / norms, torch.zeros_like(norms))
+
+        sums = weighted_sum(self.engine, self.records, candidates, settings.physical_batch_size, weights)
+        noisy = self.releaser.gradient_sum(
+            "gradient sum of a step",
+            sums,
+            sensitivity=length,
+            noise_std=now.sigma * now.bound,
+            mechanism=now.mechanism,
+        )
+        return [each / settings.batch_size for each in noisy]
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: the released values, and the kept norms, which are secret."""
+        epochs = [[e.bound, e.norm_total, e.sigma, e.mechanism.p, e.mechanism.noise_multiplier] for e in self.epochs]
+        return {"epochs": epochs, "kept": self.sampler.kept}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.epochs = [Epoch(c, k, sigma, SampledGaussian(p, m)) for c, k, sigma, p, m in state["epochs"]]
+        if self.epochs:
+            self.sampler.bound, self.sampler.norm_total = self.epochs[-1].bound, self.epochs[-1].norm_total
+        self.sampler.kept = state["kept"]

@@ -1,0 +1,207 @@
+"""Gradients of single records: their norms, their weighted sums and, for tests, the gradients themselves.
+
+One forward pass records what each layer saw; one backward pass, to the layers' outputs only, gives what each needs to know
+of the loss. From these pairs `factors` makes norms and weighted sums. No second backward pass is run and the gradients of
+single records are never held, but for small ones (biases, norms) and layers without a rule (Bu et al. 2022, "Differentially
+private optimization on large model at small cost").
+
+The norms and the sum come from the same pairs, so that what is summed is what was measured, whatever the module does.
+That the pairs are the true gradients, and that no record enters another's, is for `refuse.check_loss` to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from heliograph.dp.training.factors import Factor, joined
+from heliograph.dp.training.layers import Factors, Use, parts, rule_of, trained
+from heliograph.dp.training.recurrent import unrolled
+from heliograph.errors import ProgramError, UnsupportedError
+
+Inputs = Tensor | tuple[Tensor, ...]
+Losses = Callable[[Any, Tensor], Tensor]
+
+
+class GradientEngine:
+    """Per-record gradients of `loss(module(inputs), targets)`, where `loss` gives one value for each record.
+
+    Records are the first dimension of inputs, targets and of every layer's input (the second for recurrent modules that
+    are not `batch_first`). Inputs may be a tuple, passed as several arguments. The module stays as it is: parameters,
+    mode, hooks and `.grad` are not changed. A batch is held whole: cut large ones up.
+
+    A record whose gradient is not finite has norm 0 and adds nothing to any sum: its neighbours must not see it.
+    """
+
+    def __init__(self, module: nn.Module, loss: Losses) -> None:
+        self.module = module
+        self.loss = loss
+
+    def norms(self, inputs: Inputs, targets: Tensor) -> Tensor:
+        """L2 norms [B] of the records' gradients over all trainable parameters, without making the gradients."""
+        if len(targets) == 0:
+            return self._empty()
+        return self._measured(self._factors(inputs, targets))[0]
+
+    def weighted_sum(
+        self, inputs: Inputs, targets: Tensor, weights_of: Callable[[Tensor], Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Sums over records of weight times gradient, one for each trainable parameter in order, and the norms [B].
+
+        `weights_of` maps the norms to weights [B]: `(c / norms).clamp(max=1)` clips. Where a norm is 0 the weight counts
+        as 0, whatever it is.
+        """
+        parameters = trained(self.module)
+        if len(targets) == 0:
+            return [torch.zeros_like(p) for p in parameters], self._empty()
+        factors = self._factors(inputs, targets)
+        norms, finite = self._measured(factors)
+        weights = torch.where(norms > 0, weights_of(norms), torch.zeros_like(norms)).detach()
+        if weights.shape != norms.shape or not bool(torch.isfinite(weights).all()):
+            raise ProgramError(
+                f"weights must be {len(norms)} finite numbers", where="weighted_sum", hint="check weights_of"
+            )
+        rows = weights.nonzero().flatten()
+        # Records without weight are left out where they are many, or not finite: 0 times infinity is not 0.
+        if finite is not None or 2 * len(rows) < len(weights):
+            factors = {key: factor.of(rows) for key, factor in factors.items()}
+            weights = weights[rows]
+        sums = []
+        for p in parameters:
+            factor = factors.get(id(p))
+            sums.append(torch.zeros_like(p) if factor is None else factor.weighted(weights.to(p.dtype)).view_as(p))
+        return sums, norms
+
+    def per_sample(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
+        """The gradients [B, *shape] of all records, one tensor for each trainable parameter in order."""
+        records = len(targets)
+        factors = self._factors(inputs, targets) if records else {}
+        return [
+            factors[id(p)].per_sample().view(records, *p.shape) if id(p) in factors else p.new_zeros(records, *p.shape)
+            for p in trained(self.module)
+        ]
+
+    def _empty(self) -> Tensor:
+        return next(iter(trained(self.module))).new_empty(0)
+
+    def _measured(self, factors: dict[int, Factor]) -> tuple[Tensor, Tensor | None]:
+        """The norms, 0 where they are not finite, and which records have a finite one where not all do."""
+        squares = [factor.square_norms() for factor in factors.values()]
+        norms = torch.stack(squares).sum(0).sqrt()
+        finite = torch.isfinite(norms)
+        if bool(finite.all()):
+            return norms, None
+        return torch.where(finite, norms, torch.zeros_like(norms)), finite
+
+    def _factors(self, inputs: Inputs, targets: Tensor) -> dict[int, Factor]:
+        """The factors of each trainable parameter that the loss depends on, by the parameter's id."""
+        uses: dict[int, list[Factor]] = {}
+        with _Tape(self.module, len(targets)) as tape, torch.enable_grad():
+            outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
+            losses = self.loss(outputs, targets)
+            if losses.shape != (len(targets),):
+                raise ProgramError(
+                    f"the loss gave shape {tuple(losses.shape)} for {len(targets)} records",
+                    where="loss",
+                    why="a private gradient needs the loss of each record by itself",
+                    hint="give a loss with reduction='none' and one value for each record",
+                )
+        for parameter, factor in tape.factors(losses):
+            uses.setdefault(id(parameter), []).append(factor)
+        if not uses:
+            raise ProgramError("the loss does not depend on any trainable parameter", where="GradientEngine")
+        return {key: joined(found) for key, found in uses.items()}
+
+
+class _Tape:
+    """What the layers of a module saw in one forward pass; afterwards, their factors."""
+
+    def __init__(self, module: nn.Module, records: int) -> None:
+        self._records = records
+        self._module = module
+        self._edges: list[Any] = []
+        self._makers: list[Callable[[Tensor], Factors]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Tape:
+        with self._stack:
+            for part in parts(self._module):
+                if isinstance(part, nn.RNNBase):
+                    self._stack.enter_context(_replaced_forward(part, unrolled(part, self._note)))
+                else:
+                    handle = part.register_forward_hook(self._hook, with_kwargs=True)
+                    self._stack.callback(handle.remove)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _note(self, output: Tensor, make: Callable[[Tensor], Factors]) -> None:
+        # The edge, not the tensor: later changes in place would make the tensor stand for something else.
+        self._edges.append(get_gradient_edge(output))
+        self._makers.append(make)
+
+    def _hook(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        differentiable = [n for n, o in enumerate(outputs) if isinstance(o, Tensor) and o.requires_grad]
+        if not differentiable:
+            return
+        name = type(layer).__name__
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if len(differentiable) > 1 or not tensors:
+            raise UnsupportedError(
+                "a module with parameters does not map tensors to one tensor",
+                where=name,
+                hint="let modules with parameters of their own take tensors as positional arguments and return one",
+            )
+        at = differentiable[0]
+        output = outputs[at]
+        if len(output) != self._records or len(tensors[0]) != self._records:
+            raise UnsupportedError(
+                f"the input of a layer has {len(tensors[0])} rows where the batch has {self._records} records",
+                where=name,
+                why="records must stay the first dimension, or their gradients cannot be told apart",
+                hint="keep a sequence as its own dimension ([records, positions, features]) instead of folding it in",
+            )
+        versions = [a._version for a in tensors]
+        kept = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
+
+        def make(gradient: Tensor) -> Factors:
+            if [a._version for a in tensors] != versions:
+                raise UnsupportedError(
+                    "a layer's input was changed in place after the layer had seen it",
+                    where=name,
+                    hint="use operations that are not in place between layers",
+                )
+            return rule_of(layer)(layer, Use(kept, named, at), gradient)
+
+        self._note(output, make)
+
+    def factors(self, losses: Tensor) -> Iterator[tuple[Tensor, Factor]]:
+        """Every use of a parameter. Run outside of the context: rules may call layers again."""
+        if not self._edges or not losses.requires_grad:
+            return
+        gradients = torch.autograd.grad(losses.sum(), self._edges, allow_unused=True)
+        with torch.no_grad():
+            for make, gradient in zip(self._makers, gradients, strict=True):
+                if gradient is not None:
+                    yield from make(gradient)
+
+
+@contextmanager
+def _replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    before = module.__dict__.get("forward")
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = before

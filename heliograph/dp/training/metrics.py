@@ -1,0 +1,41 @@
+"""Loss and accuracy on public data; nothing here is ever called on training data, where every metric is a release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heliograph.dp.training.records import Records
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The mean loss, and the accuracy where outputs are scores of classes and targets are classes."""
+
+    loss: float
+    accuracy: float | None
+
+    def words(self) -> str:
+        """Both in words."""
+        return f"public loss {self.loss:.4f}" + ("" if self.accuracy is None else f", accuracy {self.accuracy:.4f}")
+
+
+@torch.no_grad()
+def measured(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], records: Records, batch_size: int) -> Metrics:
+    """The metrics of a module in evaluation mode; it is left in the mode that it was in."""
+    training = module.training
+    module.eval()
+    total, right, classes = 0.0, 0, True
+    for _, (inputs, targets) in records.chunks(torch.arange(len(records)), max(batch_size, 1024)):
+        outputs = module(inputs)
+        value = loss(outputs, targets)
+        total += float(value.sum()) if value.dim() else float(value) * len(targets)
+        classes = classes and outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
+        if classes:
+            right += int((outputs.argmax(1) == targets).sum())
+    module.train(training)
+    count = max(len(records), 1)
+    return Metrics(total / count, right / count if classes else None)

@@ -1,0 +1,233 @@
+"""Randomness of private training: Gaussian noise and the coins of Poisson sampling, from one generator.
+
+**Secure mode.** Bits are a ChaCha20 key stream; its key comes from the operating system (or, with a seed, from the seed:
+then it is reproducible and no secret). The Gaussian is sampled on a grid, exactly, so that the low bits of floating-point
+noise, which betray the value beneath (Mironov 2012), do not exist:
+
+- The grid is g = 2^floor(log2 std) * 2^-32. `release` rounds the value to the grid and adds k g, where k is the nearest
+  integer to (std/g) Z and Z is a *real* standard Gaussian. With value on the grid, value + k g is the rounding of
+  value + std Z: post-processing of the Gaussian mechanism on real numbers, so that every theorem about it holds, that on
+  Poisson sampling included. (A discrete Gaussian would need its own analysis for each of these.) The sum is made in
+  integers; its rounding to float at the end is post-processing again.
+- Rounding d values to the grid moves the distance of two data sets by at most g sqrt(d); the noise is enlarged by that
+  over the sensitivity, about 2^-32 sqrt(d), so that the multiplier that was accounted is kept.
+- k comes from inversion: Z = -+ndtri(U/2), U uniform. 53 bits of U and double precision bound k; where the bound leaves two
+  integers (about 40 of a million), U is extended and Z found in as many digits as it takes. Assumed: scipy's `ndtri`
+  errs by at most 16 units of round-off, relative to the larger of 1 and |Z| (a test compares with 60 digits).
+
+**What is not covered.** The clipped sum itself is computed in floating point: its round-off enters before the grid does,
+and the sensitivity of a floating-point sum exceeds that of the real one by the round-off (Casacuberta et al. 2022), about
+1e-6 of it in float32. Timing, memory and the operating system's generator are outside too.
+
+**Plain mode** (the default) draws from numpy's SFC64 with its floating-point Gaussian: fast, not cryptographic, and not safe
+against someone who reads low bits. With a seed that others know, neither mode gives privacy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import mpmath
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from heliograph.errors import ProgramError, WireError
+
+_GRID_BITS = 32
+_SLACK = 16 * 2.0**-53
+"""Relative error allowed to ndtri, in units of max(1, |Z|)."""
+
+
+class _Stream:
+    """A ChaCha20 key stream that can be saved: key and position."""
+
+    def __init__(self, key: bytes, drawn: int = 0) -> None:
+        self.key = key
+        self.drawn = drawn
+        self._rest = b""
+        # Blocks are 64 bytes; the nonce's first eight bytes, little-endian, are the block counter.
+        nonce = (drawn // 64).to_bytes(8, "little") + bytes(8)
+        self._cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+        self._cipher.update(bytes(drawn % 64))
+
+    def take(self, count: int) -> bytes:
+        self.drawn += count
+        return self._cipher.update(bytes(count))
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        return np.frombuffer(self.take(8 * count), dtype="<u8").astype(np.uint64, copy=False)
+
+
+class GaussianNoise:
+    """One source of Gaussian noise and uniform draws.
+
+    Args:
+        seed: for runs that can be repeated; whoever knows it can subtract the noise. None takes fresh entropy.
+        secure: cryptographic bits and Gaussians sampled exactly on a grid, as this module's text says.
+    """
+
+    def __init__(self, seed: int | None = None, secure: bool = False) -> None:
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+            raise ProgramError(f"seed = {seed!r} must be a non-negative integer", where="seed")
+        self.seeded = seed is not None
+        self.secure = secure
+        if secure:
+            if seed is None:
+                key = secrets.token_bytes(32)
+            else:
+                key = hashlib.sha256(b"heliograph noise " + str(seed).encode()).digest()
+            self._stream = _Stream(key)
+        else:
+            self._numpy = np.random.Generator(np.random.SFC64(seed if seed is not None else secrets.randbits(256)))
+
+    def release(self, values: Sequence[Tensor], std: float, sensitivity: float) -> list[Tensor]:
+        """One vector, given in parts, plus Gaussian noise, as a private release; dtypes and devices are kept.
+
+        `std / sensitivity` is the multiplier that was accounted; in secure mode the noise is larger by what rounding to the
+        grid can add to the sensitivity. Values must be finite.
+        """
+        if not sensitivity > 0:
+            raise ProgramError(f"sensitivity = {sensitivity!r} must be positive", where="release")
+        if not self.secure:
+            return [value + self.like(value, std) for value in values]
+        exact = np.concatenate([value.detach().cpu().double().flatten().numpy() for value in values])
+        if not np.isfinite(exact).all():
+            raise ProgramError("a value to be released is not finite", where="release")
+        grid = self._grid(std)
+        std *= 1 + grid * math.sqrt(exact.size) / sensitivity
+        # Larger ones are multiples of the grid anyway, but their integers would not fit.
+        if float(np.abs(exact).max(initial=0.0)) / grid > 2.0**61:
+            raise ProgramError(
+                "a value to be released is too large for its noise",
+                where="release",
+                why=f"it is above 2^61 steps of the grid {grid:.3g}, which is 2^-32 of the noise",
+                hint="a sum of clipped gradients is far smaller: check std and the clipping bound",
+            )
+        # Integers: floats would round differently with different values.
+        integers = np.rint(exact / grid).astype(np.int64) + self._integers(exact.size, std / grid)
+        # From 53 bits on the conversion rounds, which is post-processing; the grid is a power of two.
+        noisy = torch.from_numpy(integers.astype(np.float64) * grid)
+        parts = noisy.split([value.numel() for value in values])
+        return [part.view(value.shape).to(value) for part, value in zip(parts, values, strict=True)]
+
+    def like(self, given: Tensor | tuple[int, ...], std: float) -> Tensor:
+        """Gaussian noise of the shape of a tensor (its dtype and device too) or of a shape (float64).
+
+        Added to a value in floating point, secure noise loses its safety: use `release`.
+        """
+        shape = tuple(given.shape) if isinstance(given, Tensor) else tuple(given)
+        count = math.prod(shape)
+        if self.secure:
+            grid = self._grid(std)
+            drawn = self._integers(count, std / grid) * grid
+        else:
+            drawn = self._numpy.standard_normal(count) * self._positive(std)
+        noise = torch.from_numpy(drawn).view(shape)
+        return noise.to(given.device, given.dtype) if isinstance(given, Tensor) else noise
+
+    def uniform(self, n: int) -> Tensor:
+        """n uniform draws in (0, 1], multiples of 2^-53, float64.
+
+        Never 0, so that `uniform(n) < p` holds with probability at most p, and never where p is 0.
+        """
+        words = self._stream.words(n) if self.secure else self._numpy.integers(0, 1 << 64, n, dtype=np.uint64)
+        return torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later draws depend on, as JSON values. It is secret: it gives away all noise to come.
+
+        In secure mode it gives away all noise that was drawn, too.
+        """
+        kept: dict[str, Any] = {"secure": self.secure, "seeded": self.seeded}
+        if self.secure:
+            return {**kept, "key": self._stream.key.hex(), "drawn": self._stream.drawn}
+        inner = self._numpy.bit_generator.state
+        words = [int(w) for w in inner["state"]["state"]]
+        return {**kept, "words": words, "has_uint32": inner["has_uint32"], "uinteger": inner["uinteger"]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state. Raises WireError where it is not one of this mode."""
+        try:
+            if state["secure"] is not self.secure:
+                raise ValueError("it was saved in the other mode")
+            if self.secure:
+                key, drawn = bytes.fromhex(state["key"]), int(state["drawn"])
+                if len(key) != 32 or drawn < 0:
+                    raise ValueError("the key or the position is out of range")
+                self._stream = _Stream(key, drawn)
+            else:
+                words = np.array(state["words"], dtype=np.uint64)
+                self._numpy.bit_generator.state = {
+                    **self._numpy.bit_generator.state,
+                    "state": {"state": words},
+                    "has_uint32": int(state["has_uint32"]),
+                    "uinteger": int(state["uinteger"]),
+                }
+            self.seeded = bool(state["seeded"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise WireError("this is not a state of this noise generator", where="restore", why=str(error)) from error
+
+    @staticmethod
+    def _positive(std: float) -> float:
+        if not (math.isfinite(std) and std >= 0):
+            raise ProgramError(f"std = {std!r} must be finite and not negative", where="noise")
+        return float(std)
+
+    def _grid(self, std: float) -> float:
+        if not 1e-200 < self._positive(std) < 1e200:
+            raise ProgramError(
+                f"std = {std!r} is outside of what the secure grid covers, (1e-200, 1e200)", where="noise"
+            )
+        return 2.0 ** (math.floor(math.log2(std)) - _GRID_BITS)
+
+    def _integers(self, count: int, scale: float) -> NDArray[np.int64]:
+        """Nearest integers to scale times real standard Gaussians, exact in law."""
+        words = self._stream.words(count)
+        negative = (words & np.uint64(1)).astype(bool)
+        # U lies in [m, m + 1] 2^-53, and P(|Z| > z) = U: the right end gives the lower bound of |Z|.
+        m = (words >> np.uint64(11)).astype(np.float64)
+        near = -ndtri(np.ldexp(m + 1, -54))
+        # dz = dU / (2 phi(z)); from 2^20 on phi is the same at both ends to 1e-5.
+        width = np.where(m >= 2**20, np.exp(near * near * 0.5) * (1.01 * math.sqrt(2 * math.pi) * 2.0**-54), np.inf)
+        width += 2 * _SLACK * np.maximum(near, 1)
+        low = np.floor(np.maximum(scale * (near - _SLACK * np.maximum(near, 1)), 0) + 0.5)
+        high = np.floor(scale * (near + width) + 0.5)
+        found = low
+        for at in np.flatnonzero(high != low):
+            found[at] = self._refined(int(m[at]), scale)
+        made = found.astype(np.int64)
+        return np.where(negative, -made, made)
+
+    def _refined(self, prefix: int, scale: float) -> int:
+        """The integer for a U that starts with 53 known bits, from as many more as it takes."""
+        bits, value = 53, prefix
+        while True:
+            value, bits = (value << 64) | int.from_bytes(self._stream.take(8), "little"), bits + 64
+            if value == 0:
+                continue
+            with mpmath.workdps(30 + bits // 3):
+                step = mpmath.mpf(10) ** -(bits // 4)
+                near, far = (_quantile(mpmath.ldexp(tail, -bits)) for tail in (value + 1, value))
+                ends = [mpmath.floor(mpmath.mpf(scale) * z + mpmath.mpf(0.5)) for z in (near - step, far + step)]
+            if ends[0] == ends[1]:
+                return int(ends[0])
+
+
+def _quantile(tail: Any) -> Any:
+    """z with P(|Z| > z) = tail, by Newton's method at mpmath's precision, from double precision."""
+    z = mpmath.mpf(-ndtri(float(tail) / 2))
+    for _ in range(6):
+        move = (mpmath.erfc(z / mpmath.sqrt(2)) - tail) / (2 * mpmath.npdf(z))
+        z += move
+        # Quadratic convergence: what is left is about z move^2.
+        if abs(move) < mpmath.mpf(10) ** -(mpmath.mp.dps // 2):
+            break
+    return z

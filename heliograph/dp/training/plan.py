@@ -1,0 +1,170 @@
+"""From epsilon to noise and from noise to epsilon: the budget of a run, made before its data are touched.
+
+DP-SGD, and DPIS with a planned norm share, have mechanisms that are fixed beforehand: the numerical bracket of the plan
+holds. DPIS that releases its norm sums chooses probabilities and noise by what it saw: a Renyi filter is fixed, at the
+order that suits the public worst case (all norms at the bound), and its budget is the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.dp.accounting import Bracket, Tolerance
+from heliograph.dp.accounting import epsilon as bracket_of
+from heliograph.dp.accounting.filters import RenyiFilter
+from heliograph.dp.accounting.rdp import conversion, epsilon_bound, total_log_moment
+from heliograph.dp.calibrate import smallest_noise
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, SampledGaussian
+from heliograph.dp.training.budget import PlannedBudget, restored
+from heliograph.dp.training.settings import Settings
+from heliograph.errors import PlanningError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's budget, its steps an epoch, and what was fixed of their noise.
+
+    `sigma` is noise standard deviation over C (None: chosen epoch by epoch). Where all was fixed beforehand, `mechanisms`
+    has that of each epoch's steps, and `bracket` is the plan's.
+    """
+
+    budget: PlannedBudget | RenyiFilter
+    steps: int
+    sigma: float | None
+    mechanisms: tuple[SampledGaussian, ...] = ()
+    bracket: Bracket | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan with what its budget has spent, for a checkpoint."""
+        mechanisms = [[each.p, each.noise_multiplier] for each in self.mechanisms]
+        return {"budget": self.budget.to_json(), "steps": self.steps, "sigma": self.sigma, "mechanisms": mechanisms}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any], settings: Settings, delta: float) -> Plan:
+        """The plan of a checkpoint; `delta` is that of what is released under it."""
+        budget = restored(state["budget"])
+        mechanisms = tuple(SampledGaussian(p, multiplier) for p, multiplier in state["mechanisms"])
+        bracket = _bracket(budget.plan, settings, delta) if isinstance(budget, PlannedBudget) else None
+        return cls(budget, state["steps"], state["sigma"], mechanisms, bracket)
+
+
+def _bracket(plan: Composition, settings: Settings, delta: float) -> Bracket:
+    """The bracket of a plan, as narrow as calibration makes it, so that its upper end does not pass the target."""
+    target = settings.epsilon
+    width = Tolerance() if target is None else Tolerance(absolute=min(1e-3, 1e-4 * target), relative=1e-5)
+    return bracket_of(plan, delta, tolerance=width)
+
+
+def steps_per_epoch(size: float, batch_size: float) -> int:
+    """The steps of an epoch: max(1, floor(N / b)), N public or released."""
+    return max(1, int(size // batch_size))
+
+
+def make_plan(settings: Settings, size: float, epsilon: float | None, delta: float) -> Plan:
+    """The plan of a run: `size` is N or N~; epsilon (None: noise was given) and delta are for what is released from here.
+
+    Raises PlanningError where the target cannot be met.
+    """
+    steps = steps_per_epoch(size, settings.batch_size)
+    total = steps * settings.epochs
+    p = min(settings.batch_size / size, 1.0)
+    if settings.method == "dp_sgd":
+        return _fixed(settings, epsilon, delta, p, steps, (1.0,) * settings.epochs, Composition())
+    norms = Gaussian(settings.dpis.norm_noise * size)
+    adapting = settings.epochs - 1 if settings.dpis.adapt_clipping else 0
+    shares = settings.dpis.planned_shares(settings.epochs)
+    if shares is not None:
+        if settings.batch_size >= min(shares) * size:
+            raise PlanningError(
+                f"planned_norm_share = {min(shares):g} times N is not above the batch size {settings.batch_size:g}",
+                where="planned_norm_share",
+                why="probabilities would saturate, and vectors pass the analysed norm",
+                hint="use a larger share or a smaller batch_size",
+            )
+        return _fixed(settings, epsilon, delta, p, steps, shares, norms * adapting)
+    rest = norms * (settings.epochs + adapting)
+    if epsilon is None:
+        assert settings.noise_multiplier is not None
+        worst = SampledGaussian(p, settings.noise_multiplier) * total + rest
+        epsilon = max(epsilon_bound(worst.simplified(), direction, delta)[0] for direction in DIRECTIONS)
+        # Room for the rounding of as many charges.
+        budget = RenyiFilter.for_plan(worst, epsilon * (1 + 1e-6) + 1e-6, delta)
+        return Plan(budget, steps, settings.noise_multiplier)
+    order = _order(lambda sigma: SampledGaussian(p, sigma) * total + rest, epsilon, delta)
+    return Plan(RenyiFilter(epsilon, delta, order), steps, None)
+
+
+def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -> float:
+    """The order, of a grid, at which the least noise meets the target. Any order that is fixed now gives a guarantee."""
+    thetas = np.geomspace(0.1, 1e4, 56)
+
+    def best(sigma: float) -> tuple[float, float]:
+        composition = plan(sigma).simplified()
+        # Direction remove is the larger one of a sampled Gaussian, or nearly.
+        return min((total_log_moment(composition, t, "remove") / t + conversion(t, delta), t) for t in thetas.tolist())
+
+    return 1 + best(least_noise(lambda sigma: best(sigma)[0] <= epsilon, 0.02))[1]
+
+
+def least_noise(fits: Callable[[float], bool], tolerance: float = 1e-6) -> float:
+    """The least sigma from 1e-2 on, to the tolerance (relative) from above, that fits; more noise fits as well.
+
+    Raises PlanningError where the largest does not.
+    """
+    low = high = 1.0
+    while not fits(high):
+        if high > 1e6:
+            raise PlanningError(
+                "no noise on the gradients is enough",
+                where="noise",
+                why="the other releases (norm sums) alone use the privacy budget that is left",
+                hint="use a larger norm_noise, fewer epochs or a larger epsilon",
+            )
+        low, high = high, high * 2
+    while low == high or fits(low):
+        if low < 1e-2:
+            return low
+        low, high = low / 2, low
+    left, right = math.log(low), math.log(high)
+    while right - left > tolerance:
+        middle = (left + right) / 2
+        if fits(math.exp(middle)):
+            right = middle
+        else:
+            left = middle
+    return math.exp(right)
+
+
+def _fixed(
+    settings: Settings,
+    epsilon: float | None,
+    delta: float,
+    p: float,
+    steps: int,
+    shares: tuple[float, ...],
+    rest: Composition,
+) -> Plan:
+    """A plan whose steps have probability p / share and multiplier sigma / share, by epoch."""
+    largest = max(shares)
+
+    def mechanisms(least: float) -> tuple[SampledGaussian, ...]:
+        """The steps' mechanisms by their least multiplier, that of the largest share."""
+        return tuple(SampledGaussian(p / share, least * (largest / share)) for share in shares)
+
+    def plan(least: float) -> Composition:
+        return Composition(tuple((each, steps) for each in mechanisms(least))) + rest
+
+    if epsilon is None:
+        assert settings.noise_multiplier is not None
+        least = settings.noise_multiplier / largest
+        bracket = _bracket(plan(least), settings, delta)
+    else:
+        found = smallest_noise(epsilon, delta, plan)
+        least, bracket = found.value, found.bracket
+    return Plan(PlannedBudget(plan(least)), steps, least * largest, mechanisms(least), bracket)

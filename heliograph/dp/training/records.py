@@ -1,0 +1,111 @@
+"""The training records, by index; how many there are is secret unless it was said to be public.
+
+Order does not matter, and no sampler or loader of the user's is used: each step's records are drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from heliograph.errors import ProgramError
+
+Pair = tuple[Any, Any]
+
+
+class Records:
+    """A map-style dataset of (input, target) pairs, or a pair of tensors or arrays whose first axis counts records."""
+
+    def __init__(self, source: object, device: torch.device, where: str = "train_set") -> None:
+        _refuse(source, where)
+        self.device = device
+        self._dataset: Dataset[Any] | None = None
+        self._tensors: tuple[Tensor, Tensor] | None = None
+        if isinstance(source, TensorDataset):
+            source = source.tensors
+        if isinstance(source, tuple | list) and len(source) == 2 and all(_is_array(each) for each in source):
+            inputs, targets = (torch.as_tensor(each) for each in source)
+            if len(inputs) != len(targets):
+                raise ProgramError(f"{len(inputs)} inputs, but {len(targets)} targets", where=where)
+            self._tensors = (inputs, targets)
+        elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+            self._dataset = source  # type: ignore[assignment]
+        else:
+            raise ProgramError(
+                f"{type(source).__name__} is no data set",
+                where=where,
+                hint="give (inputs, targets) as tensors or arrays, or a map-style torch Dataset of such pairs",
+            )
+
+    def __len__(self) -> int:
+        return len(self._tensors[0]) if self._tensors is not None else len(self._dataset)  # type: ignore[arg-type]
+
+    def batch(self, indices: Tensor) -> Pair:
+        """The inputs and targets of some records, stacked, on the device of the module."""
+        if self._tensors is not None:
+            inputs, targets = (each[indices.to(each.device)].to(self.device) for each in self._tensors)
+            return inputs, targets
+        assert self._dataset is not None
+        found = default_collate([self._dataset[int(i)] for i in indices])
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise ProgramError("a record must be a pair (input, target)", where="train_set")
+        return _moved(found[0], self.device), _moved(found[1], self.device)
+
+    def made_up(self, count: int) -> Pair:
+        """Random records with the shapes and types of the true ones, for trying a module: real ones would be a look.
+
+        Real numbers are normal (in targets uniform), integers 0 or 1.
+        """
+        if len(self) == 0:
+            raise ProgramError("the training set has no records", where="train_set")
+        inputs, targets = self.batch(torch.zeros(1, dtype=torch.long))
+        return _random(inputs, count, torch.randn), _random(targets, count, torch.rand)
+
+    def chunks(self, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Pair]]:
+        """The records of some indices in physical batches: the positions within `indices`, and the records."""
+        for positions in torch.arange(indices.numel()).split(size):
+            yield positions, self.batch(indices[positions])
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _random(value: Any, count: int, real: Callable[..., Tensor]) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(_random(each, count, real) for each in value)
+    shape, generator = (count, *value.shape[1:]), torch.Generator().manual_seed(0)
+    if value.is_floating_point():
+        return real(shape, generator=generator, dtype=value.dtype).to(value.device)
+    return torch.randint(2, shape, generator=generator).to(value.dtype).to(value.device)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple | list):
+        return tuple(_moved(each, device) for each in value)
+    return value
+
+
+def _refuse(source: object, where: str) -> None:
+    if isinstance(source, DataLoader):
+        raise ProgramError(
+            "a DataLoader cannot be trained on privately",
+            where=where,
+            why="it shuffles, or takes batches of a fixed size without replacement; the bounds hold for Poisson sampling,"
+            " where every record is taken by its own coin",
+            hint="give the loader's dataset; batches are drawn by the trainer",
+        )
+    if isinstance(source, IterableDataset):
+        raise ProgramError(
+            "a stream of records cannot be sampled from",
+            where=where,
+            why="every step takes each record by its own coin, so records are needed by index",
+            hint="load it into tensors, or write a map-style Dataset",
+        )

@@ -1,0 +1,247 @@
+"""What cannot be trained privately record by record, refused with the reason and what to do.
+
+`check_module` looks at the layers. `check_loss` runs the module: a record is exchanged, and nothing of the other records
+may move; and the gradients that the engine finds are compared with those of batches of one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from heliograph.dp.training.gradients import GradientEngine, Inputs, Losses
+from heliograph.dp.training.layers import trained
+from heliograph.dp.training.recurrent import refused
+from heliograph.errors import ProgramError, UnsupportedError
+
+
+def check_module(module: nn.Module) -> None:
+    """Raise where a layer mixes records, keeps statistics of them, or has no per-record gradients."""
+    if not isinstance(module, nn.Module):
+        raise ProgramError(f"{type(module).__name__} is not a torch.nn.Module", where="the module")
+    for name, layer in module.named_modules():
+        for refuse in (_batch_statistics, _table_options, _recurrent, _uninitialised):
+            refuse(layer, f"{name or 'the module'} ({type(layer).__name__})")
+    if not trained(module):
+        raise ProgramError(
+            "the module has no trainable parameters",
+            where=type(module).__name__,
+            hint="set requires_grad on the parameters to be trained",
+        )
+
+
+def _batch_statistics(layer: nn.Module, where: str) -> None:
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise UnsupportedError(
+            "instance norm with running statistics",
+            where=where,
+            why="the running mean and variance are released with the model, without noise",
+            hint="use track_running_stats=False",
+        )
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise UnsupportedError(
+            "batch norm cannot be trained privately",
+            where=where,
+            why="it normalises every record by the others of its batch, so that one record moves all gradients and no "
+            "clipping bounds that; its running statistics are released without noise",
+            hint=f"use torch.nn.GroupNorm(1, {layer.num_features}), or LayerNorm, which look at one record",
+        )
+
+
+def _table_options(layer: nn.Module, where: str) -> None:
+    if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return
+    if layer.max_norm is not None:
+        raise UnsupportedError(
+            "an embedding with max_norm",
+            where=where,
+            why="it rescales the rows that a batch uses during the forward pass: a change of the model without noise",
+            hint="leave max_norm out; private updates are small",
+        )
+    if layer.scale_grad_by_freq:
+        raise UnsupportedError(
+            "an embedding with scale_grad_by_freq",
+            where=where,
+            why="a record's gradient is divided by how often the batch, all records of it, holds the token",
+            hint="leave scale_grad_by_freq out",
+        )
+
+
+def _recurrent(layer: nn.Module, where: str) -> None:
+    reason = refused(layer) if isinstance(layer, nn.RNNBase) else ""
+    if reason:
+        raise UnsupportedError(
+            "no per-record gradients for this recurrent layer", where=where, why=reason, hint="leave proj_size out"
+        )
+
+
+def _uninitialised(layer: nn.Module, where: str) -> None:
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
+        raise ProgramError(
+            "parameters have no shape yet",
+            where=where,
+            hint="run the module once on an example of public data, so that lazy layers learn their shapes",
+        )
+
+
+def check_loss(loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, most: int = 4) -> None:
+    """Raise where the loss or the module mixes records, keeps state, or the engine's gradients would not be true.
+
+    `sample` is (inputs, targets) of at least two records; `most` of them are used, on a copy of the module, so that nothing
+    of the module changes. Whether this raises depends on the sample: take public or made-up records.
+    """
+    count = min(most, len(sample[1]))
+    if count < 2:
+        raise ProgramError("a check for mixed records needs at least two records", where="check_loss")
+    inputs, targets = _map(sample[0], lambda t: t[:count]), sample[1][:count]
+    try:
+        probe = _Probe(copy.deepcopy(module).double(), loss, _map(inputs, _double), _double(targets), 1e-6)
+        with torch.random.fork_rng():
+            probe.losses(probe.inputs, probe.targets)
+    except RuntimeError:
+        # Constants in float32, say class weights, do not mix with float64: the module's own precision has to do.
+        probe = _Probe(copy.deepcopy(module), loss, inputs, targets, 1e-3)
+    with torch.random.fork_rng():
+        probe.check_state()
+        probe.check_mixing()
+        with _without_dropout(probe.module):
+            probe.check_gradients()
+
+
+@dataclass
+class _Probe:
+    """A few records and a copy of the module to try things on; gradients within `close`, relative, are the same."""
+
+    module: nn.Module
+    loss: Losses
+    inputs: Inputs
+    targets: Tensor
+    close: float
+
+    def losses(self, x: Inputs, y: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        outputs = self.module(*x) if isinstance(x, tuple) else self.module(x)
+        found = self.loss(outputs, y)
+        if not isinstance(found, Tensor) or found.shape != (len(y),):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ProgramError(
+                f"the loss gave {shape} for {len(y)} records",
+                where="loss",
+                why="a private gradient needs the loss of each record by itself",
+                hint="give a loss with reduction='none' and one value for each record",
+            )
+        return found
+
+    def gradients(self, value: Tensor) -> Tensor:
+        """The gradient of one loss over all trainable parameters, as one vector."""
+        parameters = trained(self.module)
+        found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+        return torch.cat(
+            [(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, found, strict=True)]
+        )
+
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        if not bool(torch.isfinite(a).all() & torch.isfinite(b).all()):
+            return bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+        return bool((a - b).norm() <= self.close * (torch.maximum(a.norm(), b.norm()) + self.close))
+
+    def check_state(self) -> None:
+        """Twice the same: no buffer moves, no loss moves."""
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        first, second = (self.losses(self.inputs, self.targets).detach() for _ in range(2))
+        for name, buffer in self.module.named_buffers():
+            if name not in before or not torch.equal(before[name], buffer):
+                raise UnsupportedError(
+                    "a buffer changes in the forward pass",
+                    where=name,
+                    why="what it keeps of the records is released with the model, without noise",
+                    hint="leave the layer out, or put it into eval mode before training",
+                )
+        if not self.same(first, second):
+            raise UnsupportedError(
+                "the same records give different losses, with the same random numbers",
+                where=type(self.module).__name__,
+                why="the module keeps state from one batch to the next, or draws from a generator of its own",
+                hint="make the forward pass a function of parameters, inputs and torch's random numbers only",
+            )
+
+    def check_mixing(self) -> None:
+        """Exchange one record: losses and gradients of the others stay."""
+
+        def each(x: Inputs, y: Tensor) -> list[Tensor]:
+            return [torch.cat((value.detach().view(1), self.gradients(value))) for value in self.losses(x, y)]
+
+        before = each(self.inputs, self.targets)
+        for changed in range(len(self.targets)):
+            after = each(
+                _map(self.inputs, partial(_exchanged, at=changed)), _exchanged(self.targets, changed, exact=True)
+            )
+            for n in range(len(self.targets)):
+                if n != changed and not self.same(before[n], after[n]):
+                    raise UnsupportedError(
+                        "the loss of one record depends on another record of the batch",
+                        where="loss",
+                        why=f"exchanging record {changed} moved the loss or the gradient of record {n}; clipping each "
+                        "record's gradient then bounds nothing",
+                        hint="use losses and layers that look at one record: no contrastive losses, no batch statistics, "
+                        "no means over the batch",
+                    )
+
+    def check_gradients(self) -> None:
+        """The engine against autograd on batches of one."""
+        found = GradientEngine(self.module, self.loss).per_sample(self.inputs, self.targets)
+        for n in range(len(self.targets)):
+            x = _map(self.inputs, lambda t, at=n: t[at : at + 1])  # type: ignore[misc]
+            true = self.gradients(self.losses(x, self.targets[n : n + 1]).sum())
+            if not self.same(true, torch.cat([each[n].flatten() for each in found])):
+                names = [name for name, p in self.module.named_parameters() if p.requires_grad]
+                parts = true.split([each[n].numel() for each in found])
+                wrong = [
+                    name
+                    for name, part, each in zip(names, parts, found, strict=True)
+                    if not self.same(part, each[n].flatten())
+                ]
+                raise UnsupportedError(
+                    "per-record gradients of this module cannot be had from its layers",
+                    where=", ".join(wrong[:3]) or "the module",
+                    why="they differ from the gradients of batches of one record: a parameter is used outside of its "
+                    "layer, or records are not the first dimension of a layer's input",
+                    hint="call layers instead of using their weights by hand, and keep records the first dimension",
+                )
+
+
+def _exchanged(tensor: Tensor, at: int, exact: bool = False) -> Tensor:
+    """The tensor with another record's value in one record's place; a little more than that for real inputs."""
+    out = tensor.clone()
+    out[at] = tensor[(at + 1) % len(tensor)]
+    if tensor.is_floating_point() and not exact:
+        out[at] = 1.5 * out[at] + 0.1
+    return out
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _map(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
+    return tuple(function(t) for t in inputs) if isinstance(inputs, tuple) else function(inputs)
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    """Dropout draws one mask for a batch: batches of one cannot be compared with it."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase)
+    switched = [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
+    for layer in switched:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in switched:
+            layer.training = True

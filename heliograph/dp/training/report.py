@@ -1,0 +1,179 @@
+"""The privacy report of a run: what was released, what is proved of it, and what is not accounted, as JSON and in words.
+
+The JSON is a privacy report of `accounting.ledger`: `heliograph dp verify` recomputes epsilon from its releases alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from heliograph.dp.accounting.filters import RenyiFilter
+from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger
+from heliograph.dp.accounting.rdp import log_moment
+from heliograph.dp.accounting.result import Bracket, json_number
+from heliograph.dp.mechanisms import DIRECTIONS
+from heliograph.dp.training.budget import PlannedBudget, SizeStage
+from heliograph.dp.training.settings import Settings
+
+NOT_ACCOUNTED = (
+    "the choice of hyperparameters (learning rate, epochs, batch size, clipping bound, architecture), where the training"
+    " data were looked at for it",
+    "preprocessing that depends on the training data (vocabularies, means, selected features)",
+    "running time and memory, which vary with the batches drawn",
+)
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """What a run released and what is proved of it.
+
+    `epsilon_upper` is the guarantee, at `delta`, for data sets that differ by one record added or removed;
+    `epsilon_lower` (None where probabilities were chosen adaptively) says how far from tight it can be. `noise_multiplier`
+    is noise standard deviation over the clipping bound, the least of the run's.
+    """
+
+    settings: Settings
+    epsilon_lower: float | None
+    epsilon_upper: float
+    budget: PlannedBudget | RenyiFilter
+    bracket: Bracket | None
+    ledger: Ledger
+    size: float
+    size_stage: SizeStage | None
+    steps: int
+    steps_planned: int
+    noise_multiplier: float
+    stopped: str = ""
+    replayed: int = 0
+    seconds: float = 0.0
+    accuracy: float | None = None
+    public_set: bool = False
+    released: dict[str, Any] = field(default_factory=dict)
+    """Released values, and public ones derived from them: sizes, bounds, norm totals, noise."""
+
+    @property
+    def delta(self) -> float:
+        """The delta of the guarantee."""
+        return self.settings.delta
+
+    @property
+    def accounting(self) -> str:
+        """`fixed`: a plan fixed before the data, under the numerical bracket; `filter`: adaptive, under a filter."""
+        return "fixed" if isinstance(self.budget, PlannedBudget) else "filter"
+
+    def not_accounted(self) -> list[str]:
+        """What the number leaves out, or is void for."""
+        found = list(NOT_ACCOUNTED)
+        if self.public_set:
+            found.append("the metrics on the public set: its records are not covered by the guarantee")
+        if self.settings.seed is not None:
+            found.insert(0, "THE SEED: whoever knows it can draw the noise again; for them there is no guarantee")
+        elif not self.settings.secure_noise:
+            found.append(
+                "a generator that is not cryptographically secure, and the least significant bits of floating-point noise"
+                " (secure_noise=True uses a secure generator and a safe sampler)"
+            )
+        return found
+
+    def by_mechanism(self) -> list[dict[str, Any]]:
+        """Each kind of release with what it uses: Renyi divergence of the filter's order, in both directions, or counts."""
+        rows = []
+        for release in self.ledger.releases:
+            row = release.to_json()
+            if isinstance(self.budget, RenyiFilter) and not (self.size_stage and release.name.startswith("N~")):
+                theta = self.budget.order - 1
+                row["renyi_divergence"] = {
+                    name: release.count * log_moment(release.mechanism, theta, name) / theta for name in DIRECTIONS
+                }
+            rows.append(row)
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        value: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "method": self.settings.method,
+            "neighboring_relation": "add_remove",
+            "delta": self.delta,
+            "epsilon_lower": json_number(self.epsilon_lower),
+            "epsilon_upper": json_number(self.epsilon_upper),
+            "accounting": self.accounting,
+            "releases": self.by_mechanism(),
+            "size": {"value": self.size, "source": "public" if self.size_stage is None else "released"},
+            "steps": self.steps,
+            "steps_planned": self.steps_planned,
+            "stopped": self.stopped,
+            "replayed_charges": self.replayed,
+            "noise_multiplier": self.noise_multiplier,
+            "secure_noise": self.settings.secure_noise,
+            "seed_known": self.settings.seed is not None,
+            "seconds": round(self.seconds, 3),
+            "accuracy": self.accuracy,
+            "released_values": self.released,
+            # Without the seed: whoever read it here could subtract the noise.
+            "settings": {key: value for key, value in self.settings.to_json().items() if key != "seed"},
+            "not_accounted": self.not_accounted(),
+        }
+        if self.bracket is not None:
+            value["bracket"] = self.bracket.to_json()
+        if isinstance(self.budget, RenyiFilter):
+            state = self.budget
+            value["filter"] = {"epsilon": state.epsilon, "delta": state.delta, "order": state.order}
+        if self.size_stage is not None:
+            value["size_stage"] = {"epsilon": self.size_stage.epsilon, "delta": self.size_stage.delta}
+        return value
+
+    def words(self) -> str:
+        """The report in words."""
+        settings = self.settings
+        lower = "no lower bound is known" if self.epsilon_lower is None else f"lower bound {self.epsilon_lower:.4f}"
+        lines = [
+            f"Private training by {settings.method}: epsilon <= {self.epsilon_upper:.4f} ({lower}) at delta"
+            f" {self.delta:g},",
+            "for data sets that differ by one record added or removed.",
+        ]
+        if settings.seed is not None:
+            lines.append("The seed of the noise is known: for whoever knows it THERE IS NO GUARANTEE.")
+        lines += ["", *self._how(), "", "Released:"]
+        for release in self.ledger.releases:
+            p = "" if release.sampling_probability is None else f", probability {release.sampling_probability:.6g}"
+            lines.append(
+                f"  {release.name}: {release.count} x noise {release.noise_std:.6g} at sensitivity"
+                f" {release.sensitivity:.6g}{p}"
+            )
+        if self.bracket is not None:
+            for name, each in self.bracket.directions.items():
+                lines.append(f"  direction {name}: epsilon in [{each.lower:.4f}, {each.upper:.4f}]")
+        elif isinstance(self.budget, RenyiFilter):
+            for name in DIRECTIONS:
+                total = sum(row.get("renyi_divergence", {}).get(name, 0.0) for row in self.by_mechanism())
+                lines.append(f"  direction {name}: Renyi divergence {total:.6g} of the budget {self.budget.budget:.6g}")
+        source = "public" if self.size_stage is None else "released with noise"
+        lines.append(f"Number of records: {self.size:.6g}, {source}; sampling and steps follow from it alone.")
+        generator = "a cryptographically secure generator" if settings.secure_noise else "torch's generator"
+        lines.append(f"Noise: from {generator}{'' if settings.seed is None else ', seeded'}.")
+        lines.append(f"Steps: {self.steps} of {self.steps_planned}.{' ' + self.stopped if self.stopped else ''}")
+        if self.replayed:
+            lines.append(f"Charges that a resumed run made twice: {self.replayed}.")
+        lines += ["", "Not accounted:", *(f"  - {each}" for each in self.not_accounted())]
+        return "\n".join(lines)
+
+    def _how(self) -> list[str]:
+        stage = self.size_stage
+        first = (
+            []
+            if stage is None
+            else [
+                f"First N~ was released (epsilon {stage.epsilon:.4g} at delta {stage.delta:.3g}); what follows has the rest."
+            ]
+        )
+        if isinstance(self.budget, PlannedBudget):
+            return [*first, "All mechanisms and their number were fixed beforehand; both bounds are those of the plan."]
+        return [
+            *first,
+            f"Probabilities and noise were chosen by what had been released, under a Renyi filter of order"
+            f" {self.budget.order:.4g} that was fixed beforehand.",
+            "Epsilon is the filter's budget, whatever of it was used.",
+        ]

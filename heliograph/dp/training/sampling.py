@@ -1,0 +1,66 @@
+"""Which records a step takes: Poisson sampling, and importance sampling with rejection.
+
+Every record is taken by its own coin. Indices, norms and batch sizes are secret: nothing here is ever printed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heliograph.dp.training.noise import GaussianNoise
+
+
+def poisson_sample(count: int, probability: float, noise: GaussianNoise) -> Tensor:
+    """The indices, ascending, of the records taken, each with the same probability."""
+    return torch.nonzero(noise.uniform(count) < probability).flatten()
+
+
+class ImportanceSampler:
+    """Takes record i with probability b min(norm_i, g^_i, C) / K~, its norm taken at the current parameters.
+
+    `kept` holds g^, the norm that was last known of each record times the oversampling factor, at most C < K~/b. A record
+    is a candidate with probability b g^ / K~ <= 1; of a candidate the current norm is computed and clipped at g^, and it
+    is accepted with probability norm / g^ <= 1 (rejection sampling; Wei et al. 2022, section 3.4). The product is
+    b norm / K~, at most b C / K~. Without a cap at K~/b a candidate's probability would saturate at 1 while its weight
+    went on growing: its vector would be longer than K~/N~. The cap at C gives the same law as one at K~/b (norms are
+    clipped at C anyway) with fewer candidates, whose norms are what a step costs.
+    """
+
+    def __init__(self, *, batch_size: float, oversampling: float, floor: float, noise: GaussianNoise) -> None:
+        self.batch_size = batch_size
+        self.oversampling = oversampling
+        self.floor = floor
+        self.noise = noise
+        self.bound = 0.0
+        self.norm_total = 0.0
+        self.kept = torch.zeros(0, dtype=torch.float64)
+
+    def start(self, norms: Tensor, bound: float, norm_total: float) -> None:
+        """Begin an epoch: all records' norms, the clipping bound C and the released norm total K~ > b C."""
+        if not self.batch_size * bound < norm_total:
+            raise ValueError("K~ must be above b C")
+        self.bound, self.norm_total = bound, norm_total
+        self.kept = self._proposal(norms)
+
+    def _proposal(self, norms: Tensor) -> Tensor:
+        usable = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
+        kept = self.oversampling * usable.clamp(self.floor * self.bound, self.bound)
+        return kept.clamp(max=self.bound)
+
+    def candidates(self) -> Tensor:
+        """The indices of this step's candidates."""
+        probability = self.kept * (self.batch_size / self.norm_total)
+        return torch.nonzero(self.noise.uniform(self.kept.numel()) < probability).flatten()
+
+    def accept(self, candidates: Tensor, norms: Tensor) -> Tensor:
+        """Which candidates (a mask) are taken, given their norms at the current parameters; their g^ is renewed.
+
+        A record with a zero gradient, or one that is not a number, is never taken.
+        """
+        now = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
+        kept = self.kept[candidates]
+        clipped = torch.minimum(now, kept)
+        taken = self.noise.uniform(candidates.numel()) * kept < clipped
+        self.kept[candidates] = self._proposal(now)
+        return taken

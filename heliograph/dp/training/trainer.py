@@ -1,0 +1,305 @@
+"""`DPTrainer`: trains a module privately and says what is proved of the result."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.accounting.ledger import Ledger
+from heliograph.dp.training import budget as budgets
+from heliograph.dp.training.budget import PlannedBudget, SizeStage
+from heliograph.dp.training.checkpoint import Checkpoint
+from heliograph.dp.training.dp_sgd import PoissonSteps
+from heliograph.dp.training.dpis import ImportanceSteps, Schedule
+from heliograph.dp.training.gradients import GradientEngine
+from heliograph.dp.training.metrics import Metrics, measured
+from heliograph.dp.training.noise import GaussianNoise
+from heliograph.dp.training.plan import Plan, make_plan
+from heliograph.dp.training.progress import Update, training_bar
+from heliograph.dp.training.records import Records
+from heliograph.dp.training.refuse import check_loss, check_module
+from heliograph.dp.training.releases import Books, Observer, Releaser
+from heliograph.dp.training.report import PrivacyReport
+from heliograph.dp.training.run import Run
+from heliograph.dp.training.settings import ImportanceOptions, Method, Settings, check_size
+from heliograph.errors import HeliographError, ProgramError
+
+
+class DPTrainer:
+    """Private training of a module on a data set; `fit` trains and gives the report, `module` is trained in place.
+
+    `loss(outputs, targets)` gives one value for each record. `optimizer` is a torch optimizer on the module's
+    parameters, or a function that makes one from a list of parameters. `train_set` is (inputs, targets) as tensors or
+    arrays, or a map-style dataset of such pairs; the batches are drawn here.
+
+    Give `epsilon` and the noise is found, or `noise_multiplier` (noise standard deviation over `max_grad_norm`) and
+    epsilon is found. `batch_size` is the expected number of records of a step, `physical_batch_size` how many are
+    computed at a time; an epoch has max(1, floor(N / batch_size)) steps. N is `public_size` where the number of records is
+    public; otherwise it is released first, with noise of standard deviation `size_noise`. It is never the length of the
+    data set.
+
+    `secure_noise` draws noise and coins from a cryptographically secure generator; a `seed` makes a run repeatable and
+    voids the guarantee for whoever knows it. `public_set` is data that need no protection: accuracy and loss are measured
+    on it after every epoch. `checkpoint` is a folder: a run killed before its end goes on from there when it is made
+    again with the same parameters; it is written every epoch, or every `checkpoint_every` steps. `observer` is told of
+    every release. `dpis` holds the parameters of importance sampling.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        optimizer: Optimizer | Callable[[list[nn.Parameter]], Optimizer],
+        train_set: object,
+        *,
+        method: Method = "dp_sgd",
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float,
+        epochs: int,
+        batch_size: float,
+        max_grad_norm: float,
+        public_size: int | None = None,
+        size_noise: float = 100.0,
+        seed: int | None = None,
+        secure_noise: bool = False,
+        physical_batch_size: int = 256,
+        dpis: ImportanceOptions | None = None,
+        public_set: object = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int | None = None,
+        progress: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self.settings = Settings(
+            method=method,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            epochs=epochs,
+            batch_size=batch_size,
+            max_grad_norm=max_grad_norm,
+            public_size=public_size,
+            size_noise=size_noise,
+            seed=seed,
+            secure_noise=secure_noise,
+            physical_batch_size=physical_batch_size,
+            dpis=dpis or ImportanceOptions(),
+        )
+        self.settings.clip_range  # noqa: B018 - checks it
+        self.module = module
+        self.loss = loss
+        check_module(module)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self._parameters = parameters
+        device = parameters[0].device
+        self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
+        self._records = Records(train_set, device)
+        self._public = None if public_set is None else Records(public_set, device, "public_set")
+        module.train()
+        _check(loss, module, self._records, self._public)
+        self._engine = GradientEngine(module, loss)
+        self._noise = GaussianNoise(seed=seed, secure=secure_noise)
+        self._observer = observer
+        self._progress = progress
+        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
+        if checkpoint_every is not None and checkpoint_every < 1:
+            raise ProgramError(f"checkpoint_every = {checkpoint_every!r} is not positive", where="checkpoint_every")
+        self._every = checkpoint_every
+        self._run: Run | None = None
+        self.report: PrivacyReport | None = None
+
+    def fit(self) -> PrivacyReport:
+        """Train, and give the privacy report; the module then has the trained parameters.
+
+        A budget that is exhausted ends the training with the module so far, and the report says so. Raises ProgramError
+        for a second call: another run is another release, for another trainer.
+        """
+        if self._run is not None:
+            raise ProgramError(
+                "this trainer has been used",
+                where="DPTrainer.fit",
+                why="a second run on the same data is another release, with a guarantee of its own",
+                hint="make a new DPTrainer; the epsilons of both runs add up",
+            )
+        self._run = run = self._start()
+        with training_bar(self._progress) as update:
+            try:
+                run.charge_lost()
+                self._loop(run, update)
+            except BudgetError as error:
+                run.stopped = f"Stopped: {error.what}."
+                run.metrics = self._measure()
+        self.module.eval()
+        self.report = self._reported(run)
+        if self._checkpoint is not None:
+            self._checkpoint.finish()
+        return self.report
+
+    def _start(self) -> Run:
+        """The run, new or from the checkpoint: N, the plan, and everything that keeps state."""
+        settings = self.settings
+        found = None if self._checkpoint is None else self._checkpoint.load()
+        journal = [] if self._checkpoint is None else self._checkpoint.charges()
+        state, included = found if found is not None else ({}, 0)
+        if state and json.dumps(state["settings"]) != json.dumps(json.loads(json.dumps(settings.to_json()))):
+            raise ProgramError(
+                "the checkpoint is of a run with other parameters",
+                where=self._checkpoint.path if self._checkpoint else "checkpoint",
+                hint="use the same parameters, or another folder",
+            )
+        append = None if self._checkpoint is None else self._checkpoint.append
+        ledger = Ledger.from_json(state["ledger"]) if state else Ledger()
+        lost = journal[included:]
+        stage = None
+        if settings.public_size is not None:
+            size = float(settings.public_size)
+        else:
+            target = settings.epsilon
+            assert target is not None
+            stage = SizeStage.within(target, settings.delta, settings.size_noise)
+            if state:
+                size = float(state["size"])
+            else:
+                # A release that the journal has, but no checkpoint, is charged again: the stage admits one only.
+                books = Books(PlannedBudget(stage.plan), ledger, append)
+                for release in lost:
+                    books.budget.spend(release.mechanism, release.count)
+                size = Releaser(books, self._noise, self._observer).size(len(self._records), settings.size_noise)
+                lost = []
+            check_size(size, settings, "N~ (the released number of records)")
+        delta = settings.delta - (stage.delta if stage else 0.0)
+        if state:
+            plan = Plan.from_json(state["plan"], settings, delta)
+        else:
+            taken = stage.epsilon if stage else 0.0
+            plan = make_plan(settings, size, None if settings.epsilon is None else settings.epsilon - taken, delta)
+        books = Books(plan.budget, ledger, append)
+        steps = self._steps(plan, Releaser(books, self._noise, self._observer), size)
+        run = Run(
+            settings, self.module, self.optimizer, self._noise, self._checkpoint, plan, books, steps, size, stage, lost
+        )
+        if state:
+            run.restore(state)
+        else:
+            run.save()
+        return run
+
+    def _steps(self, plan: Plan, releaser: Releaser, size: float) -> PoissonSteps | ImportanceSteps:
+        settings = self.settings
+        if settings.method == "dpis":
+            schedule = Schedule(settings, size, plan.steps)
+            return ImportanceSteps(self._engine, self._records, releaser, schedule, plan.sigma, plan.mechanisms)
+        return PoissonSteps(
+            self._engine,
+            self._records,
+            releaser,
+            mechanism=plan.mechanisms[0],
+            max_grad_norm=settings.max_grad_norm,
+            batch_size=settings.batch_size,
+            physical=settings.physical_batch_size,
+        )
+
+    def _loop(self, run: Run, update: Update) -> None:
+        self.module.train()
+        while run.epoch < self.settings.epochs:
+            started = time.perf_counter()
+            try:
+                self._epoch(run, update)
+            finally:
+                run.seconds += time.perf_counter() - started
+            run.epoch, run.step = run.epoch + 1, 0
+            run.metrics = self._measure()
+            run.save()
+
+    def _epoch(self, run: Run, update: Update) -> None:
+        """What is left of an epoch."""
+        if run.step == 0:
+            run.steps.start_epoch(run.epoch)
+        while run.step < run.plan.steps:
+            try:
+                gradients = run.steps.step()
+            except BudgetError as error:
+                if not isinstance(run.books.budget, PlannedBudget):
+                    raise
+                # Steps that a killed run has made already; the plan of later epochs is not theirs.
+                run.stopped = f"Steps were left out: {error.what}."
+                return
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient.to(parameter.dtype)
+            self.optimizer.step()
+            run.step += 1
+            run.taken += 1
+            words = "" if run.metrics is None else run.metrics.words()
+            update(run.taken, run.plan.steps * self.settings.epochs, budgets.committed(run.books.budget), words)
+            if self._every is not None and run.taken % self._every == 0 and run.step < run.plan.steps:
+                run.save()
+
+    def _measure(self) -> Metrics | None:
+        if self._public is None:
+            return None
+        return measured(self.module, self.loss, self._public, self.settings.physical_batch_size)
+
+    def _reported(self, run: Run) -> PrivacyReport:
+        stage, plan = run.stage, run.plan
+        if isinstance(run.books.budget, RenyiFilter):
+            lower, upper = None, run.books.budget.epsilon
+        else:
+            assert plan.bracket is not None
+            # With N~ released first the plan follows from it, and the lower bound is one of the second stage alone.
+            lower = plan.bracket.lower if stage is None else None
+            assert plan.bracket.upper is not None
+            upper = plan.bracket.upper
+            if self.settings.epsilon is not None and stage is not None:
+                upper = max(upper, self.settings.epsilon - stage.epsilon)
+        noise = [epoch.sigma for epoch in run.released_epochs()] or [plan.sigma or 0.0]
+        return PrivacyReport(
+            settings=self.settings,
+            epsilon_lower=lower,
+            epsilon_upper=upper + (stage.epsilon if stage else 0.0),
+            budget=run.books.budget,
+            bracket=plan.bracket,
+            ledger=run.books.ledger,
+            size=run.size,
+            size_stage=stage,
+            steps=run.taken,
+            steps_planned=plan.steps * self.settings.epochs,
+            noise_multiplier=min(noise),
+            stopped=run.stopped,
+            replayed=run.replayed,
+            seconds=run.seconds,
+            accuracy=None if run.metrics is None else run.metrics.accuracy,
+            public_set=self._public is not None,
+            released={
+                "epochs": [
+                    {"clip": e.bound, "norm_total": e.norm_total, "sigma": e.sigma} for e in run.released_epochs()
+                ]
+            },
+        )
+
+
+def _check(loss: Any, module: nn.Module, records: Records, public: Records | None) -> None:
+    """Try loss and module on public records, or on made-up ones: a refusal must not depend on private records."""
+    made_up = public is None or len(public) < 2
+    sample = records.made_up(4) if public is None or made_up else public.batch(torch.arange(min(4, len(public))))
+    try:
+        check_loss(loss, module, sample)
+    except HeliographError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            "the module or the loss fails on a sample",
+            where=type(module).__name__,
+            why=f"{type(error).__name__}: {str(error)[:300]}",
+            hint="give a public_set, whose records are then used to try them: random ones may not suit"
+            if made_up
+            else "check that the module takes the records of public_set",
+        ) from None

@@ -1,0 +1,343 @@
+"""Per-record norms, weighted sums and gradients against autograd on batches of one record."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
+
+from heliograph.dp.training.factors import pair_norms  # noqa: E402
+from heliograph.dp.training.gradients import GradientEngine  # noqa: E402
+from heliograph.errors import ProgramError, UnsupportedError  # noqa: E402
+
+RECORDS, CLASSES = 5, 3
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+class Flat(nn.Module):
+    """A module's output, averaged over what lies behind the channels or positions, through a classifier."""
+
+    def __init__(self, inner: nn.Module, width: int) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(width, CLASSES)
+
+    def forward(self, *x: Tensor) -> Tensor:
+        out = self.inner(*x)
+        return self.head(torch.tanh(out.flatten(1)))
+
+
+class Recurrent(nn.Module):
+    """Uses the outputs, the last states and, where given, learned initial states of a recurrent module."""
+
+    def __init__(self, kind: type[nn.RNNBase], learned: bool = False, **options: object) -> None:
+        super().__init__()
+        self.core = kind(4, 3, **options)  # type: ignore[arg-type]
+        sides = 2 if self.core.bidirectional else 1
+        self.start = nn.Linear(4, 3 * sides * self.core.num_layers) if learned else None
+        self.head = nn.Linear(3 * sides, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x[:, 0]
+        initial = None
+        if self.start is not None:
+            initial = self.start(first).view(len(x), -1, 3).transpose(0, 1).contiguous()
+            if isinstance(self.core, nn.LSTM):
+                initial = (initial, initial.tanh())
+        out, last = self.core(x if self.core.batch_first else x.transpose(0, 1), initial)
+        out = out if self.core.batch_first else out.transpose(0, 1)
+        states = last if isinstance(last, Tensor) else last[0] + 2 * last[1]
+        return self.head(out.cos().sum(1)) + states.sum((0, 2)).unsqueeze(1).sin() * torch.arange(CLASSES)
+
+
+class Twice(nn.Module):
+    """One layer used twice, on different widths of positions."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(torch.tanh(self.layer(x))).flatten(2).mean(2) if x.dim() > 3 else self._rows(x))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return self.layer(torch.tanh(self.layer(x))).mean(1)
+
+
+class Tied(nn.Module):
+    """The embedding is the classifier's weight too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(CLASSES + 4, 4), nn.Linear(4, CLASSES + 4)
+        self.out.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.table(tokens).tanh().sum(1))
+
+
+class Scaled(nn.Module):
+    """Parameters of its own beside children: differentiated as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+        self.inner = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x * self.scale)
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = nn.Linear(4, CLASSES), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def only(module: nn.Module, *names: str) -> nn.Module:
+    for name, p in module.named_parameters():
+        p.requires_grad_(any(n in name for n in names))
+    return module
+
+
+def rows(*shape: int) -> Tensor:
+    return torch.randn(RECORDS, *shape, dtype=torch.float64)
+
+
+def tokens(length: int, vocabulary: int) -> Tensor:
+    return torch.randint(0, vocabulary, (RECORDS, length))
+
+
+CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "linear": lambda: (nn.Linear(4, CLASSES), rows(4)),
+    "linear without bias": lambda: (nn.Linear(4, CLASSES, bias=False), rows(4)),
+    "linear on positions": lambda: (Flat(nn.Linear(4, 2), 14), rows(7, 4)),
+    "linear on a grid": lambda: (Flat(nn.Linear(4, 2), 12), rows(2, 3, 4)),
+    "in place": lambda: (nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, CLASSES)), rows(4)),
+    "dilated conv1d": lambda: (Flat(nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2), 16), rows(2, 8)),
+    "grouped conv2d": lambda: (Flat(nn.Conv2d(4, 6, 3, padding=1, groups=2), 96), rows(4, 4, 4)),
+    "depthwise conv2d": lambda: (Flat(nn.Conv2d(4, 4, (2, 3), groups=4, bias=False), 24), rows(4, 4, 4)),
+    "same, circular": lambda: (
+        Flat(nn.Conv2d(2, 3, (2, 3), padding="same", padding_mode="circular"), 48),
+        rows(2, 4, 4),
+    ),
+    "strided conv2d": lambda: (Flat(nn.Conv2d(2, 3, 2, stride=3), 12), rows(2, 6, 5)),
+    "conv3d": lambda: (Flat(nn.Conv3d(1, 2, 2), 8), rows(1, 3, 3, 2)),
+    "transposed conv": lambda: (Flat(nn.ConvTranspose2d(2, 2, 2), 18), rows(2, 2, 2)),
+    "embedding": lambda: (Flat(nn.Embedding(6, 2, padding_idx=0), 18), tokens(9, 6)),
+    "layer norm": lambda: (nn.Sequential(nn.LayerNorm([3, 4]), nn.Flatten(), nn.Linear(12, CLASSES)), rows(3, 4)),
+    "group norm": lambda: (Flat(nn.Sequential(nn.Conv2d(2, 4, 2), nn.GroupNorm(2, 4)), 16), rows(2, 3, 3)),
+    "instance norm": lambda: (Flat(nn.InstanceNorm2d(2, affine=True), 18), rows(2, 3, 3)),
+    "lstm": lambda: (Recurrent(nn.LSTM, batch_first=True), rows(6, 4)),
+    "lstm, both directions, two layers": lambda: (Recurrent(nn.LSTM, bidirectional=True, num_layers=2), rows(6, 4)),
+    "lstm, learned start": lambda: (Recurrent(nn.LSTM, learned=True, bidirectional=True), rows(6, 4)),
+    "lstm, recurrent weights only": lambda: (only(Recurrent(nn.LSTM), "weight_hh"), rows(6, 4)),
+    "lstm, one step": lambda: (Recurrent(nn.LSTM, batch_first=True), rows(1, 4)),
+    "gru": lambda: (Recurrent(nn.GRU, batch_first=True, bidirectional=True, num_layers=2), rows(6, 4)),
+    "gru, learned start": lambda: (Recurrent(nn.GRU, learned=True), rows(6, 4)),
+    "gru without bias": lambda: (Recurrent(nn.GRU, bias=False), rows(6, 4)),
+    "rnn": lambda: (Recurrent(nn.RNN, bidirectional=True, learned=True, num_layers=2), rows(6, 4)),
+    "rnn, relu": lambda: (Recurrent(nn.RNN, nonlinearity="relu", batch_first=True), rows(6, 4)),
+    "linear used twice": lambda: (Twice(nn.Linear(4, 4)), rows(3, 4)),
+    "conv used twice": lambda: (Twice(nn.Conv2d(4, 4, 3, padding=1)), rows(4, 3, 3)),
+    "tied weights": lambda: (Tied(), tokens(4, CLASSES + 4)),
+    "parameters of a container": lambda: (Flat(Scaled(), 6), rows(2, 4)),
+    "attention": lambda: (Flat(nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), 12), rows(3, 4)),
+    "weight norm": lambda: (weight_norm(nn.Linear(4, CLASSES)), rows(4)),
+    "frozen first layer": lambda: (only(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, CLASSES)), "1."), rows(4)),
+    "unused layer": lambda: (Unused(), rows(4)),
+}
+
+
+def one_by_one(module: nn.Module, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    """The oracle: ordinary autograd on each record by itself."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    found = []
+    for n in range(len(targets)):
+        value = loss(module(inputs[n : n + 1]), targets[n : n + 1]).sum()
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+        found.append([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)])
+    return [torch.stack(each) for each in zip(*found, strict=True)]
+
+
+def norms_of(gradients: list[Tensor]) -> Tensor:
+    return torch.cat([g.flatten(1) for g in gradients], 1).norm(dim=1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_layer_agrees_with_batches_of_one(case: str) -> None:
+    torch.manual_seed(len(case))
+    module, inputs = CASES[case]()
+    module = module.double()
+    targets = torch.randint(0, CLASSES, (RECORDS,))
+    expected = one_by_one(module, inputs, targets)
+    before = copy.deepcopy(module.state_dict())
+    engine = GradientEngine(module, loss)
+    scale = float(norms_of(expected).max())
+    for ours, theirs in zip(engine.per_sample(inputs, targets), expected, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-12 * scale)
+    torch.testing.assert_close(engine.norms(inputs, targets), norms_of(expected), rtol=1e-6, atol=0)
+    # Weights that depend on the norms, some of them zero.
+    sums, norms = engine.weighted_sum(inputs, targets, lambda n: (n > n.median()) * scale / n)
+    weights = (norms > norms.median()) * scale / norms
+    torch.testing.assert_close(norms, norms_of(expected), rtol=1e-6, atol=0)
+    for ours, theirs in zip(sums, expected, strict=True):
+        torch.testing.assert_close(ours, torch.tensordot(weights, theirs, 1), rtol=1e-6, atol=1e-9 * scale)
+    # The module is as it was: no hooks, no replaced forward, no gradients.
+    assert all(not m._forward_hooks and "forward" not in vars(m) for m in module.modules())
+    assert all(p.grad is None for p in module.parameters())
+    torch.testing.assert_close(module.state_dict(), before)
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 3, 2), (4, 3, 20, 30), (3, 1, 5, 6)])
+def test_both_ways_to_a_norm_agree_and_blocks_do_not_matter(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, positions, d, p = shape
+    a = torch.randn(records, positions, d, dtype=torch.float64)
+    b = torch.randn(records, positions, p, dtype=torch.float64)
+    expected = (b.mT @ a).square().sum((1, 2))
+    for way in (True, False, None):
+        torch.testing.assert_close(pair_norms(a, b, way), expected, rtol=1e-10, atol=0)
+    monkeypatch.setattr("heliograph.dp.training.factors.BLOCK", 1)
+    for way in (True, False):
+        torch.testing.assert_close(pair_norms(a, b, way), expected, rtol=1e-10, atol=0)
+
+
+def test_a_norm_by_gram_matrices_is_not_too_small_where_positions_cancel() -> None:
+    # Sum over positions: huge parts that cancel up to one in 10^4. A norm that came out small would be clipped too little.
+    torch.manual_seed(0)
+    a = torch.randn(200, 2, 3)
+    b = torch.randn(200, 1, 4)
+    b = torch.cat((b, -b + 1e-4 * torch.randn(200, 1, 4)), 1)
+    a = torch.cat((a[:, :1], a[:, :1]), 1)
+    true = (b.double().mT @ a.double()).square().sum((1, 2))
+    assert bool((pair_norms(a, b, True) >= true * (1 - 1e-3)).all())
+    without = ((a @ a.mT) * (b @ b.mT)).sum((1, 2))
+    assert bool((without < true * (1 - 1e-3)).any()), "the test would not notice a plain Gram sum"
+
+
+def test_zero_gradients_count_nothing_whatever_their_weight() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, CLASSES, bias=False)).double()
+    with torch.no_grad():
+        module[0].bias.zero_()
+    inputs = rows(4)
+    inputs[2] = 0  # the hidden layer is zero, so nothing reaches a weight
+    engine = GradientEngine(module, loss)
+    targets = torch.zeros(RECORDS, dtype=torch.long)
+    assert float(engine.norms(inputs, targets)[2]) == 0
+    sums, norms = engine.weighted_sum(inputs, targets, lambda n: 1 / n)
+    rest = torch.arange(RECORDS) != 2
+    expected = one_by_one(module, inputs, targets)
+    for ours, theirs in zip(sums, expected, strict=True):
+        torch.testing.assert_close(ours, torch.tensordot(1 / norms[rest], theirs[rest], 1))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("case", ["linear", "strided conv2d", "lstm"])
+def test_a_record_without_a_finite_gradient_is_left_out(case: str, bad: float) -> None:
+    module, inputs = CASES[case]()
+    module = module.double()
+    targets = torch.zeros(RECORDS, dtype=torch.long)
+    rest = torch.arange(RECORDS) != 1
+    engine = GradientEngine(module, loss)
+    expected, norms = engine.weighted_sum(inputs[rest], targets[rest], lambda n: 1 / n)
+    inputs[1] = bad
+    sums, found = engine.weighted_sum(inputs, targets, lambda n: 1 / n)
+    assert float(found[1]) == 0
+    torch.testing.assert_close(found[rest], norms)
+    torch.testing.assert_close(sums, expected)
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_small_batches(records: int) -> None:
+    module, inputs = CASES["strided conv2d"]()
+    module = module.double()
+    engine = GradientEngine(module, loss)
+    targets = torch.zeros(records, dtype=torch.long)
+    sums, norms = engine.weighted_sum(inputs[:records], targets, lambda n: torch.ones_like(n))
+    assert norms.shape == (records,)
+    assert engine.norms(inputs[:records], targets).shape == (records,)
+    assert [g.shape for g in engine.per_sample(inputs[:records], targets)] == [
+        (records, *p.shape) for p in module.parameters()
+    ]
+    if not records:
+        assert all(float(s.abs().max()) == 0 for s in sums)
+
+
+def test_recurrent_values_are_those_of_the_fused_module() -> None:
+    module, inputs = CASES["lstm, both directions, two layers"]()
+    module = module.double()
+    seen = []
+
+    def watching(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(outputs)
+        return loss(outputs, targets)
+
+    GradientEngine(module, watching).norms(inputs, torch.zeros(RECORDS, dtype=torch.long))
+    torch.testing.assert_close(seen[0], module(inputs), rtol=1e-12, atol=1e-12)
+
+
+def test_what_has_no_record_dimension_is_refused() -> None:
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.flatten(0, 1)).view(len(x), -1, CLASSES).mean(1)
+
+    targets = torch.zeros(RECORDS, dtype=torch.long)
+    with pytest.raises(UnsupportedError, match="records must stay the first dimension"):
+        GradientEngine(Folded().double(), loss).norms(rows(2, 4), targets)
+    with pytest.raises(ProgramError, match="reduction='none'"):
+        GradientEngine(nn.Linear(4, CLASSES).double(), cross_entropy).norms(rows(4), targets)
+    with pytest.raises(UnsupportedError, match="proj_size"):
+        GradientEngine(Recurrent(nn.LSTM, proj_size=2).double(), loss).norms(rows(3, 4), targets)
+
+    class Overwriting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.clone()
+            out = self.inner(x)
+            x.zero_()
+            return out
+
+    with pytest.raises(UnsupportedError, match="changed in place"):
+        GradientEngine(Overwriting().double(), loss).norms(rows(4), targets)
+
+
+def test_several_inputs_and_dropout_seen_once() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right, self.drop = nn.Linear(4, CLASSES), nn.Linear(2, CLASSES), nn.Dropout(0.5)
+
+        def forward(self, x: Tensor, z: Tensor) -> Tensor:
+            return self.drop(self.left(x)) + self.right(z)
+
+    module = Two().double()
+    engine = GradientEngine(module, loss)
+    targets = torch.zeros(RECORDS, dtype=torch.long)
+    torch.manual_seed(3)
+    sums, norms = engine.weighted_sum((rows(4), rows(2)), targets, lambda n: 1 / n)
+    # Norm and sum come from one draw of the masks: every record adds exactly one unit.
+    assert float(torch.cat([s.flatten() for s in sums]).norm()) <= RECORDS
+    assert bool((norms > 0).all())
