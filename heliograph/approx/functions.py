@@ -142,6 +142,11 @@ def function(name: str) -> Function:
     return _FUNCTIONS[name]
 
 
+def known(name: str) -> Function | None:
+    """The function of that name, if there is one."""
+    return _FUNCTIONS.get(name)
+
+
 def register_function(
     name: str,
     evaluate: Callable[[Vector], Vector],

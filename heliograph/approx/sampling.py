@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.approx.result import SoftmaxPlan, Vector
-from heliograph.approx.steps import run
+from heliograph.approx.result import Vector
 
 BOXES = (4.0, 8.0, 32.0, 128.0)  # HETAL, appendix A.3
-_CHUNK = 4096
+CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,6 @@ class SampledError:
     mean_error: float
     rows: int
     boxes: tuple[float, ...]
-
-
-def evaluate(plan: SoftmaxPlan, rows: Vector) -> Vector:
-    """The plan's value on rows: every step as the lowered program takes it, without the scheme's noise."""
-    return run(plan, rows)
 
 
 def softmax_values(rows: Vector) -> Vector:
@@ -44,19 +38,23 @@ def boxes(limit: float) -> tuple[float, ...]:
     return tuple(sorted({s for s in BOXES if s <= limit} | {limit}))
 
 
-def sampled_error(plan: SoftmaxPlan, samples: int, seed: int, limit: float | None = None) -> SampledError:
-    """Errors over `samples` rows in all, spread evenly over the boxes up to `limit` (default the plan's range)."""
-    sides = boxes(plan.range if limit is None else limit)
+def sampled_error(
+    evaluate: Callable[[Vector], Vector], columns: int, limit: float, samples: int, seed: int
+) -> SampledError:
+    """Errors of a softmax of (rows, columns) over `samples` rows in all, spread evenly over the boxes up to `limit`.
+
+    `evaluate` is given at most `CHUNK` rows at a time.
+    """
+    sides = boxes(limit)
     chunks = []
     for number, side in enumerate(sides):
         count = samples // len(sides) + (number < samples % len(sides))
-        chunks += [(number, i, side, min(_CHUNK, count - start)) for i, start in enumerate(range(0, count, _CHUNK))]
+        chunks += [(number, i, side, min(CHUNK, count - start)) for i, start in enumerate(range(0, count, CHUNK))]
 
     def errors(chunk: tuple[int, int, float, int]) -> tuple[float, float]:
         number, place, side, count = chunk
-        rows = np.random.default_rng([seed, number, place]).uniform(-side, side, (count, plan.columns))
-        difference = evaluate(plan, rows)
-        difference -= softmax_values(rows)
+        rows = np.random.default_rng([seed, number, place]).uniform(-side, side, (count, columns))
+        difference = evaluate(rows) - softmax_values(rows)
         worst = np.abs(difference).max(axis=-1)
         return float(worst.max()), float(worst.sum())
 

@@ -271,7 +271,8 @@ def softmax(
 ) -> None:
     """The softmax of a row, and its error over random rows of [-s, s] for s of 4, 8, 32, 128 up to the range."""
     from heliograph.approx import softmax as package
-    from heliograph.approx.sampling import evaluate, sampled_error, softmax_values
+    from heliograph.approx.sampling import CHUNK, sampled_error, softmax_values
+    from heliograph.compiler.lowered import lowered_softmax
 
     plan = package.softmax(
         columns,
@@ -280,9 +281,12 @@ def softmax(
         max_error=max_error or package.DEFAULT_ERROR,
         scale_bits=scale_bits or package.DEFAULT_SCALE_BITS,
     )
-    found = sampled_error(plan, samples, seed, range_)
+    # Not the plan but the program that the compiler makes of it is evaluated.
+    depth, evaluate = lowered_softmax(columns, range_, method, max_error or package.DEFAULT_ERROR, CHUNK)
+    found = sampled_error(evaluate, columns, range_, samples, seed)
     values: dict[str, Any] = {"method": method, "columns": columns, "range": range_}
     values |= {"max_error": found.max_error, "mean_error": found.mean_error} | _costs(plan)
+    values["depth"] = depth
     values |= {"proved_error": plan.error, "rounding": plan.rounding, "scale_bits": plan.scale_bits}
     values |= {"samples": found.rows, "seed": seed, "boxes": list(found.boxes)}
     stages = [step.stage for step in plan.steps if step.stage is not None]
@@ -290,6 +294,9 @@ def softmax(
         import numpy as np
 
         from heliograph.cli.approx_plot import draw
+
+        def in_parts(rows: Any) -> Any:
+            return np.concatenate([evaluate(part) for part in np.array_split(rows, len(rows) // CHUNK + 1)])
 
         def first(x: Any, value: Callable[[Any], Any]) -> Any:
             rows = np.zeros((len(x), columns))
@@ -303,7 +310,9 @@ def softmax(
             -reach,
             reach,
             lambda x: first(x, softmax_values),
-            lambda x: first(x, lambda rows: evaluate(plan, rows)),
+            lambda x: first(
+                x, lambda rows: np.concatenate([evaluate(p) for p in np.array_split(rows, len(rows) // CHUNK + 1)])
+            ),
         )
     values |= _stages(stages)
     values |= {"steps": [_step(step, stages) for step in plan.steps]}

@@ -163,11 +163,11 @@ define(
         "argmax",
         TENSOR,
         (1, 1),
-        {"axis": "int", "index": "bool?", "count": "int?", **DECISION_ATTRS},
+        {"axis": "int", "index": "bool?", "count": "int?", "method": "str?", **DECISION_ATTRS},
         _argmax_type,
         _argmax,
         "The place of the largest element along an axis: one-hot, or its number with `index`. `count`: how many results may "
-        "be summed and still round right." + _DECIDES,
+        "be summed and still round right; `method`: best, or Phoenix's iterated." + _DECIDES,
     )
 )
 
@@ -224,7 +224,7 @@ define(
         "argmax_rows",
         TENSOR,
         (1, 1),
-        {"count": "int?", **DECISION_ATTRS},
+        {"count": "int?", "method": "str?", **DECISION_ATTRS},
         _rows_type("argmax_rows", "all"),
         lambda values, a, context: _one_hot(values[0], 1),
         "One-hot along axis 0 of (rows, columns).",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from heliograph.approx import functions
 from heliograph.approx.fit import Fit, fit, smallest_degree
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
@@ -303,6 +304,9 @@ class Approximate:
             return _wide(Interval(max(low, proved.low), min(high, proved.high))), "observed"
         if proved is not None:
             return _wide(proved), "proved"
+        registered = functions.known(node.op)
+        if registered is not None and registered.low is not None and registered.high is not None:
+            return Interval(registered.low, registered.high), "declared"
         raise ProgramError(
             f"nothing bounds the input of {node.op}",
             where=node.loc,

@@ -162,7 +162,7 @@ def _argmax(w: _Writer, operands: list[Node]) -> Node:
     assert isinstance(x.type, TensorType)
     assert isinstance(w.node.type, TensorType)
     rows, places = _rows_first(w, x, w.attrs["axis"])
-    attrs = {key: w.attrs[key] for key in (*_DECISION, "count") if key in w.attrs}
+    attrs = {key: w.attrs[key] for key in (*_DECISION, "count", "method") if key in w.attrs}
     one_hot = w.op("argmax_rows", rows, **attrs)
     if w.attrs.get("index"):
         numbers = np.arange(places.shape[0], dtype=np.float64)

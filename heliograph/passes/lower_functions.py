@@ -126,7 +126,7 @@ def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Ob
     gap, gap_source = low.gap(seen.near if seen else None, reach)
     bits = float(low.node.attrs.get("bits", SIGN_BITS))
     try:
-        plan = sign_plans.sign(gap / reach, bits)
+        plan = sign_plans.sign(gap / reach, bits, low.node.attrs.get("method", "best"))
     except ProgramError as error:
         raise low.located(error) from None
     entry = low.entry(
@@ -186,7 +186,7 @@ def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: 
     gap, gap_source = low.gap(seen.near if seen else None, width)
     count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
     try:
-        plan = argmax_plans.argmax(classes, gap / width, count)
+        plan = argmax_plans.argmax(classes, gap / width, count, low.node.attrs.get("method", "best"))
     except ProgramError as error:
         raise low.located(error) from None
     degrees = (*plan.sign1.degrees, *(plan.sign2.degrees if plan.sign2 else ()))

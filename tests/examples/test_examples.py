@@ -43,7 +43,7 @@ def test_first_program_prints_what_the_readme_says() -> None:
     assert printed.rstrip().endswith("True")
 
 
-@pytest.mark.parametrize("name", ["iris_mlp", "cnn_from_pytorch", "slot_program", "two_secrets"])
+@pytest.mark.parametrize("name", ["iris_mlp", "cnn_from_pytorch", "slot_program", "own_function", "two_secrets"])
 def test_example_prints_what_the_docs_say(name: str) -> None:
     text = (ROOT / "docs/examples.md").read_text()
     source, shown = re.findall(

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from helpers.backends import openfhe, run
 
+from heliograph.approx.argmax import argmax as argmax_plan
+from heliograph.approx.softmax import softmax as softmax_plan
+from heliograph.approx.steps import run as run_steps
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.driver import compile
+from heliograph.compiler.lowered import lowered_softmax
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes
 from heliograph.compiler.simulate import simulate
@@ -19,6 +23,7 @@ from heliograph.compiler.top1 import top1
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
+from heliograph.passes.depth import program_depth
 
 TOY = Options(security_bits=None)
 LOC = Location("net.py", 7, 5, "layer")
@@ -218,3 +223,22 @@ def test_the_server_floods_its_outputs() -> None:
     for answer in answers:
         assert 0.04 < (answer - np.sign(sample)).std() < 0.06
     assert np.abs(answers[0] - answers[1]).max() > 0.05
+
+
+@pytest.mark.parametrize(("classes", "gap", "family"), [(10, 1e-3, "best"), (2, 0.01, "best"), (5, 0.05, "iterated")])
+def test_the_depth_of_the_plan_is_that_of_the_lowered_program(classes: int, gap: float, family: str) -> None:
+    body = op("argmax", axis=0, gap=gap, count=8, bits=0.0, method=family)
+    lowered = polynomial(program(body, classes, low=0.0, high=1.0))
+    plan = argmax_plan(classes, gap, 8, family)
+    assert program_depth(lowered) == plan.depth
+    rows = apart(uniform((classes,), 300, 0.0, 1.0), gap, 1)
+    np.testing.assert_allclose(interpret_batch(lowered, rows)[0], plan(rows), atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["best", "hetal", "hetal-corrected"])
+def test_the_lowered_softmax_is_the_plan(method: str) -> None:
+    depth, evaluate = lowered_softmax(3, 8.0, method, 1e-3, 16)
+    plan = softmax_plan(3, 8.0, method, max_error=1e-3)
+    rows = uniform((3,), 11, -8, 8)
+    np.testing.assert_allclose(evaluate(rows), run_steps(plan, rows), atol=1e-9)
+    assert depth == plan.depth
