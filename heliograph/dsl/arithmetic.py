@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from heliograph.dsl.calls import emit_annotated
 from heliograph.dsl.diagnostics import Fault, Span
 from heliograph.dsl.values import Fixed, Items, Value, as_array, as_integer, index_bounds, kind_of, shape_text
-from heliograph.ir import Node, Stage, TensorType
+from heliograph.ir import Node, TensorType
 from heliograph.ir.node import Array
-from heliograph.ir.ops import OPS
 
 if TYPE_CHECKING:
     from heliograph.dsl.lower import Lowerer
@@ -67,7 +67,9 @@ def _inverse(value: Value, span: Span) -> Value:
 class TensorArithmetic:
     """Operators on tensors: one op of the table each."""
 
-    _OPS = {"+": "add", "-": "sub", "*": "mul", "@": "matmul"}  # noqa: RUF012
+    _OPS = {  # noqa: RUF012
+        "+": "add", "-": "sub", "*": "mul", "/": "div", "@": "matmul", ">": "gt", "<": "lt", ">=": "ge", "<=": "le",
+    }  # fmt: skip
 
     def __init__(self, low: Lowerer) -> None:
         self.low = low
@@ -84,18 +86,13 @@ class TensorArithmetic:
             return left if exponent == 1 else self.low.emit("power", [left], span, exponent=exponent)
         if operator == "/" and not isinstance(right, Node):
             operator, right = "*", _inverse(right, span)
-        if operator == "/" and Stage.TENSOR in getattr(OPS.get("div"), "stages", ()):
-            return self.low.emit("div", [self.operand(left, span), self.operand(right, span)], span)
-        if operator == "/":
-            raise Fault(
-                span,
-                "division by a run-time value is not supported by this version",
-                hint="divide by a number, or multiply with an inverse that the client sends",
-                unsupported=True,
-            )
+        if operator == "/" and isinstance(right, Node) and isinstance(left, int | float) and left is not True:
+            inverse = emit_annotated(self.low, "reciprocal", [right], span)
+            return inverse if left == 1 else self.binary("*", inverse, left, span)
         if operator not in self._OPS:
             raise _no_operator(operator, left, right, span)
-        return self.low.emit(self._OPS[operator], [self.operand(left, span), self.operand(right, span)], span)
+        operands = [self.operand(left, span), self.operand(right, span)]
+        return emit_annotated(self.low, self._OPS[operator], operands, span)
 
     def negative(self, node: Node, span: Span) -> Node:
         return self.low.emit("neg", [node], span)
@@ -164,6 +161,8 @@ class SlotArithmetic:
             )
         if operator == "/":
             operator, right = "*", _inverse(right, span)
+        if operator in (">", "<", ">=", "<="):
+            raise Fault(span, "slots cannot be compared", hint="write the program on tensors, or poly(...) of a step")
         if operator not in ("+", "-", "*"):
             raise _no_operator(operator, left, right, span)
         if isinstance(left, Node) and isinstance(right, Node):

@@ -54,7 +54,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """`operator` is one of + - * / // % @ **."""
+    """`operator` is one of + - * / // % @ ** > < >= <=."""
 
     span: Span
     operator: str

@@ -12,9 +12,9 @@ from heliograph.dsl import ast
 from heliograph.dsl.diagnostics import Fault, Poisoned, Span, did_you_mean, shown
 from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as_integer, as_number, holds_node, kind_of
 from heliograph.errors import ProgramError
-from heliograph.ir import ConstantName, SparseMatrix, TensorType
+from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
 from heliograph.ir.node import Array
-from heliograph.ir.ops import Context, OpSpec, check_call
+from heliograph.ir.ops import OPS, Context, OpSpec, check_call
 
 if TYPE_CHECKING:
     from heliograph.dsl.lower import Lowerer
@@ -62,10 +62,21 @@ _DEFAULTS: dict[str, dict[str, Callable[[tuple[int, ...], Mapping[str, Any]], An
     },
     "max_pool": {"stride": lambda shape, attrs: attrs.get("kernel"), "padding": _per_axis(0), "dilation": _per_axis(1)},
     "batch_norm": {"eps": lambda shape, attrs: 1e-5},
+    "layer_norm": {"rank": lambda shape, attrs: 1, "eps": lambda shape, attrs: 1e-5},
+    **{op: {"axis": lambda shape, attrs: -1} for op in ("max", "min", "argmax", "softmax")},
     "sum": {"axes": lambda shape, attrs: _all_axes(shape), "keepdims": lambda shape, attrs: False},
     "mean": {"axes": lambda shape, attrs: _all_axes(shape), "keepdims": lambda shape, attrs: False},
     "slice": {"steps": lambda shape, attrs: (1,) * len(shape)},
 }
+
+
+# Attributes that a compiler's options give as well, by the layer.
+_TUNED = ("degree", "gap", "high")
+
+
+def is_tuned(spec: OpSpec) -> bool:
+    """Whether annotations and options say how the op is approximated; such an op has a layer of its own."""
+    return any(spec.attrs.get(name, "").endswith("?") for name in _TUNED)
 
 
 class Annotation:
@@ -126,10 +137,20 @@ def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value])
     if fold:
         low.charge(call.span, *(value for value, _ in first))
         return _folded(low, spec, call, fixed, converted)
-    _check_polynomial(converted, call, attributes)
+    _check_numbers(spec, converted, call.span, attributes)
     if spec.name == "rotate" and not converted["amount"]:
         return operands[0]
     return low.emit(spec.name, operands, call.span, **converted)
+
+
+def emit_annotated(low: Lowerer, op: str, operands: Sequence[Node], span: Span) -> Node:
+    """The node of an operator: an op on these operands, with what annotations say."""
+    spec = OPS[op]
+    attributes: dict[str, tuple[Value, Span]] = {}
+    _annotate(low, spec, attributes)
+    attrs = {name: _attribute(low, spec, name, value, place, ()) for name, (value, place) in attributes.items()}
+    _check_numbers(spec, attrs, span, attributes)
+    return low.emit(op, operands, span, **attrs)
 
 
 def _folded(low: Lowerer, spec: OpSpec, call: ast.Call, arrays: list[Array], attrs: dict[str, Any]) -> Fixed:
@@ -172,6 +193,10 @@ def _operands(
     attributes = dict(given)
     rest = [] if most is None else values[most:]
     free = [name for name in spec.attrs if name not in given]
+    if spec.name in ("max", "min") and rest and holds_node(rest[0][0]):
+        raise Fault(
+            rest[0][1], f"{spec.name} takes one tensor and an axis", hint=f"of two tensors it is {spec.name}imum(x, y)"
+        )
     if len(rest) > len(free):
         raise Fault(rest[len(free)][1], f"{spec.name} does not take {len(values)} values", expected=_usage(spec))
     attributes.update(zip(free, rest, strict=False))
@@ -247,12 +272,17 @@ def _resolve_shape(entries: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     return entries
 
 
-def _check_polynomial(attrs: dict[str, Any], call: ast.Call, given: Mapping[str, tuple[Value, Span]]) -> None:
-    """Degree and interval of an approximation, where the op has them."""
+def _check_numbers(spec: OpSpec, attrs: dict[str, Any], span: Span, given: Mapping[str, tuple[Value, Span]]) -> None:
+    """Degree, interval, gap and bits of an approximation, and the bounds of a clamp, where the op has them."""
 
     def place(name: str) -> Span:
-        return given[name][1] if name in given else call.span
+        return given[name][1] if name in given else span
 
+    for name, example in (("gap", "0.01"), ("bits", "10")):
+        if name in attrs and spec.attrs[name] == "float?" and not attrs[name] > 0:
+            raise Fault(place(name), f"{name} is {attrs[name]:g}", expected=f"a number above zero, such as {example}")
+    if spec.name == "clamp" and not {"min", "max"} & attrs.keys():
+        raise Fault(span, "clamp has no bound", expected="min, max or both: clamp(x, min=0, max=1)")
     if "degree" in attrs and attrs["degree"] < 1:
         raise Fault(place("degree"), f"degree {attrs['degree']} is too small", expected="1 or more")
     if ("low" in attrs) != ("high" in attrs):

@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.dsl import ast
 from heliograph.dsl.arithmetic import Arithmetic, SlotArithmetic, TensorArithmetic
 from heliograph.dsl.builtins import BUILTINS, SLOT_WORDS
-from heliograph.dsl.calls import FOLDED, Annotation, call_op, expand_range, make_constant
+from heliograph.dsl.calls import FOLDED, Annotation, call_op, expand_range, is_tuned, make_constant
 from heliograph.dsl.check import PLANNED, stage_of
 from heliograph.dsl.diagnostics import Diagnostics, Fault, Poisoned, Source, Span, TooMany, did_you_mean, shown
 from heliograph.dsl.functions import MAX_NESTING, inline
@@ -44,8 +44,6 @@ from heliograph.ir.ops import OPS
 MAX_STEPS = 200_000
 MAX_NODES = 50_000
 MAX_COMPUTED_TOTAL = 2**26
-# Attributes of ops that a compiler's options address by their layer.
-_TUNED = frozenset({"degree", "gap"})
 # A list is slower than an array by about this factor.
 _LIST_COST = 10
 MAX_SLOTS = 2**16
@@ -121,8 +119,8 @@ class Lowerer:
             raise TooMany
         spec = OPS[op]
         layer = self.layer
-        if spec.activation is not None or not _TUNED.isdisjoint(spec.attrs):
-            layer = self._activation_layer(op)
+        if is_tuned(spec):
+            layer = self._tuned_layer(op)
         try:
             node = self.builder.op(op, operands, self.source.location(span, layer), **attrs)
         except ProgramError as error:
@@ -173,8 +171,8 @@ class Lowerer:
             )
             raise TooMany
 
-    def _activation_layer(self, op: str) -> str:
-        """The layer of an activation: the statement's, made unique."""
+    def _tuned_layer(self, op: str) -> str:
+        """The layer of an op that is approximated: the statement's, made unique."""
         candidate = self.layer
         while candidate in self._used_layers:
             base = f"{self.layer}.{op}"
@@ -299,7 +297,7 @@ class Lowerer:
             self.annotations.pop()
         for name, (_, keyword) in annotation.entries.items():
             if name not in annotation.used:
-                known = {"range"}.union(*(spec.attrs for spec in OPS.values() if spec.activation is not None))
+                known = {"range"}.union(*(spec.attrs for spec in OPS.values() if is_tuned(spec)))
                 hint = did_you_mean(keyword.name, known) if keyword.name not in known else ""
                 raise Fault(keyword.span, f"nothing in this statement takes {shown(keyword.name)!r}", hint=hint)
         return value

@@ -53,6 +53,8 @@ _TERMINALS = {
     "ARROW": "'->'",
     "$END": "the end of the statement",
 }
+_COMPARISONS = {"GREATER", "LESS", "ATLEAST", "ATMOST"}
+_EQUALITY = {"EQUALS": "abs(x - y) < gap", "DIFFERS": "abs(x - y) > gap"}
 _EXPRESSION = {"NAME", "NUMBER", "STRING", "LPAR", "LSQB", "TRUE", "FALSE", "MINUS"}
 
 
@@ -71,6 +73,20 @@ def _syntax_fault(token: lark.Token, accepts: set[str], tokens: list[lark.Token]
         # The place after the last token says more than the token.
         end = span_of(tokens[-1]).end
         span = Span(end, end + 1)
+    if token.type in _EQUALITY:
+        return Fault(
+            span,
+            f"there is no operator {token}",
+            note="run-time values are equal up to a gap only",
+            hint=f"write {_EQUALITY[token.type]}",
+        )
+    if token.type in _COMPARISONS and "PLUS" in accepts:
+        return Fault(
+            span,
+            "comparisons do not follow each other",
+            expected="two sides of a comparison",
+            hint="a < b < c is (a < b) * (b < c)",
+        )
     hint = ""
     if token.type == "$END" and accepts >= _EXPRESSION:
         hint = "a statement ends with its line; put a longer one in parentheses"

@@ -22,7 +22,11 @@ _INLINE = 1024
 _INLINE_TOTAL = 20_000
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "matmul": "@"}
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "gt": ">", "lt": "<", "ge": ">=", "le": "<=",
+}  # fmt: skip
+# Where a number may stand for an operand.
+_TAKES_NUMBERS = {"add", "sub", "mul", "div", "gt", "lt", "ge", "le", "maximum", "minimum", "where"}
 
 
 def to_language(program: Program) -> str:
@@ -195,7 +199,7 @@ class _Printer:
             return None
         user = self.users[node][0]
         array = self.program.constants[str(node.attrs["value"])]
-        if user.op not in ("add", "sub", "mul") or all(o.op == "constant" for o in user.inputs):
+        if user.op not in _TAKES_NUMBERS or all(o.op == "constant" for o in user.inputs):
             return None
         if not isinstance(array, np.ndarray) or array.shape or array.dtype != np.float64:
             return None
@@ -216,7 +220,9 @@ class _Printer:
 
     def _expression(self, node: Node) -> str:
         operands = [self.values[operand] for operand in node.inputs]
-        if node.op in _OPERATORS and not node.attrs:
+        # Division by a number, or of one, is written with an inverse: as an operator it would be read back as that.
+        inverse = node.op == "div" and any(self._inlined(operand) is not None for operand in node.inputs)
+        if node.op in _OPERATORS and not node.attrs and not inverse:
             return f"{operands[0]} {_OPERATORS[node.op]} {operands[1]}"
         if node.op == "neg":
             return f"-{operands[0]}"

@@ -42,7 +42,8 @@ _SHAPES = {"LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]"}
 class _Keep:
     """Tells lark to keep the tokens that no rule uses; the splitter reads them."""
 
-    always_accept = ("COMMENT", "NEWLINE", "BAD", "LBRACE", "RBRACE")
+    # The last two are refused in words.
+    always_accept = ("COMMENT", "NEWLINE", "BAD", "LBRACE", "RBRACE", "EQUALS", "DIFFERS")
 
     def process(self, stream: Iterator[lark.Token]) -> Iterator[lark.Token]:
         return stream

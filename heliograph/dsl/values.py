@@ -155,7 +155,13 @@ def _bounded(value: int | float, span: Span) -> int | float:
     return value
 
 
+# 1 where it holds, 0 elsewhere, as for run-time values.
+_COMPARISONS = {">": np.greater, "<": np.less, ">=": np.greater_equal, "<=": np.less_equal}
+
+
 def _scalar(operator: str, left: int | float, right: int | float, span: Span) -> int | float:
+    if operator in _COMPARISONS:
+        return int(_COMPARISONS[operator](left, right))
     if operator in ("/", "//", "%") and right == 0:
         raise Fault(span, "division by zero")
     if operator == "+":
@@ -192,14 +198,15 @@ def _arrays(operator: str, left: Array, right: Array, span: Span) -> Array:
         if cost > _MAX_MULTIPLICATIONS:
             raise Fault(span, "this product is too large to compute while the text is read", hint="compute it outside")
         return np.asarray(left @ right)
-    operations = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "**": np.power}
+    operations = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "**": np.power, **_COMPARISONS}
     if operator not in operations:
         raise Fault(span, f"{operator} works on numbers, not on tensors")
     if math.prod(np.broadcast_shapes(left.shape, right.shape)) > MAX_COMPUTED:
         raise Fault(span, f"the result has more than {MAX_COMPUTED} elements", hint="compute it outside and load() it")
     if operator == "**":
         left = left.astype(np.float64)
-    return np.asarray(operations[operator](left, right))
+    result = np.asarray(operations[operator](left, right))
+    return result.astype(np.result_type(left, right)) if operator in _COMPARISONS else result
 
 
 def fixed_binary(operator: str, left: Value, right: Value, span: Span) -> Value:

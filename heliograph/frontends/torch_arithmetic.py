@@ -7,16 +7,12 @@ from typing import Any
 
 import torch
 
+from heliograph.frontends.torch_decisions import either
 from heliograph.frontends.torch_layers import matrix_times, transposed
-from heliograph.frontends.torch_values import Call, Operand, Value, rule, scalar
+from heliograph.frontends.torch_values import Call, Value, elementwise, is_number, reduced_axes, rule, scalar
 from heliograph.ir import Node
 
 # ---------------------------------------------------------------------------------------------- elementwise
-
-
-def _binary(call: Call, op: str, left: Operand, right: Operand) -> Value:
-    nodes, batch = call.together(left, right)
-    return Value(call.emit(op, *nodes), batch)
 
 
 def _scaled(call: Call, x: Any, factor: Any) -> Any:
@@ -30,17 +26,19 @@ def _scaled(call: Call, x: Any, factor: Any) -> Any:
 
 @rule("aten.add")
 def add(call: Call, x: Any, other: Any, alpha: Any = 1) -> Value:
-    return _binary(call, "add", x, _scaled(call, other, alpha))
+    if call.result.dtype == torch.bool:
+        return either(call, x, other)
+    return elementwise(call, "add", x, _scaled(call, other, alpha))
 
 
 @rule("aten.sub", "aten.subtract")
 def sub(call: Call, x: Any, other: Any, alpha: Any = 1) -> Value:
-    return _binary(call, "sub", x, _scaled(call, other, alpha))
+    return elementwise(call, "sub", x, _scaled(call, other, alpha))
 
 
 @rule("aten.rsub")
 def rsub(call: Call, x: Any, other: Any, alpha: Any = 1) -> Value:
-    return _binary(call, "sub", other, _scaled(call, x, alpha))
+    return elementwise(call, "sub", other, _scaled(call, x, alpha))
 
 
 @rule("aten.neg", "aten.negative")
@@ -50,7 +48,10 @@ def neg(call: Call, x: Any) -> Value:
 
 @rule("aten.mul", "aten.multiply")
 def mul(call: Call, x: Any, other: Any) -> Value:
-    return _binary(call, "mul", x, other)
+    if is_number(other) and other == 1:
+        # torch writes 1 / x as the reciprocal times 1.
+        return Value(x.node, x.batch)
+    return elementwise(call, "mul", x, other)
 
 
 @rule("aten.div", "aten.divide", "aten.true_divide")
@@ -58,30 +59,27 @@ def div(call: Call, x: Any, other: Any, rounding_mode: str | None = None) -> Val
     if rounding_mode is not None:
         raise call.refuse(f"rounding_mode={rounding_mode!r} rounds an encrypted value", "divide without rounding")
     if isinstance(other, Value):
-        raise call.refuse(
-            "the divisor depends on an input, and encrypted values have no reciprocal",
-            "divide by a constant, or divide on the client after decryption",
-        )
+        return elementwise(call, "div", x, other)
     divisor = other if isinstance(other, torch.Tensor) else torch.tensor(float(other), dtype=torch.float64)
     if bool((divisor == 0).any()):
         raise call.refuse("the divisor holds a zero", "remove the zero")
     inverse = divisor.double().reciprocal()
     call.names.set(inverse, f"{call.names.get(divisor, repr(scalar(divisor)))}.reciprocal")
-    return _binary(call, "mul", x, inverse)
+    return elementwise(call, "mul", x, inverse)
 
 
 @rule("aten.addcmul")
 def addcmul(call: Call, x: Any, left: Any, right: Any, value: Any = 1) -> Value:
     product = left * right if not isinstance(left, Value) and not isinstance(right, Value) else None
-    return _binary(
-        call, "add", x, _scaled(call, _binary(call, "mul", left, right) if product is None else product, value)
+    return elementwise(
+        call, "add", x, _scaled(call, elementwise(call, "mul", left, right) if product is None else product, value)
     )
 
 
 @rule("aten.lerp")
 def lerp(call: Call, x: Any, end: Any, weight: Any) -> Value:
-    difference = _binary(call, "sub", end, x)
-    return _binary(call, "add", x, _binary(call, "mul", difference, weight))
+    difference = elementwise(call, "sub", end, x)
+    return elementwise(call, "add", x, elementwise(call, "mul", difference, weight))
 
 
 @rule("aten.square")
@@ -89,16 +87,24 @@ def square(call: Call, x: Any) -> Value:
     return Value(call.emit("power", x.node, exponent=2), x.batch)
 
 
+_ROOTS = {-1.0: "reciprocal", 0.5: "sqrt", -0.5: "rsqrt"}
+
+
 @rule("aten.pow", "aten.float_power")
 def power(call: Call, x: Any, exponent: Any) -> Any:
     if isinstance(exponent, Value):
-        raise call.refuse("the exponent depends on an input", "use a fixed whole exponent")
+        raise call.refuse(
+            "the exponent depends on an input",
+            "use a fixed whole exponent; a positive number b to the power x is torch.exp(x * math.log(b))",
+        )
     number = scalar(exponent)
+    if number in _ROOTS:
+        return Value(call.emit(_ROOTS[number], x.node), x.batch)
     if number is None or number != int(number) or number < 0:
         shown = "a tensor of exponents" if number is None else f"the exponent {number:g}"
         raise call.refuse(
-            f"{shown} is not a whole number of at least 0, and only whole powers are products",
-            "use a whole exponent, or fit a polynomial to the function on its range",
+            f"{shown} is not a whole number of at least 0, nor -1, 0.5 or -0.5",
+            "write it with whole powers, torch.reciprocal, torch.sqrt and torch.rsqrt: x ** -2 is (1 / x) ** 2",
         )
     if number == 0:
         return torch.ones(call.shape, dtype=torch.float64)
@@ -204,25 +210,15 @@ def addmm(call: Call, bias: Any, left: Any, right: Any, beta: Any = 1, alpha: An
         product: Any = matmul(call, left, right)
     else:
         product = left @ right
-    return _binary(call, "add", _scaled(call, bias, beta), _scaled(call, product, alpha))
+    return elementwise(call, "add", _scaled(call, bias, beta), _scaled(call, product, alpha))
 
 
 # ---------------------------------------------------------------------------------------------- reductions
 
 
 def _reduce(call: Call, op: str, x: Any, dims: Any, keepdim: bool) -> Value:
-    axes = [dims] if isinstance(dims, int) else list(dims or [])
-    if not axes:
-        axes = list(range(x.rank))
-    places = sorted({x.axis(dim) for dim in axes})
-    if places[0] < 0:
-        alternative = "x.flatten(1)." + op + "(1)" if x.rank > 1 else "no reduction"
-        raise call.mixes(
-            f"the {op} runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            f"reduce the other axes only, for example {alternative}",
-        )
-    batch = x.batch if keepdim else x.batch - sum(dim % x.rank < x.batch for dim in axes)
-    return Value(call.emit(op, x.node, axes=tuple(places), keepdims=bool(keepdim)), batch)
+    axes, batch = reduced_axes(call, op, x, dims, keepdim)
+    return Value(call.emit(op, x.node, axes=axes, keepdims=bool(keepdim)), batch)
 
 
 @rule("aten.mean")

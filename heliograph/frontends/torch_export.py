@@ -11,13 +11,21 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
-from heliograph.frontends import torch_arithmetic, torch_layers, torch_structure  # noqa: F401  (they register rules)
+from heliograph.frontends import (  # noqa: F401  (they register rules)
+    torch_arithmetic,
+    torch_decisions,
+    torch_extrema,
+    torch_functions,
+    torch_layers,
+    torch_pooling,
+    torch_structure,
+)
 from heliograph.frontends.torch_inputs import calibration_arrays, example_tensors, ranges
 from heliograph.frontends.torch_refusals import (
     CONTROL_FLOW,
@@ -41,7 +49,7 @@ from heliograph.frontends.torch_source import (
     short_name,
     stack_location,
 )
-from heliograph.frontends.torch_values import RULES, Call, TensorNames, Value, transposed_name
+from heliograph.frontends.torch_values import RULES, Call, Refused, TensorNames, Value, transposed_name
 from heliograph.ir import Builder, Location, Program, Stage
 
 # Folding these keeps the name of the tensor: the user knows it by its parameter's path.
@@ -353,7 +361,7 @@ class _Tracer:
             loc = replace(self.start, layer=str(node.name))
             secret = False if str(node.name) in self.plain else None
             made = self.builder.input(str(node.name), loc, shape=shapes[position], low=low, high=high, secret=secret)
-            return Value(made, 0)
+            return Value(made, 0, node.meta["val"].dtype)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
@@ -394,6 +402,8 @@ class _Tracer:
 
     def _output(self, name: str, value: Any, node: Any) -> Any:
         where = self.location(node, named=False) if isinstance(node, torch.fx.Node) else self.start
+        if isinstance(value, Refused):
+            raise value.error
         if not isinstance(value, Value):
             raise ProgramError(
                 f"output {name!r} does not depend on an input",
@@ -459,11 +469,14 @@ class _Tracer:
         if target is operator.getitem:
             return args[0][args[1]]
         name = op_name(target)
+        no_rule = next(_parts((args, kwargs), Refused), None)
+        if no_rule is not None:
+            raise no_rule.error
         if name == "wrap_with_set_grad_enabled":
             return self.run(args[1], args[2:])
         if name == "wrap_with_autocast":
             return self.run(args[4], args[5:])
-        if not _any_value((args, kwargs)):
+        if not any(_parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
         refused = unsupported_layer(node, self.location(node, named=False))
         if refused:
@@ -485,7 +498,7 @@ class _Tracer:
             raise call.refuse(
                 f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
             ) from None
-        return RULES[key](call, *args, **kwargs)
+        return _typed(RULES[key](call, *args, **kwargs), result)
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
@@ -511,10 +524,22 @@ def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
-def _any_value(arguments: Any) -> bool:
-    """Whether anything in nested arguments depends on an input."""
-    if isinstance(arguments, Value):
-        return True
-    if isinstance(arguments, dict):
-        return any(_any_value(item) for item in arguments.values())
-    return isinstance(arguments, list | tuple) and any(_any_value(item) for item in arguments)
+_Part = TypeVar("_Part", Value, Refused)
+
+
+def _parts(arguments: Any, kind: type[_Part]) -> Iterator[_Part]:
+    """Everything of that kind in nested arguments."""
+    if isinstance(arguments, kind):
+        yield arguments
+    elif isinstance(arguments, dict | list | tuple):
+        for item in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from _parts(item, kind)
+
+
+def _typed(value: Any, recorded: Any) -> Any:
+    """What a rule returned, its values with the dtypes that torch recorded."""
+    if isinstance(value, Value) and isinstance(recorded, torch.Tensor):
+        return replace(value, dtype=recorded.dtype)
+    if isinstance(value, list | tuple) and isinstance(recorded, list | tuple):
+        return [_typed(item, entry) for item, entry in zip(value, recorded, strict=False)]
+    return value

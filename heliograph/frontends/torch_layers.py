@@ -1,8 +1,7 @@
-"""Rules for layers: linear, convolution, batch norm, pooling, activations, and what does nothing at inference."""
+"""Rules for layers: linear, convolution, batch norm, activations, and what does nothing at inference."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,13 +40,13 @@ def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Value:
 # ---------------------------------------------------------------------------------------------- convolution
 
 
-def _per_axis(value: Any, rank: int) -> tuple[int, ...]:
+def per_axis(value: Any, rank: int) -> tuple[int, ...]:
     """One number per spatial axis; torch allows one number for all, alone or in a list."""
     items = [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
     return tuple(items * rank) if len(items) == 1 else tuple(items)
 
 
-def _spatial_input(call: Call, x: Any, rank: int) -> Node:
+def spatial_input(call: Call, x: Any, rank: int) -> Node:
     """The node of an input (batch, channels, *spatial)."""
     if x.rank != rank + 2:
         raise call.refuse(
@@ -70,8 +69,8 @@ def _conv(
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
     rank = weight.ndim - 2
-    node = _spatial_input(call, x, rank)
-    steps = _per_axis(dilation, rank)
+    node = spatial_input(call, x, rank)
+    steps = per_axis(dilation, rank)
     if isinstance(padding, str):
         spans = [d * (k - 1) if padding == "same" else 0 for k, d in zip(weight.shape[2:], steps, strict=True)]
         before = tuple(span // 2 for span in spans)
@@ -81,13 +80,13 @@ def _conv(
             node = call.emit("pad", node, before=(0, *before), after=(0, *behind))
             before = (0,) * rank
     else:
-        before = _per_axis(padding, rank)
+        before = per_axis(padding, rank)
     attrs = {"bias": call.constant(bias)} if bias is not None else {}
     out = call.emit(
         "conv",
         node,
         weight=call.constant(weight),
-        stride=_per_axis(stride, rank),
+        stride=per_axis(stride, rank),
         padding=before,
         dilation=steps,
         groups=int(groups),
@@ -189,47 +188,6 @@ def native_batch_norm(
     return [batch_norm(call, x, weight, bias, mean, variance, training, momentum, eps), None, None]
 
 
-# ---------------------------------------------------------------------------------------------- pooling
-
-
-@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
-def avg_pool(
-    call: Call,
-    x: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Value:
-    rank = int(call.op[-2])
-    node = _spatial_input(call, x, rank)
-    kernel = _per_axis(kernel_size, rank)
-    steps = _per_axis(stride, rank) if stride else kernel
-    pads = _per_axis(padding, rank)
-    if ceil_mode:
-        for size, k, s, p in zip(x.shape[1:], kernel, steps, pads, strict=True):
-            if (size + 2 * p - k) % s:
-                raise call.refuse(
-                    f"ceil_mode=True makes a partial window at the end of an axis of {size} (kernel {k}, stride {s})",
-                    "use ceil_mode=False, or pad the input so that the windows fit",
-                )
-    if divisor_override:
-        out = call.emit("avg_pool", node, kernel=kernel, stride=steps, padding=pads, count_include_pad=True)
-        factor = call.constant_node(math.prod(kernel) / divisor_override)
-        return Value(call.emit("mul", out, factor), 0)
-    attrs = {"kernel": kernel, "stride": steps, "padding": pads, "count_include_pad": bool(count_include_pad)}
-    return Value(call.emit("avg_pool", node, **attrs), 0)
-
-
-@rule("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool2d")
-def adaptive_avg_pool(call: Call, x: Any, output_size: Any) -> Value:
-    rank = int(call.op[-2])
-    node = _spatial_input(call, x, rank)
-    return Value(call.emit("adaptive_avg_pool", node, output_size=_per_axis(output_size, rank)), 0)
-
-
 # ---------------------------------------------------------------------------------------------- activations
 
 
@@ -288,10 +246,12 @@ def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Value):
         return x
     dtype = call.result.dtype
-    if not dtype.is_floating_point:
+    # Truth values and numbers of places are whole already.
+    whole = not x.dtype.is_floating_point and dtype.is_signed and dtype != torch.bool
+    if not (dtype.is_floating_point or dtype == x.dtype or whole):
         raise call.refuse(
-            f"it turns an encrypted value into {dtype}, which rounds or compares it",
-            "keep the values floating point; round or compare on the client after decryption",
+            f"it turns {x.dtype} into {dtype}, which rounds, compares or wraps an encrypted value around",
+            "keep the values floating point; compare with x > threshold, and round on the client after decryption",
         )
     return Value(x.node, x.batch)
 

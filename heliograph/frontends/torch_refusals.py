@@ -11,90 +11,58 @@ from heliograph.errors import UnsupportedError
 from heliograph.frontends.torch_source import leaf_module, module_stack, op_name, short_name
 from heliograph.ir import Location
 
-_POOL = "use average pooling (nn.AvgPool1d/2d), or a convolution with a stride, and train the model with it"
+_POOL = "use nn.MaxPool1d/2d or average pooling, or a convolution with a stride, and train the model with it"
 _CLIENT_SCORES = "return the scores and do this on the client after decryption"
-_COMPARE = "comparing encrypted values needs another kind of program; " + _CLIENT_SCORES
-_NORM = "use batch norm (its statistics are constants at inference), or drop the normalization and train again"
+_EQUAL = "encrypted numbers are equal up to a gap only: torch.abs(x - y) < gap"
+_NORM = "use batch norm (its statistics are constants at inference) or layer norm, and train again"
 _SMOOTH = "use nn.ReLU, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh or nn.Softplus, and train the model with it"
 _FUNCTION = "fit a polynomial to it on its range, written with products and sums, or compute it on the client"
 _RECURRENT = "unroll the steps by hand from nn.Linear layers with tanh and sigmoid, or use convolutions over time"
 _LOOKUP = "look the vectors up on the client and give them to the model as its input"
-_ATTENTION = "softmax over encrypted scores has no rule; use a model without attention, or attention on the client"
+_ATTENTION = (
+    "softmax has a rule, but not the matrix product of two encrypted values: write that as elementwise products, "
+    "(a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2), or use a model without attention"
+)
 _UPSAMPLE = "repeat elements with expand and reshape, or make the output smaller"
 _TRANSPOSED = "upsample with expand and reshape, then use an ordinary convolution"
 _LOSS = "trace the model without its loss: a program is for inference"
+_LENGTH = "use the sum of squares: (x * x).sum(dim), and torch.sqrt of it where the root itself is needed"
 _LINALG = "compute it outside the model where it depends on weights only; otherwise on the client"
 
 # Short name of the op -> (what the user calls it, or nothing for the ordinary guess; what to try).
 _HINTS: dict[str, tuple[str, str]] = {
-    "max_pool1d": ("torch.nn.functional.max_pool1d", _POOL),
-    "max_pool2d": ("torch.nn.functional.max_pool2d", _POOL),
-    "max_pool3d": ("torch.nn.functional.max_pool3d", _POOL),
-    "max_pool1d_with_indices": ("torch.nn.functional.max_pool1d", _POOL),
-    "max_pool3d_with_indices": ("torch.nn.functional.max_pool3d", _POOL),
-    "adaptive_max_pool1d": ("torch.nn.functional.adaptive_max_pool1d", _POOL),
-    "adaptive_max_pool2d": ("torch.nn.functional.adaptive_max_pool2d", _POOL),
     "fractional_max_pool2d": ("", _POOL),
-    "softmax": ("torch.softmax", _CLIENT_SCORES + "; the largest score is the same before and after softmax"),
-    "log_softmax": ("torch.log_softmax", _CLIENT_SCORES + "; the largest score is the same before and after it"),
     "logsumexp": ("", _CLIENT_SCORES),
-    "argmax": ("", _CLIENT_SCORES),
-    "argmin": ("", _CLIENT_SCORES),
-    "topk": ("", _CLIENT_SCORES),
+    "any": ("", "of truth values it is their largest: (x > 0).amax(dim)"),
+    "all": ("", "of truth values it is their smallest: (x > 0).amin(dim)"),
     "sort": ("", _CLIENT_SCORES),
     "argsort": ("", _CLIENT_SCORES),
-    "max": ("", _COMPARE),
-    "min": ("", _COMPARE),
-    "amax": ("", _COMPARE),
-    "amin": ("", _COMPARE),
-    "maximum": ("", "maximum(x, y) is y + torch.relu(x - y)"),
-    "minimum": ("", "minimum(x, y) is x - torch.relu(x - y)"),
-    "median": ("", _COMPARE),
-    "where": ("", _COMPARE),
-    "masked_fill": ("", "multiply by a constant mask of zeros and ones instead"),
-    "gt": ("comparison (>)", _COMPARE),
-    "lt": ("comparison (<)", _COMPARE),
-    "ge": ("comparison (>=)", _COMPARE),
-    "le": ("comparison (<=)", _COMPARE),
-    "eq": ("comparison (==)", _COMPARE),
-    "ne": ("comparison (!=)", _COMPARE),
-    "sign": ("", _COMPARE),
-    "abs": ("", "abs(x) is torch.relu(x) + torch.relu(-x); x * x is cheaper where it serves"),
-    "clamp": ("", "clamp(x, a, b) is a + torch.relu(x - a) - torch.relu(x - b)"),
-    "clamp_min": ("torch.clamp", "clamp(x, min=0) is torch.relu(x)"),
-    "clamp_max": ("torch.clamp", "clamp(x, max=b) is b - torch.relu(b - x)"),
+    "median": ("", _CLIENT_SCORES),
+    "eq": ("comparison (==)", _EQUAL),
+    "ne": ("comparison (!=)", "encrypted numbers differ beyond a gap only: torch.abs(x - y) > gap"),
     "round": ("", _CLIENT_SCORES),
     "floor": ("", _CLIENT_SCORES),
     "ceil": ("", _CLIENT_SCORES),
     "remainder": ("", _CLIENT_SCORES),
     "floor_divide": ("", "divide without rounding, and round on the client"),
-    "layer_norm": ("torch.nn.functional.layer_norm", _NORM),
     "group_norm": ("torch.nn.functional.group_norm", _NORM),
     "instance_norm": ("torch.nn.functional.instance_norm", _NORM),
     "rms_norm": ("torch.nn.functional.rms_norm", _NORM),
     "local_response_norm": ("torch.nn.functional.local_response_norm", _NORM),
-    "linalg_vector_norm": ("torch.linalg.vector_norm", "use the sum of squares: (x * x).sum(dim)"),
-    "norm": ("", "use the sum of squares: (x * x).sum(dim)"),
+    "linalg_vector_norm": ("torch.linalg.vector_norm", _LENGTH),
+    "norm": ("", _LENGTH),
     "var": ("", "write ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
-    "std": ("", "use the variance: ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
+    "std": ("", "use the variance, or its torch.sqrt: ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
     "var_mean": ("", "write ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
     "prod": ("", "multiply the elements by hand: x[:, 0] * x[:, 1] * ..."),
     "cumsum": ("", "multiply by a constant triangular matrix: x @ torch.triu(torch.ones(n, n))"),
     "hardswish": (
         "torch.nn.functional.hardswish",
-        "use nn.SiLU, its smooth form; exactly it is x * (relu(x + 3) - relu(x - 3)) / 6",
+        "use nn.SiLU, its smooth form; exactly it is x * relu6(x + 3) / 6",
     ),
     "hardsigmoid": (
         "torch.nn.functional.hardsigmoid",
-        "use nn.Sigmoid, its smooth form; exactly it is (relu(x + 3) - relu(x - 3)) / 6",
-    ),
-    "hardtanh": (
-        "torch.nn.functional.hardtanh (relu6)",
-        "it is torch.relu(x - low) - torch.relu(x - high) + low; or use nn.ReLU or nn.Tanh",
-    ),
-    "relu6": (
-        "torch.nn.functional.relu6",
-        "it is torch.relu(x) - torch.relu(x - 6); or use nn.ReLU, and train the model with it",
+        "use nn.Sigmoid, its smooth form; exactly it is relu6(x + 3) / 6",
     ),
     "elu": ("torch.nn.functional.elu", _SMOOTH),
     "selu": ("torch.selu", _SMOOTH),
@@ -112,13 +80,10 @@ _HINTS: dict[str, tuple[str, str]] = {
     "glu": ("torch.nn.functional.glu", "write it out: a, b = x.chunk(2, dim); a * torch.sigmoid(b)"),
     "rrelu": ("torch.nn.functional.rrelu", "use nn.LeakyReLU with a fixed slope"),
     "rrelu_with_noise": ("torch.nn.functional.rrelu", "use nn.LeakyReLU with a fixed slope"),
-    "exp": ("", _FUNCTION),
-    "expm1": ("", _FUNCTION),
+    "exp2": ("", "it is torch.exp(x * math.log(2))"),
+    "expm1": ("", "it is torch.exp(x) - 1"),
     "log": ("", _FUNCTION),
     "log1p": ("", _FUNCTION),
-    "sqrt": ("", _FUNCTION),
-    "rsqrt": ("", _FUNCTION),
-    "reciprocal": ("", _FUNCTION),
     "erf": ("", _FUNCTION),
     "sin": ("", _FUNCTION),
     "cos": ("", _FUNCTION),
@@ -126,7 +91,6 @@ _HINTS: dict[str, tuple[str, str]] = {
     "embedding": ("torch.nn.functional.embedding", _LOOKUP),
     "embedding_bag": ("torch.nn.functional.embedding_bag", _LOOKUP),
     "gather": ("", _LOOKUP),
-    "one_hot": ("torch.nn.functional.one_hot", "encode on the client and give the one-hot vector as the input"),
     "lstm": ("torch.nn.LSTM", _RECURRENT),
     "gru": ("torch.nn.GRU", _RECURRENT),
     "rnn_tanh": ("torch.nn.RNN", _RECURRENT),
@@ -161,6 +125,26 @@ _HINTS: dict[str, tuple[str, str]] = {
     "fft_rfft": ("torch.fft.rfft", "complex numbers have no rule; multiply by constant cosine and sine matrices"),
 }
 
+# What a user calls ops that have a rule, for what is said where one of their forms is refused.
+_NAMES = {
+    "gt": "comparison (>)",
+    "lt": "comparison (<)",
+    "ge": "comparison (>=)",
+    "le": "comparison (<=)",
+    "__and__": "the operator &",
+    "__or__": "the operator |",
+    "__xor__": "the operator ^",
+    "bitwise_not": "the operator ~",
+    "layer_norm": "torch.nn.functional.layer_norm",
+    "max_pool1d": "torch.nn.functional.max_pool1d",
+    "max_pool2d": "torch.nn.functional.max_pool2d",
+    "max_pool3d": "torch.nn.functional.max_pool3d",
+    "adaptive_max_pool1d": "torch.nn.functional.adaptive_max_pool1d",
+    "adaptive_max_pool2d": "torch.nn.functional.adaptive_max_pool2d",
+    "adaptive_max_pool3d": "torch.nn.functional.adaptive_max_pool3d",
+    "one_hot": "torch.nn.functional.one_hot",
+}
+
 # Layers of torch.nn that export as many small ops, none of which would tell the user what is meant.
 _LAYER_HINTS = {
     "MultiheadAttention": _ATTENTION,
@@ -184,7 +168,7 @@ _DATA_DEPENDENT = (
 def user_name(target: Any) -> str:
     """What a user calls the op: `torch.softmax`, `torch.nn.functional.max_pool2d`, `Tensor.view`."""
     short = short_name(target)
-    known = _HINTS.get(short, ("", ""))[0]
+    known = _NAMES.get(short) or _HINTS.get(short, ("", ""))[0]
     if known:
         return known
     if not op_name(target).startswith("aten."):

@@ -38,7 +38,11 @@ _CALLED = {
     "native_dropout": "dropout",
     "native_layer_norm": "layer_norm",
     "native_group_norm": "group_norm",
+    "max_pool1d_with_indices": "max_pool1d",
     "max_pool2d_with_indices": "max_pool2d",
+    "max_pool3d_with_indices": "max_pool3d",
+    "special_softmax": "softmax",
+    "special_log_softmax": "log_softmax",
     "_to_copy": "to",
     "convolution": "conv",
 }

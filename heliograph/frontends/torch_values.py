@@ -22,10 +22,14 @@ Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor that depends on an input: its node, and where the batch axis stands among torch's axes."""
+    """A tensor that depends on an input: its node, and where the batch axis stands among torch's axes.
+
+    `dtype` is what torch holds it in; the tracer sets it on what a rule returns. A truth value is the number 0 or 1.
+    """
 
     node: Node
     batch: int = 0
+    dtype: torch.dtype = torch.float64
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,6 +50,13 @@ class Value:
         """The axis of the node that torch calls `dim`, or -1 for the batch axis."""
         dim %= self.rank
         return -1 if dim == self.batch else dim - (dim > self.batch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused:
+    """A result that has no rule, beside others that have one; the error is raised where something reads it."""
+
+    error: UnsupportedError
 
 
 class TensorNames:
@@ -186,6 +197,25 @@ class Call:
                 "permute the batch axis to the front first",
             )
         return value.node
+
+
+def elementwise(call: Call, op: str, *operands: Operand) -> Value:
+    """The op on operands that broadcast against each other, at least one of them a value."""
+    nodes, batch = call.together(*operands)
+    return Value(call.emit(op, *nodes), batch)
+
+
+def reduced_axes(call: Call, what: str, x: Value, dims: Any, keepdim: bool) -> tuple[tuple[int, ...], int]:
+    """The axes of the node that a reduction runs over, ascending, and the batch axis of its result."""
+    axes = [dims] if isinstance(dims, int) else list(dims or range(x.rank))
+    places = sorted({x.axis(dim) for dim in axes})
+    if places[0] < 0:
+        alternative = f"x.flatten(1).{what}(1)" if x.rank > 1 else "no reduction"
+        raise call.mixes(
+            f"the {what} runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
+            f"reduce the other axes only, for example {alternative}",
+        )
+    return tuple(places), x.batch if keepdim else x.batch - sum(dim % x.rank < x.batch for dim in axes)
 
 
 Rule: TypeAlias = "Callable[..., Any]"

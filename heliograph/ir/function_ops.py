@@ -146,7 +146,7 @@ def _one_hot(x: Array, axis: int) -> Array:
 
 def _argmax_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     shape = operands[0].shape
-    if shape and shape[_axis(a, len(shape), "argmax")] < 2:
+    if shape[_axis(a, len(shape), "argmax")] < 2:
         raise ProgramError(f"argmax: axis {a['axis']} of {shape} has one element")
     return TensorType(_along("argmax", a, shape, False) if a.get("index") else shape, operands[0].secret)
 

@@ -51,6 +51,15 @@ def test_examples_are_formatted(path: Path) -> None:
     assert format_text(path.read_text()) == path.read_text()
 
 
+def test_comparisons() -> None:
+    text = (
+        "program p\ninput x: secret tensor[3]\ny = where(x>-1, x<=2, -(x+1>=[1,2,3])) with gap=0.5\nz=x<-y\noutput z\n"
+    )
+    formatted = format_text(text)
+    assert "y = where(x > -1, x <= 2, -(x + 1 >= [1, 2, 3])) with gap = 0.5\nz = x < -y\n" in formatted
+    assert format_text(formatted) == formatted
+
+
 def test_wrong_texts_stay_as_they_are() -> None:
     with pytest.raises(LanguageError, match="is not expected here"):
         format_text("program p\nx = = 3\n")

@@ -12,6 +12,7 @@ from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.parse import parse
 from heliograph.interpret import interpret
 from heliograph.ir import Program, SlotsType, Stage, TensorType
+from heliograph.ir.ops import OPS
 from heliograph.ir.text import parse_program, programs_equal
 from heliograph.ir.verify import verify
 
@@ -65,6 +66,42 @@ def run(body: str, x: object = X, **parameters: object) -> object:
         ("leaky_relu(x, negative_slope=0.5)", np.where(X > 0, X, X / 2)),
         ("linear(x, [[1, 2, 3]], [4])", X @ [[1], [2], [3]] + 4),
         ("power(x, exponent=2)", X**2),
+        ("x > 0", X > 0),
+        ("x < 0.25", X < 0.25),
+        ("x >= 0.25", X >= 0.25),
+        ("x <= [0.5, -1, 0]", X <= [0.5, -1, 0]),
+        ("0 > x", X < 0),
+        ("x + 1 > x * 2 - 0.5", X + 1 > X * 2 - 0.5),
+        ("x<-0.5", X < -0.5),
+        ("(x > 0) < 0.5", X <= 0),
+        ("(x > -1) * (x < 0.5)", (X > -1) & (X < 0.5)),
+        ("(2 > 1) * x + (1 >= 2) + [1, 2, 3] <= [1, 5, 2]", X + [1, 2, 3] <= [1, 5, 2]),
+        ("x * ([1, 2, 3] > 1.5)", X * [0, 1, 1]),
+        ("where(x > 0, x, -x)", np.abs(X)),
+        ("where(x > 0, 1, [2, 3, 4])", np.where(X > 0, 1, [2, 3, 4])),
+        ("maximum(x, 0) + minimum(0.25, x)", np.maximum(X, 0) + np.minimum(0.25, X)),
+        ("max(x, axis=0)", X.max(0)),
+        ("max(x)", X.max(-1)),
+        ("min(x, 0, true)", X.min(0, keepdims=True)),
+        ("argmax(x)", [[1, 0, 0], [1, 0, 0]]),
+        ("argmax(x, axis=0, index=true)", X.argmax(0)),
+        ("softmax(x)", np.exp(X) / np.exp(X).sum(-1, keepdims=True)),
+        ("softmax(x, axis=0)", np.exp(X) / np.exp(X).sum(0)),
+        ("1 / (x + 2)", 1 / (X + 2)),
+        ("3 / (x + 2)", 3 / (X + 2)),
+        ("x / (x + 2)", X / (X + 2)),
+        ("[1, 2, 3] / (x + 2)", [1, 2, 3] / (X + 2)),
+        ("reciprocal(x + 2) + sqrt(x + 2) + rsqrt(x + 2)", 1 / (X + 2) + (X + 2) ** 0.5 + (X + 2) ** -0.5),
+        ("sign(x) + abs(x) + exp(x)", np.sign(X) + np.abs(X) + np.exp(X)),
+        ("clamp(x, min=-0.5, max=0.5) + clamp(x, 0)", np.clip(X, -0.5, 0.5) + np.maximum(X, 0)),
+        ("relu6(8 * x)", np.clip(8 * X, 0, 6)),
+        (
+            "layer_norm(x, weight=[1, 2, 3], eps=0.5)",
+            (X - X.mean(1, keepdims=True)) / np.sqrt(X.var(1, keepdims=True) + 0.5) * [1, 2, 3],
+        ),
+        ("layer_norm(x, rank=2)", (X - X.mean()) / np.sqrt(X.var() + 1e-5)),
+        ("max_pool(reshape(x, [1, 2, 3]), kernel=2)", X[:, :2].max().reshape(1, 1, 1)),
+        ("max_pool(reshape(x, [1, 2, 3]), kernel=[2, 1], stride=1)", X.max(0).reshape(1, 1, 3)),
         ("shape(x)[1] * x + len(x)", 3 * X + 2),
         ("constant(value=[1, 2, 3]) * x", np.array([1, 2, 3]) * X),
         ("poly(x, coefficients=[0, 1], low=-2, high=2)", X / 2),
@@ -190,6 +227,29 @@ def test_annotations_reach_the_activations() -> None:
     assert attrs["relu"] == {"degree": 3, "low": -2.0, "high": 2.0, "method": "minimax"}
     assert attrs["sigmoid"] == {"degree": 9, "low": -2.0, "high": 2.0, "method": "minimax"}
     assert attrs["tanh"] == {"degree": 5}
+
+
+def test_annotations_reach_what_is_approximated() -> None:
+    """By operators as by calls; a layer for each, so that options can say it too."""
+    program = parse(
+        HEAD + "a = where(x > 0, x, -x) with gap = 0.5, bits = 8, range = [-3, 3]\n"
+        "b = x / (x + 2) + 1 / (x + 3) with degree = 7, range = [1, 4]\n"
+        "c = softmax(x) + layer_norm(x) with low = 0, high = 9\n"
+        "d = argmax(x, gap=0.25) + maximum(x, 0) + max(x, keepdims=true) with gap = 0.125, count = 16\n"
+        "output a, b, c, d\n"
+    )
+    tuned = {node.loc.layer: (node.op, dict(node.attrs)) for node in program.nodes if "high" in OPS[node.op].attrs}
+    del tuned["x"]
+    assert tuned == {
+        "a": ("gt", {"gap": 0.5, "bits": 8.0, "low": -3.0, "high": 3.0}),
+        "b": ("div", {"degree": 7, "low": 1.0, "high": 4.0}),
+        "b.reciprocal": ("reciprocal", {"degree": 7, "low": 1.0, "high": 4.0}),
+        "c": ("softmax", {"axis": -1, "low": 0.0, "high": 9.0}),
+        "c.layer_norm": ("layer_norm", {"rank": 1, "eps": 1e-5, "low": 0.0, "high": 9.0}),
+        "d": ("argmax", {"axis": -1, "gap": 0.25, "count": 16}),
+        "d.maximum": ("maximum", {"gap": 0.125}),
+        "d.max": ("max", {"axis": -1, "gap": 0.125, "keepdims": True}),
+    }
 
 
 def write_safetensors(path: Path, arrays: dict[str, tuple[str, list[int], bytes]], **extra: object) -> None:

@@ -57,9 +57,14 @@ CASES = {
     "numbers": HEAD
     + "a = 1e999\nb = 99999999999999999999\nc = 2 ** 9999\nd = 1 / 0\ne = 5 % 0\nf = (-1) ** 0.5\ng = x ** -1\n"
     + "h = x ** 0.5\ni = x / 0\nk = 3 // [1]\noutput x\n",
+    "comparisons": HEAD
+    + 'a = 0 < x < 1\nb = x == 1\nc = x != [1, 2, 3]\nd = > x\ne = (x > 0) + "a" > 1\nf = x > [1, 2]\n'
+    + "g = max(x, x)\nh = min(x, axis=2)\ni = clamp(x)\nj = sign(x, gap=0)\nk = x > 0 with gap = -1\n"
+    + "l = argmax(x) with bits = 0\nm = x > 0 with degree = 7\nn = x / x with gap = 1\no = 1 / x with range = [1]\n"
+    + "p = softmax(x, axes=0)\nq = where(x > 0, x)\nr = true / x\noutput x\n",
     "slots": SLOTS
     + "input z: secret slots[8] in [0, 1]\ninput t: secret tensor[6]\ninput u: secret slots[6]\na = x + [1, 2]\n"
-    + "b = x @ x\nc = x[0]\nd = relu(x)\ne = rotate([1], 1)\nf = x / x\ng = rotate(x)\noutput a = x, b = 3\n",
+    + "b = x @ x\nc = x[0]\nd = relu(x)\ne = rotate([1], 1)\nf = x / x\ng = rotate(x)\nh = x > 0\noutput a = x, b = 3\n",
     "bootstrap": SLOTS + "output y = bootstrap(x)\n",
     "outputs": HEAD + "output x, x\noutput y = 3, z = [x, x]\n",
     "parameters": HEAD

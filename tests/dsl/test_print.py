@@ -53,6 +53,43 @@ def test_round_trip() -> None:
     assert to_language(again).count("\n") == text.count("\n")
 
 
+def test_functions_that_are_no_polynomials() -> None:
+    """Comparison and division as operators where they say all, numbers where they are read as the same."""
+    builder = Builder("functions", Stage.TENSOR)
+    x = builder.input("x", shape=(2, 3), low=-1.0, high=1.0)
+    half = [builder.op("constant", value=builder.constant(np.float64(value))) for value in (0.5, 2.0, 4.0)]
+    nodes = [builder.op(op, (x, half[0])) for op in ("gt", "le", "maximum")]
+    nodes.append(builder.op("lt", (half[0], x), gap=0.25, bits=8.0))
+    nodes.append(builder.op("where", (nodes[0], half[1], x)))
+    shifted = builder.op("add", (x, builder.op("constant", value=builder.constant(np.float64(3.0)))))
+    # Only the form that is read back as the same op: `2.0 / y` would be an inverse times 2.
+    nodes += [
+        builder.op("div", operands, degree=degree)
+        for operands, degree in (
+            ((x, shifted), None),
+            ((x, shifted), 7),
+            ((builder.op("constant", value=builder.constant(np.float64(7.0))), shifted), None),
+            ((shifted, half[2]), None),
+        )
+    ]
+    nodes.append(builder.op("max", (x,), axis=0))
+    nodes.append(builder.op("argmax", (x,), axis=-1, index=True, low=-2.0, high=2.0))
+    nodes.append(builder.op("softmax", (x,), axis=1, method="best"))
+    nodes.append(builder.op("layer_norm", (x,), rank=1, eps=0.1, weight=builder.constant(np.arange(3.0))))
+    nodes.append(builder.op("clamp", (x,), min=-0.5))
+    pooled = builder.op("reshape", (x,), shape=(1, 2, 3))
+    nodes.append(builder.op("max_pool", (pooled,), kernel=(2, 2), stride=(1, 1), padding=(1, 0), dilation=(1, 2)))
+    program = builder.finish(nodes)
+    text = to_language(program)
+    again = parse(text)
+    assert circuit(again) == circuit(program)
+    sample = np.random.default_rng(1).uniform(-1, 1, (2, 3))
+    for left, right in zip(interpret(program, sample), interpret(again, sample), strict=True):
+        np.testing.assert_array_equal(left, right)
+    for line in ("gt = x > constant", "div = x / add", "div_3 = div(7.0, add)"):
+        assert line in text
+
+
 def test_large_constants_are_given_or_written(tmp_path: Path) -> None:
     program = network(size=300, name="a b/c")
     text = to_language(program)

@@ -46,7 +46,9 @@ def expressions(draw: st.DrawFn, names: dict[str, np.ndarray], depth: int = 3) -
     if depth == 0 or draw(st.integers(0, 5)) == 0:
         name = draw(st.sampled_from(sorted(names)))
         return Written(name, names[name])
-    kind = draw(st.sampled_from(["binary", "known", "negative", "power", "call", "structure", "divide", "group"]))
+    kind = draw(
+        st.sampled_from(["binary", "known", "negative", "power", "call", "structure", "divide", "group", "decide"])
+    )
     inner = draw(expressions(names, depth - 1))
     x = inner.value
     if kind == "binary":
@@ -66,6 +68,25 @@ def expressions(draw: st.DrawFn, names: dict[str, np.ndarray], depth: int = 3) -
         return Written(f"({inner.text})/4", x / 4)
     if kind == "group":
         return Written(f"(({inner.text}) + 1)", x + 1)
+    if kind == "decide":
+        other = draw(expressions(names, depth - 1))
+        y = other.value
+        # Halves of small numbers only, so that both ways of computing agree on which is larger.
+        choice = draw(st.integers(0, 5))
+        if choice == 0:
+            return Written(f"({inner.text})>({other.text})+0.3", np.asarray(x > y + 0.3, dtype=float))
+        if choice == 1:
+            return Written(f"where(({inner.text}) <= 0.3,{other.text},{inner.text})", np.where(x <= 0.3, y, x))
+        if choice == 2:
+            return Written(f"maximum({inner.text},minimum({other.text},1))", np.maximum(x, np.minimum(y, 1)))
+        if choice == 3:
+            return Written(f"({inner.text})/(abs({other.text})+1)", x / (np.abs(y) + 1))
+        if choice == 4:
+            return Written(f"1/(1+({inner.text})**2) - max({inner.text}, axis=0)", 1 / (1 + x**2) - x.max(0))
+        return Written(
+            f"softmax({inner.text})",
+            np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
+        )
     if kind == "call":
         name, function = draw(
             st.sampled_from([("relu", lambda v: np.maximum(v, 0)), ("tanh", np.tanh), ("neg", np.negative)])

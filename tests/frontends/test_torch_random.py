@@ -18,6 +18,14 @@ ACTIVATIONS = {
     "softplus": F.softplus,
     "square": torch.square,
     "leaky": lambda x: F.leaky_relu(x, 0.1),
+    "abs": torch.abs,
+    "clamp": lambda x: x.clamp(-0.3, 0.7),
+    "softmax": lambda x: F.softmax(x, -1),
+    "norm_last": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "root": lambda x: torch.sqrt(x * x + 1),
+    "inverse": lambda x: x / (1 + x.abs()),
+    "choose": lambda x: torch.where((x > -0.1234) & ~(x >= 0.4321), x, 0.5 * x),
+    "largest": lambda x: torch.maximum(x, 0.1 - x),
 }
 OPTIONS = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -56,6 +64,8 @@ class RandomNet(nn.Module):
             return nn.Conv2d(shape[0], shape[0], (2, 3), padding="same", groups=shape[0])
         if kind == "pool" and min(shape[1:]) >= 2:
             return nn.AvgPool2d(2, stride=1 + number % 2)
+        if kind == "max_pool" and min(shape[1:]) >= 2:
+            return nn.MaxPool2d(2, stride=1 + number % 2, padding=number // 2)
         if kind == "adaptive":
             return nn.AdaptiveAvgPool2d(1 + number % 3)
         return None
@@ -83,6 +93,10 @@ class RandomNet(nn.Module):
                 x = F.pad(x, (number % 2, 1))
             elif key == "mean" and x.ndim > 2:
                 x = x.mean(-1)
+            elif key == "amax" and x.ndim > 2:
+                x = x.amax(tuple(range(1 + number % (x.ndim - 1), x.ndim)), keepdim=True)
+            elif key == "max" and x.ndim > 2:
+                x = x.max(1).values - x.min(-1, keepdim=True).values.sum(1)
             elif key == "matmul" and x.ndim > 2:
                 x = torch.linspace(-1, 1, 2 * x.shape[-2], dtype=x.dtype).reshape(2, -1) @ x
         return x
@@ -93,7 +107,7 @@ class RandomNet(nn.Module):
 
 KINDS = [
     *("linear", "norm", "conv", "conv_same", "pool", "adaptive", "residual", "flatten", "transpose"),
-    *("cat", "slice", "split", "pad", "mean", "matmul", *ACTIVATIONS),
+    *("cat", "slice", "split", "pad", "mean", "matmul", "max_pool", "amax", "max", *ACTIVATIONS),
 ]
 
 

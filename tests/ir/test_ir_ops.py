@@ -56,6 +56,35 @@ def direct_pool(x: Array, kernel: int, stride: int, padding: int, include: bool)
     return out
 
 
+def direct_max_pool(x: Array, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
+    """The largest of the elements of each window that are inside."""
+    sizes = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(x.shape[1:], kernel, stride, padding, dilation, strict=True)
+    ]
+    out = np.zeros((x.shape[0], *sizes))
+    for c, i, j in np.ndindex(*out.shape):
+        rows = [i * stride[0] + u * dilation[0] - padding[0] for u in range(kernel[0])]
+        columns = [j * stride[1] + v * dilation[1] - padding[1] for v in range(kernel[1])]
+        inside = [x[c, y, z] for y in rows for z in columns if 0 <= y < x.shape[1] and 0 <= z < x.shape[2]]
+        out[c, i, j] = max(inside)
+    return out
+
+
+def largest_place(x: Array) -> Array:
+    """1 at the first largest element of each row, 0 elsewhere."""
+    return np.array([[float(i == row.tolist().index(max(row))) for i in range(row.size)] for row in x])
+
+
+def softmax_rows(x: Array) -> Array:
+    return np.array([[1 / sum(np.exp(other - v) for other in row) for v in row] for row in x])
+
+
+def normalized(x: Array) -> Array:
+    """Over the last two axes, eps 0.1, weight and bias."""
+    return np.stack([(m - m.mean()) / (m.var() + 0.1) ** 0.5 * LN_WEIGHT + LN_BIAS for m in x])
+
+
 W35, B3 = R.normal(size=(3, 5)), R.normal(size=3)
 WC, BC = R.normal(size=(4, 2, 3, 2)), R.normal(size=4)
 WG = R.normal(size=(4, 1, 3, 2))
@@ -65,6 +94,8 @@ POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
 MAP = R.normal(size=(4, 6)) * (R.random((4, 6)) < 0.5)
 SECOND = R.normal(size=(4, 3))
 COEFFICIENTS = R.normal(size=6)
+LN_WEIGHT, LN_BIAS = R.normal(size=(3, 4)), R.normal(size=(3, 4))
+MAX_POOL = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)}
 
 
 def series(x: Array) -> Array:
@@ -139,6 +170,69 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "sigmoid": ("sigmoid", [(9,)], {}, lambda x: 1 / (1 + np.exp(-x))),
     "tanh": ("tanh", [(9,)], {}, lambda x: 2 / (1 + np.exp(-2 * x)) - 1),
     "softplus": ("softplus", [(9,)], {"beta": 2.0}, lambda x: np.log(1 + np.exp(2 * x)) / 2),
+    "sign": ("sign", [(9,)], {}, lambda x: np.array([float(v > 0) - float(v < 0) for v in x])),
+    "abs": ("abs", [(9,)], {}, lambda x: np.array([max(v, -v) for v in x])),
+    "exp": ("exp", [(9,)], {}, lambda x: np.e**x),
+    "reciprocal": ("reciprocal", [(9,)], {}, lambda x: x**-1.0),
+    "sqrt": ("sqrt", [(9,)], {}, lambda x: x**0.5),
+    "rsqrt": ("rsqrt", [(9,)], {}, lambda x: x**-0.5),
+    "relu6": ("relu6", [(9,)], {}, lambda x: np.array([min(max(v, 0), 6) for v in x])),
+    "clamp": ("clamp", [(9,)], {"min": -0.5, "max": 1}, lambda x: np.array([min(max(v, -0.5), 1) for v in x])),
+    "clamp_below": ("clamp", [(9,)], {"min": 1.0}, lambda x: np.array([max(v, 1) for v in x])),
+    "clamp_above": ("clamp", [(9,)], {"max": 1.0}, lambda x: np.array([min(v, 1) for v in x])),
+    "gt": (
+        "gt",
+        [(2, 3), (3,)],
+        {"gap": 0.1},
+        lambda x, y: np.array([[float(a > b) for a, b in zip(r, y, strict=True)] for r in x]),
+    ),
+    "ge": ("ge", [(4,), ()], {"bits": 8.0}, lambda x, y: np.array([float(a >= y) for a in x])),
+    "lt": (
+        "lt",
+        [(3,), (2, 3)],
+        {},
+        lambda x, y: np.array([[float(a < b) for a, b in zip(x, r, strict=True)] for r in y]),
+    ),
+    "le": ("le", [(4,), (4,)], {}, lambda x, y: np.array([float(a <= b) for a, b in zip(x, y, strict=True)])),
+    "maximum": ("maximum", [(2, 1), (3,)], {}, lambda x, y: np.array([[max(a, b) for b in y] for a in x[:, 0]])),
+    "minimum": ("minimum", [(2, 1), (3,)], {}, lambda x, y: np.array([[min(a, b) for b in y] for a in x[:, 0]])),
+    "div": ("div", [(2, 3), (3,)], {}, lambda x, y: x * y**-1.0),
+    "where": ("where", [(2, 1), (3,), (2, 3)], {}, lambda c, x, y: c * x + (1 - c) * y),
+    "max": ("max", [(2, 4)], {"axis": 1}, lambda x: np.array([max(row) for row in x])),
+    "max_first": ("max", [(3, 2)], {"axis": -2, "keepdims": True}, lambda x: np.array([[max(c) for c in x.T]])),
+    "min": ("min", [(2, 4)], {"axis": -1, "keepdims": True}, lambda x: np.array([[min(row)] for row in x])),
+    "argmax": ("argmax", [(3, 4)], {"axis": -1}, largest_place),
+    "argmax_first": ("argmax", [(3, 4)], {"axis": 0, "count": 8}, lambda x: largest_place(x.T).T),
+    "argmax_index": (
+        "argmax",
+        [(3, 4)],
+        {"axis": 1, "index": True},
+        lambda x: np.array([float(row.tolist().index(max(row))) for row in x]),
+    ),
+    "softmax": ("softmax", [(3, 4)], {"axis": 1}, softmax_rows),
+    "softmax_first": ("softmax", [(3, 4)], {"axis": 0}, lambda x: softmax_rows(x.T).T),
+    "max_rows": ("max_rows", [(3, 4)], {}, lambda x: np.array([max(column) for column in x.T])),
+    "argmax_rows": ("argmax_rows", [(3, 4)], {}, lambda x: largest_place(x.T).T),
+    "softmax_rows": ("softmax_rows", [(3, 4)], {}, lambda x: softmax_rows(x.T).T),
+    "max_pool": ("max_pool", [(2, 5, 6)], MAX_POOL, lambda x: direct_max_pool(x, dilation=(1, 1), **MAX_POOL)),
+    "max_pool_dilated": (
+        "max_pool",
+        [(2, 6, 6)],
+        {**MAX_POOL, "dilation": (2, 3)},
+        lambda x: direct_max_pool(x, dilation=(2, 3), **MAX_POOL),
+    ),
+    "layer_norm": (
+        "layer_norm",
+        [(2, 3, 4)],
+        {"rank": 2, "weight": LN_WEIGHT, "bias": LN_BIAS, "eps": 0.1},
+        normalized,
+    ),
+    "layer_norm_plain": (
+        "layer_norm",
+        [(2, 5)],
+        {"rank": 1, "eps": 1e-5},
+        lambda x: np.array([(row - row.mean()) * (row.var() + 1e-5) ** -0.5 for row in x]),
+    ),
     "affine": (
         "affine",
         [(2, 3), (3,)],
@@ -158,10 +252,18 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "sub_ct": ("sub_ct", [(16,), (16,)], {}, lambda x, y: x - y),
     "mul_ct": ("mul_ct", [(16,), (16,)], {}, lambda x, y: x * y),
 }
-# Ops whose meaning other tests have: values given from outside, the identities of level management, diagonals.
+# Ops whose meaning other tests have: values given from outside, the identities of level management, diagonals, rows
+# (`test_ir_rows.py`).
 ELSEWHERE = {
-    "input", "constant", "rescale", "level_drop", "relinearize", "linear_transform", "pack", "mul_pt", "add_pt"
+    "input", "constant", "rescale", "level_drop", "relinearize", "linear_transform", "pack", "mul_pt", "add_pt",
+    "pad_rows", "crop_rows", "roll_rows", "sum_rows", "equal_row", "repeat_row",
 }  # fmt: skip
+# Where an activation has a value, as its entry in the table says: no other point is in a range that it may be given.
+DOMAINS: dict[str, Callable[[Array], Array]] = {
+    "reciprocal": lambda x: x != 0,
+    "sqrt": lambda x: x >= 0,
+    "rsqrt": lambda x: x > 0,
+}
 
 
 def build(case: str) -> tuple[Builder, list[Node], Node]:
@@ -184,7 +286,9 @@ def build(case: str) -> tuple[Builder, list[Node], Node]:
 
 def values(case: str, samples: int) -> list[Array]:
     random = np.random.default_rng(1)
-    return [random.uniform(-2, 3, size=(samples, *shape)) for shape in CASES[case][1]]
+    op, shapes, *_ = CASES[case]
+    low = 0.1 if op in ("sqrt", "rsqrt") else -2
+    return [random.uniform(low, 3, size=(samples, *shape)) for shape in shapes]
 
 
 def test_every_op_has_a_case() -> None:
@@ -222,8 +326,37 @@ def test_matrix_is_the_meaning(case: str) -> None:
 def test_activations_are_finite_far_out(op: str, size: float) -> None:
     activation = OPS[op].activation
     assert activation is not None
+    x = np.array([-size, 0.0, size])
+    inside = DOMAINS.get(op, lambda x: np.isfinite(x))(x)
     with np.errstate(over="raise", invalid="raise"):
-        assert np.isfinite(activation(np.array([-size, 0.0, size]), {})).all()
+        np.testing.assert_array_equal(np.isfinite(activation(x, {})), inside)
+
+
+def test_decisions_at_equality() -> None:
+    """Equal values are at least and at most each other, the sign of zero is zero, and the first of equals wins."""
+    builder = Builder("equal", Stage.TENSOR)
+    x = builder.input("x", shape=(3,))
+    nodes = {op: builder.op(op, (x, x)) for op in ("gt", "ge", "lt", "le")}
+    nodes["sign"] = builder.op("sign", (x,))
+    nodes["argmax"] = builder.op("argmax", (x,), axis=0)
+    nodes["index"] = builder.op("argmax", (x,), axis=0, index=True)
+    results = dict(zip(nodes, interpret(builder.finish(nodes), [0.0, 2.0, 2.0]), strict=True))
+    for op, expected in (
+        ("gt", [0, 0, 0]),
+        ("ge", [1, 1, 1]),
+        ("lt", [0, 0, 0]),
+        ("le", [1, 1, 1]),
+        ("sign", [0, 1, 1]),
+        ("argmax", [0, 1, 0]),
+        ("index", 1),
+    ):
+        np.testing.assert_array_equal(results[op], expected)
+
+
+def test_softmax_is_finite_far_out() -> None:
+    builder = Builder("far", Stage.TENSOR)
+    program = builder.finish([builder.op("softmax", (builder.input("x", shape=(3,)),), axis=0)])
+    np.testing.assert_array_equal(interpret(program, [-800.0, 0.0, 800.0]), [0, 0, 1])
 
 
 C = {"w": W35, "b": B3, "wc": WC, "bc": BC, "two": MEAN, "scalar": np.float64(1.0), "m": SparseMatrix.of(MAP)}
@@ -277,6 +410,33 @@ BAD: list[tuple[str, list[tuple[int, ...]], dict[str, Any], str]] = [
     ("affine", [(6,)], {"matrices": ("@m",), "shape": (4,), "bias": "@b"}, "bias"),
     ("poly", [(2,)], {"coefficients": "@b", "low": 1.0, "high": 1.0}, "low < high"),
     ("poly", [(2,)], {"coefficients": "@w", "low": 0.0, "high": 1.0}, "degree + 1"),
+    ("gt", [(2,), (3,)], {}, "gt: shapes (2,) and (3,) do not match"),
+    ("gt", [(2,), (2,)], {"gap": "small"}, "not of kind float"),
+    ("gt", [(2,), (2,)], {"degree": 7}, "no attribute 'degree'"),
+    ("where", [(2,), (2,)], {}, "takes 3 operands"),
+    ("where", [(2,), (2,), (3,)], {}, "(2,) and (2,) and (3,) do not match"),
+    ("div", [(2,), (3,)], {}, "do not match"),
+    ("max", [(2, 3)], {"axis": 2}, "max: axis 2 is out of range for a tensor of rank 2"),
+    ("min", [()], {"axis": 0}, "min: axis 0 is out of range"),
+    ("max", [(2, 3)], {}, "needs the attribute 'axis'"),
+    ("argmax", [(2, 3)], {"axis": -3}, "argmax: axis -3 is out of range"),
+    ("argmax", [(3, 1)], {"axis": 1}, "has one element"),
+    ("argmax", [()], {"axis": 0}, "argmax: axis 0 is out of range"),
+    ("softmax", [(2, 3)], {"axis": 2}, "softmax: axis 2 is out of range"),
+    ("max_rows", [(2, 3, 4)], {}, "(rows, columns), not (2, 3, 4)"),
+    ("argmax_rows", [(2,)], {}, "(rows, columns), not (2,)"),
+    ("softmax_rows", [(2,)], {}, "(rows, columns), not (2,)"),
+    ("max_pool", [(2, 4)], POOL, "spatial axes"),
+    ("max_pool", [(2, 4, 4)], {**POOL, "padding": (2, 2)}, "more than half"),
+    ("max_pool", [(2, 4, 4)], {**POOL, "stride": (0, 1)}, "stride"),
+    ("max_pool", [(2, 4, 4)], {**POOL, "dilation": (3, 1)}, "does not fit"),
+    ("max_pool", [(2, 4, 4)], {**POOL, "dilation": (1,)}, "dilation"),
+    ("layer_norm", [(2, 3)], {"rank": 3, "eps": 0.1}, "does not have 3 axes"),
+    ("layer_norm", [(2, 3)], {"rank": 0, "eps": 0.1}, "does not have 0 axes"),
+    ("layer_norm", [(2, 3)], {"rank": 1, "eps": 0.1, "weight": "@two"}, "weight @two has shape (2,), not (3,)"),
+    ("layer_norm", [(2, 3)], {"rank": 2, "eps": 0.1, "bias": "@b"}, "bias @b has shape (3,), not (2, 3)"),
+    ("clamp", [(2,)], {"min": "a"}, "not of kind float"),
+    ("pad_rows", [(2, 3)], {"rows": 4}, "does not exist at the tensor stage"),
     ("rotate", [(2,)], {"amount": 1}, "does not exist at the tensor stage"),
     ("rellu", [(2,)], {}, "did you mean"),
 ]

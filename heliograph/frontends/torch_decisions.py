@@ -1,0 +1,111 @@
+"""Rules for decisions: comparison, truth values (the numbers 0 and 1), and choice between two values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from heliograph.frontends.torch_values import Call, Operand, Value, elementwise, is_number, rule
+
+_COMPARISONS = {
+    "aten.gt": "gt",
+    "aten.greater": "gt",
+    "aten.ge": "ge",
+    "aten.greater_equal": "ge",
+    "aten.lt": "lt",
+    "aten.less": "lt",
+    "aten.le": "le",
+    "aten.less_equal": "le",
+}
+
+
+@rule(*_COMPARISONS)
+def compare(call: Call, x: Any, other: Any) -> Value:
+    return elementwise(call, _COMPARISONS[call.op], x, other)
+
+
+@rule("aten.maximum", "aten.fmax")
+def maximum(call: Call, x: Any, other: Any) -> Value:
+    return elementwise(call, "maximum", x, other)
+
+
+@rule("aten.minimum", "aten.fmin")
+def minimum(call: Call, x: Any, other: Any) -> Value:
+    return elementwise(call, "minimum", x, other)
+
+
+# ---------------------------------------------------------------------------------------------- truth values
+
+
+def _flag(call: Call, operand: Any) -> Operand:
+    """The operand as 0 and 1; only what torch holds as a truth value is that without a comparison."""
+    if isinstance(operand, Value):
+        if operand.dtype != torch.bool:
+            raise call.refuse(
+                f"it takes {operand.dtype} values as true or false", "compare first, for example x > threshold"
+            )
+        return operand
+    if isinstance(operand, torch.Tensor):
+        flags = operand != 0
+        call.names.set(flags, call.names.get(operand, f"{call.loc.layer}.constant"))
+        return flags
+    return bool(operand)
+
+
+@rule("aten.__and__", "aten.bitwise_and", "aten.logical_and")
+def both(call: Call, x: Any, other: Any) -> Value:
+    return elementwise(call, "mul", _flag(call, x), _flag(call, other))
+
+
+def either(call: Call, x: Any, other: Any) -> Value:
+    """1 where at least one of two truth values is."""
+    left, right = _flag(call, x), _flag(call, other)
+    return elementwise(call, "sub", elementwise(call, "add", left, right), elementwise(call, "mul", left, right))
+
+
+@rule("aten.__or__", "aten.bitwise_or", "aten.logical_or")
+def either_rule(call: Call, x: Any, other: Any) -> Value:
+    return either(call, x, other)
+
+
+@rule("aten.__xor__", "aten.bitwise_xor", "aten.logical_xor")
+def one_of(call: Call, x: Any, other: Any) -> Value:
+    left, right = _flag(call, x), _flag(call, other)
+    twice = elementwise(call, "mul", elementwise(call, "mul", left, right), 2)
+    return elementwise(call, "sub", elementwise(call, "add", left, right), twice)
+
+
+@rule("aten.bitwise_not", "aten.logical_not")
+def opposite(call: Call, x: Any) -> Value:
+    return elementwise(call, "sub", 1, _flag(call, x))
+
+
+# ---------------------------------------------------------------------------------------------- choice
+
+
+def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
+    """x where the condition is true, y elsewhere."""
+    for operand in (x, y):
+        known = torch.as_tensor(operand) if is_number(operand) else operand
+        if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):
+            raise call.refuse(
+                "it chooses an infinite value",
+                "choose a finite number: before a softmax, one a little below the smallest score",
+            )
+    return elementwise(call, "where", _flag(call, condition), x, y)
+
+
+@rule("aten.where")
+def where(call: Call, condition: Any, x: Any = None, y: Any = None) -> Value:
+    if x is None or y is None:
+        raise call.refuse(
+            "with a condition alone it lists the places where that holds, and their number depends on the input",
+            "give both values: torch.where(condition, x, y)",
+        )
+    return _chosen(call, condition, x, y)
+
+
+@rule("aten.masked_fill")
+def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Value:
+    return _chosen(call, mask, value, x)
