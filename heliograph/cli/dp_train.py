@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heliograph.cli.compile import load_object
-from heliograph.cli.output import emit, output_options
+from heliograph.cli.output import emit, output_options, remark
 from heliograph.errors import ProgramError, WireError
 
 _RUN = "run.json"
@@ -53,6 +53,11 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
     """
     from heliograph.dp.training.checkpoint import save_model
 
+    if given["seed"] is not None:
+        remark(
+            "the seed is known: for whoever knows it this run has no guarantee; leave --seed out for a private model",
+            quiet,
+        )
     module, train_set, test_set, loss = _made(target, given["seed"])
     out.mkdir(parents=True, exist_ok=True)
     settings = {"target": _absolute(target), **given}
