@@ -13,6 +13,7 @@ pytest.importorskip("opacus")
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from heliograph.dp.training.factors import pair_norms  # noqa: E402
 from heliograph.dp.training.gradients import GradientEngine  # noqa: E402
@@ -245,6 +246,56 @@ def test_zero_gradients_count_nothing_whatever_their_weight() -> None:
     expected = one_by_one(module, inputs, targets)
     for ours, theirs in zip(sums, expected, strict=True):
         torch.testing.assert_close(ours, torch.tensordot(1 / norms[rest], theirs[rest], 1))
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that any tensor made inside holds."""
+
+    size = 0
+
+    def __torch_dispatch__(
+        self, function: object, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        made = function(*args, **(kwargs or {}))  # type: ignore[operator]
+        tensors = made if isinstance(made, tuple | list) else [made]
+        self.size = max([self.size, *(t.numel() for t in tensors if isinstance(t, Tensor))])
+        return made
+
+
+@pytest.mark.parametrize("case", ["linear", "positions", "conv", "lstm", "embedding"])
+def test_gradients_of_single_records_are_never_made(case: str) -> None:
+    records = 64
+    module, inputs = {
+        "linear": lambda: (nn.Linear(512, 512), torch.randn(records, 512)),
+        "positions": lambda: (nn.Sequential(nn.Linear(256, 256), nn.Flatten()), torch.randn(records, 4, 256)),
+        "conv": lambda: (nn.Sequential(nn.Conv2d(96, 96, 3), nn.Flatten()), torch.randn(records, 96, 6, 6)),
+        "lstm": lambda: (nn.Sequential(nn.LSTM(128, 128, batch_first=True), Last()), torch.randn(records, 5, 128)),
+        "embedding": lambda: (nn.Sequential(nn.Embedding(5000, 8), nn.Flatten()), torch.randint(0, 5000, (records, 6))),
+    }[case]()
+    engine = GradientEngine(module, loss)
+    targets = torch.zeros(records, dtype=torch.long)
+    all_of_them = records * max(p.numel() for p in module.parameters())
+    with Largest() as watch:
+        engine.norms(inputs, targets)
+        engine.weighted_sum(inputs, targets, lambda n: 1 / n)
+    assert watch.size < all_of_them / 4
+    with Largest() as watch:
+        engine.per_sample(inputs, targets)
+    assert watch.size >= all_of_them, "the watch would not notice"
+
+
+class Last(nn.Module):
+    def forward(self, output: tuple[Tensor, object]) -> Tensor:
+        return output[0][:, -1]
+
+
+def test_weights_that_are_all_zero() -> None:
+    for case in ("strided conv2d", "lstm", "embedding", "group norm"):
+        module, inputs = CASES[case]()
+        engine = GradientEngine(module.double(), loss)
+        sums, _ = engine.weighted_sum(inputs, torch.zeros(RECORDS, dtype=torch.long), torch.zeros_like)
+        assert [s.shape for s in sums] == [p.shape for p in module.parameters()]
+        assert all(float(s.abs().max()) == 0 for s in sums)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
