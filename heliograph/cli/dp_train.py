@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heliograph.cli.compile import load_object
-from heliograph.cli.output import emit, output_options
+from heliograph.cli.output import emit, output_options, remark
 from heliograph.errors import ProgramError, WireError
 
 _RUN = "run.json"
@@ -31,6 +31,7 @@ _RUN = "run.json"
 @click.option("--momentum", type=float, default=0.9, show_default=True, help="Of SGD.")
 @click.option("--public-size", type=int, default=None, help="The number of records, where it is public.")
 @click.option("--size-noise", type=float, default=100.0, show_default=True, help="Noise on it where it is not.")
+@click.option("--norm-noise", type=float, default=0.02, show_default=True, help="DPIS: noise on norm sums, over N C.")
 @click.option("--adapt-clip", is_flag=True, help="DPIS: adapt the clipping bound, up to 4 times --clip.")
 @click.option(
     "--planned-norm-share", default=None, metavar="S[,S...]", help="DPIS: planned mode, one share or one an epoch."
@@ -52,6 +53,11 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
     """
     from heliograph.dp.training.checkpoint import save_model
 
+    if given["seed"] is not None:
+        remark(
+            "the seed is known: for whoever knows it this run has no guarantee; leave --seed out for a private model",
+            quiet,
+        )
     module, train_set, test_set, loss = _made(target, given["seed"])
     out.mkdir(parents=True, exist_ok=True)
     settings = {"target": _absolute(target), **given}
@@ -164,6 +170,7 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         physical_batch_size=settings["physical_batch_size"],
         dpis=ImportanceOptions(
             oversampling=settings["oversampling"],
+            norm_noise=settings["norm_noise"],
             adapt_clipping=settings["adapt_clip"],
             planned_norm_share=_shares(settings["planned_norm_share"]),
         ),

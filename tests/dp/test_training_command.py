@@ -64,6 +64,7 @@ def test_train_verify_audit(method: str, file: Path, tmp_path: Path, capsys: pyt
     command = f"train {file}:make --method {method} {ARGUMENTS} --out {out} --json"
     code, printed, err = run(capsys, *command.split())
     assert code == 0, err
+    assert "no guarantee" in err
     values = json.loads(printed)
     assert list(values) == KEYS
     assert values["method"] == method
