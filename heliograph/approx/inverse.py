@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from heliograph.approx import proof
-from heliograph.approx.minimax import remez
+from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import InversePlan, Stage
 from heliograph.approx.sign import DEFAULT_SCALE_BITS
 from heliograph.approx.steps import Steps
@@ -56,28 +56,43 @@ def inverse(
     _check(low, high, target, function, method)
     if method == "goldschmidt":
         steps = Steps()
-        rounds = goldschmidt_rounds(low, high, target)
-        goldschmidt(steps, 0, low + high, rounds)
-        error = ((high - low) / (high + low)) ** (2 ** (rounds + 1)) * (1 + 1e-9)
-        rounding = _goldschmidt_rounding(low, high, rounds, proof.unit(scale_bits))
+        count = goldschmidt_rounds(low, high, target)
+        goldschmidt(steps, 0, low + high, count)
+        error = ((high - low) / (high + low)) ** (2 ** (count + 1)) * (1 + 1e-9)
+        rounding = _goldschmidt_rounding(low, high, count, proof.unit(scale_bits))
         return _plan(steps, function, low, high, method, error, rounding, scale_bits)
-    candidates = []
+    # By the exchange's own level first; only what is cheapest is proved.
+    found = []
     for degree in START_DEGREES:
-        start, first = _start(function, low, high, degree)
-        error, rounds = first, 0
-        while error > target and error < 1 and rounds < _MOST_ROUNDS:
-            error = _improved(function, error)
-            rounds += 1
-        if error <= target:
-            rounding = _newton_rounding(function, start, first, rounds, low, high, scale_bits)
-            steps = _newton(function, start, rounds, low, high)
-            candidates.append(_plan(steps, function, low, high, method, error, rounding, scale_bits))
-    if not candidates:
-        raise ProgramError(
-            f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
-            hint="narrow the interval, or use goldschmidt",
-        )
-    return min(candidates, key=lambda plan: (plan.depth, plan.multiplications))
+        made = _least_relative(function, low, high, degree)
+        rounds, _ = _rounds(function, made.level * 1.02, target)
+        if rounds is not None:
+            steps = _newton(function, made.coefficients, rounds, low, high)
+            plan = _plan(steps, function, low, high, method, math.inf, math.inf, scale_bits)
+            found.append((plan.depth, plan.multiplications, degree, made.coefficients))
+    for _, _, _, coefficients in sorted(found):
+        first = _proved_start(function, low, high, coefficients)
+        rounds, error = _rounds(function, first, target)
+        if rounds is not None:
+            rounding = _newton_rounding(function, Stage(coefficients), first, rounds, low, high, scale_bits)
+            steps = _newton(function, coefficients, rounds, low, high)
+            return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+    raise ProgramError(
+        f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
+        hint="narrow the interval, or use goldschmidt",
+    )
+
+
+def _rounds(function: str, error: float, target: float) -> tuple[int | None, float]:
+    """Newton's rounds from one relative error to at most another, and what they reach; None where it does not converge."""
+    rounds = 0
+    while error > target:
+        better = _improved(function, error)
+        if not better < error or rounds == _MOST_ROUNDS:
+            return None, error
+        error = better
+        rounds += 1
+    return rounds, error
 
 
 def _check(low: float, high: float, target: float, function: str, method: str) -> None:
@@ -97,20 +112,26 @@ def _check(low: float, high: float, target: float, function: str, method: str) -
         raise ProgramError(f"relative error {target:g} is not in [1e-13, 1)")
 
 
-def _start(function: str, low: float, high: float, degree: int) -> tuple[Stage, float]:
-    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]; and its proved relative error."""
+def _least_relative(function: str, low: float, high: float, degree: int) -> Minimax:
+    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]."""
     half, middle = (high - low) / 2, (high + low) / 2
     power = 1.0 if function == "reciprocal" else 0.5
-    made = remez(
+    return remez(
         lambda t: (middle + half * t) ** -power, [(-1.0, 1.0)], degree, weight=lambda t: (middle + half * t) ** power
-    ).coefficients
+    )
+
+
+def _proved_start(function: str, low: float, high: float, made: tuple[float, ...]) -> float:
+    """The proved relative error of a polynomial for 1/x or 1/sqrt(x), at most 1."""
+    half, middle = (high - low) / 2, (high + low) / 2
+    power = 1.0 if function == "reciprocal" else 0.5
     if power == 1.0:
         # x p(x) - 1 is a polynomial: its image is the relative error.
         x_p = np.polynomial.chebyshev.chebmul((middle, half), made)
         x_p[0] -= 1.0
         slip = 2.0**-50 * sum(abs(c) for c in made) * high
         least, most = proof.image(tuple(x_p), tolerance=5e-3)
-        return Stage(made, low, high), max(abs(least), abs(most)) + slip
+        return max(abs(least), abs(most)) + slip
     # p sqrt(x) - 1 in [-e, e] follows from x p^2 - 1 in [m, M]: 1 + m = (1 - e)^2 at worst, p being positive.
     square = np.polynomial.chebyshev.chebmul(np.polynomial.chebyshev.chebmul(made, made), (middle, half))
     slip = 2.0**-48 * sum(abs(c) for c in made) ** 2 * high
@@ -118,11 +139,11 @@ def _start(function: str, low: float, high: float, degree: int) -> tuple[Stage, 
     least, most = proof.image(tuple(square), tolerance=5e-3)
     positive = proof.image(made, tolerance=5e-2)[0] > 0
     if least - slip <= -1 or not positive:
-        return Stage(made, low, high), 1.0
+        return 1.0
     # 1 - sqrt(1 + least) and sqrt(1 + most) - 1, without cancellation.
     below = (slip - least) / (1.0 + math.sqrt(1.0 + least - slip))
     above = (most + slip) / (1.0 + math.sqrt(1.0 + most + slip))
-    return Stage(made, low, high), max(below, above) * (1 + 1e-12)
+    return max(below, above) * (1 + 1e-12)
 
 
 def _improved(function: str, error: float) -> float:
@@ -130,11 +151,11 @@ def _improved(function: str, error: float) -> float:
     return error * error if function == "reciprocal" else (3.0 + error) * error * error / 2.0
 
 
-def _newton(function: str, start: Stage, rounds: int, low: float, high: float) -> Steps:
+def _newton(function: str, start: tuple[float, ...], rounds: int, low: float, high: float) -> Steps:
     steps = Steps()
     half, middle = (high - low) / 2, (high + low) / 2
     t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
-    y = steps.poly(t, Stage(start.coefficients))
+    y = steps.poly(t, Stage(start))
     if function == "reciprocal":
         for _ in range(rounds):
             y = steps.multiply(y, steps.from_constant(2.0, steps.multiply(0, y)))
