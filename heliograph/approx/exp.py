@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from heliograph.approx import proof
-from heliograph.approx.minimax import remez
+from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import Stage
 
 _PIECES = 32
@@ -31,10 +31,14 @@ def relative_exp(reach: float, degree: int) -> ExpStage:
 
     The relative error is what squaring and normalising keep: a common factor drops out of a softmax.
     """
-    made = remez(
-        lambda t: np.exp(reach * t), [(-1.0, 1.0)], degree, weight=lambda t: np.asarray(np.exp(-reach * t))
-    ).coefficients
+    made = least_relative(reach, degree).coefficients
     return ExpStage(Stage(made), reach, _relative_error(made, reach))
+
+
+@lru_cache(maxsize=256)
+def least_relative(reach: float, degree: int) -> Minimax:
+    """The polynomial without its proof; its level is about the relative error, where that is above 1e-13."""
+    return remez(lambda t: np.exp(reach * t), [(-1.0, 1.0)], degree, weight=lambda t: np.asarray(np.exp(-reach * t)))
 
 
 def exp_series(reach: float, degree: int) -> tuple[tuple[float, ...], float]:

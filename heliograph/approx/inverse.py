@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from heliograph.approx import proof
-from heliograph.approx.minimax import remez
+from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import InversePlan, Stage
 from heliograph.approx.sign import DEFAULT_SCALE_BITS
 from heliograph.approx.steps import Steps
@@ -56,52 +56,43 @@ def inverse(
     _check(low, high, target, function, method)
     if method == "goldschmidt":
         steps = Steps()
-        rounds = goldschmidt_rounds(low, high, target)
-        goldschmidt(steps, 0, low + high, rounds)
-        error = ((high - low) / (high + low)) ** (2 ** (rounds + 1)) * (1 + 1e-9)
-        rounding = _goldschmidt_rounding(low, high, rounds, proof.unit(scale_bits))
+        count = goldschmidt_rounds(low, high, target)
+        goldschmidt(steps, 0, low + high, count)
+        error = ((high - low) / (high + low)) ** (2 ** (count + 1)) * (1 + 1e-9)
+        rounding = _goldschmidt_rounding(low, high, count, proof.unit(scale_bits))
         return _plan(steps, function, low, high, method, error, rounding, scale_bits)
-    # Proofs take longer than polynomials: the cheapest by the measured error is proved first, and usually holds.
-    candidates = []
+    # By the exchange's own level first; only what is cheapest is proved.
+    found = []
     for degree in START_DEGREES:
-        start, measured = _start(function, low, high, degree)
-        guess = _rounds(function, measured, target)
-        if guess is not None:
-            steps = _newton(function, start, guess, low, high)
-            shape = _plan(steps, function, low, high, method, 0.0, 0.0, scale_bits)
-            candidates.append((shape.depth, shape.multiplications, degree, start))
-    best: InversePlan | None = None
-    for depth, multiplications, _, start in sorted(candidates, key=lambda item: item[:3]):
-        if best is not None and (best.depth, best.multiplications) <= (depth, multiplications):
-            break
-        first = _proved_error(function, start)
-        needed = _rounds(function, first, target)
-        if needed is None:
-            continue
-        error = first
-        for _ in range(needed):
-            error = _improved(function, error)
-        rounding = _newton_rounding(function, start, first, needed, low, high, scale_bits)
-        made = _plan(
-            _newton(function, start, needed, low, high), function, low, high, method, error, rounding, scale_bits
-        )
-        if best is None or (made.depth, made.multiplications) < (best.depth, best.multiplications):
-            best = made
-    if best is None:
-        raise ProgramError(
-            f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
-            hint="narrow the interval, or use goldschmidt",
-        )
-    return best
+        made = _least_relative(function, low, high, degree)
+        rounds, _ = _rounds(function, made.level * 1.02, target)
+        if rounds is not None:
+            steps = _newton(function, made.coefficients, rounds, low, high)
+            plan = _plan(steps, function, low, high, method, math.inf, math.inf, scale_bits)
+            found.append((plan.depth, plan.multiplications, degree, made.coefficients))
+    for _, _, _, coefficients in sorted(found):
+        first = _proved_start(function, low, high, coefficients)
+        rounds, error = _rounds(function, first, target)
+        if rounds is not None:
+            rounding = _newton_rounding(function, Stage(coefficients), first, rounds, low, high, scale_bits)
+            steps = _newton(function, coefficients, rounds, low, high)
+            return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+    raise ProgramError(
+        f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
+        hint="narrow the interval, or use goldschmidt",
+    )
 
 
-def _rounds(function: str, error: float, target: float) -> int | None:
-    """Rounds after which the relative error is at most the target; None where it does not get there."""
+def _rounds(function: str, error: float, target: float) -> tuple[int | None, float]:
+    """Newton's rounds from one relative error to at most another, and what they reach; None where it does not converge."""
     rounds = 0
-    while error > target and error < 1 and rounds < _MOST_ROUNDS:
-        error = _improved(function, error)
+    while error > target:
+        better = _improved(function, error)
+        if not better < error or rounds == _MOST_ROUNDS:
+            return None, error
+        error = better
         rounds += 1
-    return rounds if error <= target else None
+    return rounds, error
 
 
 def _check(low: float, high: float, target: float, function: str, method: str) -> None:
@@ -121,21 +112,20 @@ def _check(low: float, high: float, target: float, function: str, method: str) -
         raise ProgramError(f"relative error {target:g} is not in [1e-13, 1)")
 
 
-def _start(function: str, low: float, high: float, degree: int) -> tuple[Stage, float]:
-    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]; and its relative error, measured."""
+def _least_relative(function: str, low: float, high: float, degree: int) -> Minimax:
+    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]."""
     half, middle = (high - low) / 2, (high + low) / 2
     power = 1.0 if function == "reciprocal" else 0.5
-    made = remez(
+    return remez(
         lambda t: (middle + half * t) ** -power, [(-1.0, 1.0)], degree, weight=lambda t: (middle + half * t) ** power
     )
-    return Stage(made.coefficients, low, high), made.level
 
 
-def _proved_error(function: str, start: Stage) -> float:
-    """A bound on the relative error of a start; 1 where there is none below."""
-    made, low, high = start.coefficients, start.low, start.high
+def _proved_start(function: str, low: float, high: float, made: tuple[float, ...]) -> float:
+    """The proved relative error of a polynomial for 1/x or 1/sqrt(x), at most 1."""
     half, middle = (high - low) / 2, (high + low) / 2
-    if function == "reciprocal":
+    power = 1.0 if function == "reciprocal" else 0.5
+    if power == 1.0:
         # x p(x) - 1 is a polynomial: its image is the relative error.
         x_p = np.polynomial.chebyshev.chebmul((middle, half), made)
         x_p[0] -= 1.0
@@ -161,11 +151,11 @@ def _improved(function: str, error: float) -> float:
     return error * error if function == "reciprocal" else (3.0 + error) * error * error / 2.0
 
 
-def _newton(function: str, start: Stage, rounds: int, low: float, high: float) -> Steps:
+def _newton(function: str, start: tuple[float, ...], rounds: int, low: float, high: float) -> Steps:
     steps = Steps()
     half, middle = (high - low) / 2, (high + low) / 2
     t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
-    y = steps.poly(t, Stage(start.coefficients))
+    y = steps.poly(t, Stage(start))
     if function == "reciprocal":
         for _ in range(rounds):
             y = steps.multiply(y, steps.from_constant(2.0, steps.multiply(0, y)))

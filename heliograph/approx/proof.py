@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 BITS = 160
 _TOLERANCE = 5e-4
 _PIECES = 200
-_FINEST = 1e-9  # of an image's width: an end nearer to zero than that counts as zero
+_FINEST = 1e-13  # of an image's width: an end nearer to zero than that counts as zero
 
 # Six standard deviations, in a slot, of the rounding error of one rescale at N = 2^17 with a ternary secret:
 # 6 sqrt(N (1 + 2 N / 3) / 24) = 2^17. Key switching adds less.

@@ -244,7 +244,7 @@ def frontier(gap: float, closeness: float, max_depth: int) -> list[Candidate]:
         for degree in DEGREES:
             before = by_depth.get(depth - depth_of_degree(degree), ())
             for chain in before:
-                if chain.closeness <= closeness:
+                if chain.degrees and chain.closeness <= closeness:
                     continue
                 made = _closeness(chain.closeness, degree)
                 cost = chain.multiplications + odd_multiplications(degree)
@@ -304,7 +304,8 @@ def _equal_degrees(gap: float, closeness: float, scale_bits: int, max_depth: int
     nearest = 0.0
     for degree in (7, 15, 31):
         left, count = 1.0 - gap, 0
-        while left > closeness * 0.99 and count < _MOST_STAGES and (count + 1) * depth_of_degree(degree) <= limit:
+        most = min(_MOST_STAGES, limit // depth_of_degree(degree))
+        while count < most and (count == 0 or left > closeness * 0.99):
             left, count = _closeness(left, degree), count + 1
         nearest = max(nearest, bits(left))
         if left > closeness * 0.99 or count == 0:

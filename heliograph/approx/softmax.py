@@ -18,9 +18,9 @@ from functools import lru_cache
 import numpy as np
 
 from heliograph.approx import proof
-from heliograph.approx.exp import ExpStage, relative_exp
+from heliograph.approx.exp import ExpStage, least_relative, relative_exp
 from heliograph.approx.extension import hetal_steps
-from heliograph.approx.result import SoftmaxPlan
+from heliograph.approx.result import SoftmaxPlan, Stage
 from heliograph.approx.steps import Steps
 from heliograph.errors import ProgramError
 
@@ -96,25 +96,26 @@ def _schedule(columns: int, start: float, squarings: int, tolerance: float, cap:
 
 
 def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> SoftmaxPlan:
-    found: list[tuple[int, int, int, int, ExpStage, _Schedule]] = []
+    found: list[tuple[int, int, int, int, _Schedule]] = []
     smallest = max(0, math.ceil(math.log2(limit / 8.0)))
     for squarings in range(smallest, smallest + 8):
         reach = limit / 2**squarings
         for degree in _DEGREES:
-            stage = relative_exp(reach, degree)
-            if stage.relative_error * 2**squarings > max_error:
+            made = least_relative(reach, degree)
+            if made.level * 2**squarings > max_error:
                 continue
-            start = math.exp(2.0 * reach) * (1 + stage.relative_error) / (1 - stage.relative_error)
+            stage = Stage(made.coefficients)
+            start = math.exp(2.0 * reach) * (1 + made.level) / (1 - made.level)
             for cap in _CAPS:
                 schedule = _schedule(columns, start, squarings, 0.1 * max_error, cap)
                 if schedule is not None:
                     count = sum(schedule.counts)
-                    depth = 1 + stage.stage.depth + squarings + count
-                    cost = stage.stage.multiplications + squarings + 2 * count
-                    found.append((depth, cost, squarings, degree, stage, schedule))
+                    depth = 1 + stage.depth + squarings + count
+                    cost = stage.multiplications + squarings + 2 * count
+                    found.append((depth, cost, squarings, degree, schedule))
     nearest = math.inf
-    for _, _, squarings, _, stage, schedule in sorted(found, key=lambda item: item[:4]):
-        plan = _plan(columns, limit, stage, squarings, schedule, scale_bits)
+    for _, _, squarings, degree, schedule in sorted(found, key=lambda item: item[:4]):
+        plan = _plan(columns, limit, relative_exp(limit / 2**squarings, degree), schedule, scale_bits)
         assert plan.error is not None
         if plan.error <= max_error:
             return plan
@@ -185,9 +186,7 @@ class _Bound:
         return max(1.0 - self.low, self.high - 1.0) + (self.columns - 1) * self.deviation / (1.0 - most)
 
 
-def _plan(
-    columns: int, limit: float, made: ExpStage, squarings: int, schedule: _Schedule, scale_bits: int
-) -> SoftmaxPlan:
+def _plan(columns: int, limit: float, made: ExpStage, schedule: _Schedule, scale_bits: int) -> SoftmaxPlan:
     width = 1 << (columns - 1).bit_length()
     constants, scale = _constants(columns, made, schedule)
     stage = made.stage.scaled(scale)

@@ -1,0 +1,194 @@
+"""Softmax, exp, inverses, Hermite fits: published figures, proofs against sampling, refusals."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+
+from heliograph.approx import hermite
+from heliograph.approx.exp import relative_exp
+from heliograph.approx.functions import function
+from heliograph.approx.inverse import inverse
+from heliograph.approx.result import StepPlan
+from heliograph.approx.sampling import sampled_error, softmax_values
+from heliograph.approx.softmax import softmax
+from heliograph.approx.steps import run
+from heliograph.errors import ProgramError
+
+# HETAL, Table 3: columns, range, (max, mean) with the extension, (max, mean) with the correction too
+TABLE_3 = [
+    (3, 4.0, (0.0037, 0.0015), (0.0013, 0.0003)),
+    (3, 128.0, (0.0037, 0.0014), (0.0022, 0.0006)),
+    (10, 32.0, (0.0153, 0.0039), (0.0094, 0.0012)),
+]
+
+
+@pytest.mark.parametrize(("columns", "limit", "plain", "corrected"), TABLE_3)
+def test_hetal_table(columns: int, limit: float, plain: tuple[float, float], corrected: tuple[float, float]) -> None:
+    """Largest errors are of 10^8 rows there and of 10^5 here: from below, and within a fifth."""
+    for method, (most, mean) in (("hetal", plain), ("hetal-corrected", corrected)):
+        found = sampled_error(softmax(columns, limit, method), 100_000, 0)
+        assert found.mean_error == pytest.approx(mean, rel=0.1)
+        assert 0.8 * most <= found.max_error <= 1.03 * most
+
+
+def extreme_rows(columns: int, limit: float) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    flat = limit * np.array([[-1.0] * columns, [1.0] * columns, [0.0] * columns])
+    corners = limit * rng.choice([-1.0, 1.0], (2000, columns))
+    near = rng.uniform(-limit, limit, (2000, 1)) + rng.normal(size=(2000, columns)) * rng.uniform(0, 4, (2000, 1))
+    return np.concatenate((flat, corners, np.clip(near, -limit, limit), rng.uniform(-limit, limit, (2000, columns))))
+
+
+@pytest.mark.parametrize(("columns", "limit", "most"), [(10, 128.0, 32), (10, 32.0, 26), (3, 4.0, 15), (2, 0.5, 12)])
+def test_best_softmax(columns: int, limit: float, most: int) -> None:
+    plan = softmax(columns, limit, "best")
+    assert plan.depth <= most
+    assert plan.error is not None
+    assert plan.rounding is not None
+    assert plan.error <= 1e-5
+    rows = extreme_rows(columns, limit)
+    error = np.abs(run(plan, rows) - softmax_values(rows)).max()
+    exact = plan.error - plan.rounding
+    assert error <= exact + 1e-13
+    assert exact <= 60 * error + 1e-12
+
+
+def test_proved_softmax_error_is_met() -> None:
+    """With room to err, the part of the proof that is no rounding is met within a factor of four."""
+    plan = softmax(10, 32.0, "best", max_error=1e-2, scale_bits=80)
+    assert plan.error is not None
+    error = np.abs(run(plan, extreme_rows(10, 32.0)) - softmax_values(extreme_rows(10, 32.0))).max()
+    assert error <= plan.error <= 4 * error
+
+
+def test_rounding_of_a_softmax_stays_in_its_proof() -> None:
+    plan = softmax(5, 16.0, "best", scale_bits=52)
+    assert plan.error is not None
+    rows = extreme_rows(5, 16.0)
+    rng = np.random.default_rng(3)
+    unit = 2.0 ** (17 - 52)
+    made = noisy(plan, rows, unit, rng)
+    error = np.abs(made - softmax_values(rows)).max()
+    assert np.abs(run(plan, rows) - softmax_values(rows)).max() < error <= plan.error
+
+
+def noisy(plan: StepPlan, rows: np.ndarray, unit: float, rng: np.random.Generator) -> np.ndarray:
+    """The plan with an error after every step that takes a level."""
+    x = np.zeros((len(rows), plan.width))
+    x[:, : plan.columns] = rows
+    values = [x]
+    for step in plan.steps[1:]:
+        part = StepPlan(
+            (plan.steps[0], step.__class__(step.kind, (0,) * len(step.operands), step.stage, step.value)), 1, 1
+        )
+        if step.kind in ("multiply", "add", "subtract"):
+            left, right = (values[i] for i in step.operands)
+            made = {"multiply": left * right, "add": left + right, "subtract": left - right}[step.kind]
+        elif step.kind == "sum_row":
+            made = np.broadcast_to(values[step.operands[0]].sum(axis=1, keepdims=True), x.shape)
+        elif step.kind == "add_padding":
+            made = values[step.operands[0]].copy()
+            made[:, plan.columns :] += step.value
+        else:
+            made = run(part, values[step.operands[0]].reshape(-1, 1)).reshape(x.shape)
+        if step.levels or step.kind == "sum_row":
+            made = made + unit * rng.choice([-1.0, 1.0], x.shape)
+        values.append(made)
+    return np.asarray(values[-1][:, : plan.columns])
+
+
+def test_depths_are_those_of_the_steps() -> None:
+    plan = softmax(10, 128.0, "hetal-corrected")
+    assert plan.depth == max(plan.depths)
+    assert sum(step.levels for step in plan.steps) >= plan.depth
+    assert 75 <= plan.depth <= 86
+
+
+@pytest.mark.parametrize(("reach", "degree"), [(1.0, 7), (2.0, 7), (4.0, 15)])
+def test_relative_error_of_exp(reach: float, degree: int) -> None:
+    made = relative_exp(reach, degree)
+    t = np.linspace(-1, 1, 20_001)
+    error = np.abs(made.stage(t) * np.exp(-reach * t) - 1).max()
+    assert error <= made.relative_error * (1 + 1e-3) + 1e-13
+    # Pieces on which exp varies by reach / 16 cost that share.
+    assert made.relative_error <= (1.03 + reach / 14) * error
+
+
+@pytest.mark.parametrize("name", ["reciprocal", "rsqrt", "sqrt"])
+@pytest.mark.parametrize(("low", "high"), [(0.1, 1.0), (1.0, 1.5), (0.5, 30.0)])
+@pytest.mark.parametrize("method", ["newton", "goldschmidt"])
+def test_inverses(name: str, low: float, high: float, method: str) -> None:
+    if method == "goldschmidt" and name != "reciprocal":
+        with pytest.raises(ProgramError, match="no method"):
+            inverse(low, high, 1e-3, name, method)
+        return
+    plan = inverse(low, high, 1e-4, name, method)
+    assert plan.relative_error <= 1e-4
+    x = np.geomspace(low, high, 50_001)
+    error = np.abs(run(plan, x[:, None])[:, 0] / function(name).evaluate(x) - 1).max()
+    assert error <= plan.relative_error + 1e-12
+    assert plan.relative_error <= 1.3 * error + 1e-12
+    assert plan.depth <= inverse(low, high, 1e-4, name, method).depth
+
+
+RELU = {2: 0.0112676, 3: 0.0112676, 7: 0.00264669, 15: 7.81018e-4, 31: 2.53663e-4, 63: 8.60707e-5}
+CHECKED = [
+    *(("relu", 0.0, 1.0, degree, error) for degree, error in RELU.items()),
+    ("gelu", 0.0, 1.0, 3, 0.00611936),
+    ("gelu", 0.0, 1.0, 7, 1.76949e-4),
+    ("relu", 0.329, 1.948, 7, 0.00958566),
+    ("relu", 0.329, 1.948, 31, 9.20238e-4),
+    ("relu", 0.329, 1.948, 88, 1.94127e-4),
+]
+
+
+@pytest.mark.parametrize(("name", "mu", "sigma", "degree", "error"), CHECKED)
+def test_gaussian_errors(name: str, mu: float, sigma: float, degree: int, error: float) -> None:
+    of = function(name)
+    made = hermite.gaussian(of.evaluate, mu, sigma, degree, of.kinks)
+    assert made.mean_squared_error == pytest.approx(error, rel=5e-6)
+    assert hermite.errors(of.evaluate, mu, sigma, degree, of.kinks)[-1] == pytest.approx(error, rel=5e-6)
+
+
+def test_gaussian_error_against_quadrature_in_many_digits() -> None:
+    made = hermite.gaussian(np.tanh, 0.5, 2.0, 5)
+    with mpmath.workdps(30):
+
+        def integrand(z: mpmath.mpf) -> mpmath.mpf:
+            x = mpmath.mpf(0.5) + 2 * z
+            value, h = mpmath.mpf(0), [mpmath.mpf(1), z]
+            for l in range(1, 5):
+                h.append((z * h[l] - mpmath.sqrt(l) * h[l - 1]) / mpmath.sqrt(l + 1))
+            for c, basis in zip(made.hermite, h, strict=True):
+                value += c * basis
+            return (mpmath.tanh(x) - value) ** 2 * mpmath.npdf(z)
+
+        true = mpmath.quad(integrand, [-20, -8, -4, -1, 0, 1, 4, 8, 20])
+    assert made.mean_squared_error == pytest.approx(float(true), rel=1e-9)
+    x = np.linspace(-6, 7, 1001)
+    basis = hermite.hermite_values((x - 0.5) / 2.0, 5)
+    np.testing.assert_allclose(made.stage(x), np.array(made.hermite) @ basis, rtol=1e-10, atol=1e-10)
+
+
+def test_samples_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = softmax(4, 8.0, "best")
+    first = sampled_error(plan, 20_001, 7)
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    assert sampled_error(plan, 20_001, 7) == first
+    assert first.rows == 20_001
+    assert sampled_error(plan, 20_001, 8) != first
+
+
+def test_refusals() -> None:
+    with pytest.raises(ProgramError, match="nearest has"):
+        softmax(10, 128.0, "best", scale_bits=40)
+    with pytest.raises(ProgramError, match="range"):
+        softmax(10, 0.0)
+    with pytest.raises(ProgramError, match="no softmax"):
+        softmax(10, 1.0, "exact")
+    with pytest.raises(ProgramError, match="above zero"):
+        inverse(0.0, 1.0, 1e-3)
+    with pytest.raises(ProgramError, match="no function"):
+        function("frobnicate")
