@@ -31,6 +31,8 @@ DEFAULT_GAP = 0.01
 # How near to its limit a decision comes, in bits, where the program does not say.
 SIGN_BITS = 10.0
 _MOST_ABS_DEGREE = 127
+# Slots of the largest ring: what all pairs of rows may take.
+_MOST_PAIRS = 1 << 16
 ONE_HOT_BITS = 5.0
 
 
@@ -177,13 +179,73 @@ def _abs_polynomial(error: float) -> Fit | None:
 
 
 def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
-    """One-hot over rows: the signs of all differences in one vector, summed by rotations, and a second sign."""
+    """One-hot over rows, by all pairs of rows at once; where these do not fit one ciphertext, by a tournament.
+
+    All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more: it is never cheaper
+    where all pairs fit.
+    """
     assert isinstance(x.type, TensorType)
     classes, columns = x.type.shape
     width = interval.high - interval.low
     if seen is not None and seen.spread is not None and source == "observed":
         width = min(width, seen.spread * (1.0 + low.margin))
     gap, gap_source = low.gap(seen.near if seen else None, width)
+    if next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS:
+        return _argmax_by_tournament(low, x, interval, width, source, seen, gap, gap_source)
+    return _argmax_by_pairs(low, x, width, source, seen, gap, gap_source)
+
+
+def _argmax_by_tournament(
+    low: Lowering,
+    x: Node,
+    interval: Interval,
+    width: float,
+    source: str,
+    seen: Observed | None,
+    gap: float,
+    gap_source: str,
+) -> Node:
+    """Whether a row is above the maximum less half of the gap; the maximum may err by a quarter of it."""
+    import scipy.sparse
+
+    assert isinstance(x.type, TensorType)
+    classes, columns = x.type.shape
+    rows, size = next_power_of_two(classes), classes * columns
+    # A row stands in for those that a power of two lacks.
+    take = np.concatenate([np.arange(size), np.tile(np.arange(columns), rows - classes)])
+    gather = scipy.sparse.csr_array((np.ones(take.size), (np.arange(take.size), take)), shape=(take.size, size))
+    padded = low.mapped(x, gather, (rows, columns))
+    most = low.op("repeat_row", lower_max(low, padded, interval, source, seen, gap / 4), rows=rows)
+    above = low.op("add", low.op("sub", padded, most), low.constant(np.full((rows, columns), gap / 2), "half_gap"))
+    reach = width + gap
+    bits = float(low.node.attrs.get("bits", ONE_HOT_BITS))
+    try:
+        plan = sign_plans.sign(gap / 4 / reach, bits)
+    except ProgramError as error:
+        raise low.located(error) from None
+    entry = low.entry(
+        Interval(-reach, reach),
+        source,
+        plan.degrees,
+        plan.error / 2,
+        seen=seen,
+        function="argmax",
+        gap=gap,
+        gap_source=gap_source,
+        closeness_bits=plan.closeness_bits + 1,
+    )
+    stages = plan.folded()
+    made = low.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
+    # The rows that stood in are cut off for good: they depend on the input.
+    return low.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
+
+
+def _argmax_by_pairs(
+    low: Lowering, x: Node, width: float, source: str, seen: Observed | None, gap: float, gap_source: str
+) -> Node:
+    """The signs of all differences in one vector, summed by rotations, and a second sign of the sums."""
+    assert isinstance(x.type, TensorType)
+    classes, columns = x.type.shape
     count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
     try:
         plan = argmax_plans.argmax(classes, gap / width, count, low.node.attrs.get("method", "best"))

@@ -242,3 +242,20 @@ def test_the_lowered_softmax_is_the_plan(method: str) -> None:
     rows = uniform((3,), 11, -8, 8)
     np.testing.assert_allclose(evaluate(rows), run_steps(plan, rows), atol=1e-9)
     assert depth == plan.depth
+
+
+def test_an_argmax_whose_pairs_do_not_fit_is_a_tournament(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = op("argmax", axis=0, gap=0.2)
+    rows = apart(uniform((5,), 400), 0.2, 1)
+    pairs = polynomial(program(body, 5))
+    monkeypatch.setattr("heliograph.passes.lower_functions._MOST_PAIRS", 8)
+    rounds = polynomial(program(body, 5))
+    assert program_depth(rounds) > program_depth(pairs)
+    (exact,) = interpret_batch(program(body, 5), rows)
+    for lowered in (pairs, rounds):
+        assert (
+            np.abs(interpret_batch(lowered, rows)[0] - exact).max()
+            <= lowered.metadata["ranges"][-1]["max_error"] * 1.01
+        )
+    artifact = compile(program(body, 5), TOY)
+    assert np.abs(simulate(artifact, rows[0]) - exact[0]).max() < 0.05
