@@ -145,11 +145,18 @@ class Report:
             source = entry["source"]
             if source == "observed":
                 source += f" on {entry['samples']} samples, widened by {entry['margin']:.0%}"
+            degrees = entry.get("degrees", [entry["degree"]])
+            if entry["method"] == "composite" or len(degrees) > 1:
+                construction = f"{entry['function']} by degree{'s' * (len(degrees) > 1)} {', '.join(map(str, degrees))}"
+                if entry.get("gap") is not None:
+                    construction += f", gap {entry['gap']:.3g} ({entry['gap_source']})"
+            else:
+                construction = f"degree {entry['degree']} ({entry['method']})"
             lines.append(
                 f"{entry['layer'] or entry['function']} ({entry['location']}): "
                 f"[{entry['low']:.4g}, {entry['high']:.4g}] {source}"
                 + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
-                + f"; degree {entry['degree']} ({entry['method']}), error at most {entry['max_error']:.2g}"
+                + f"; {construction}, error at most {entry['max_error']:.2g}"
             )
         if v["ranges"]:
             proved = sum(entry["source"] == "proved" for entry in v["ranges"])

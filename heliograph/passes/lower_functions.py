@@ -158,7 +158,14 @@ def lower_abs(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
         entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], reach * polynomial.max_error, seen=seen)
         return low.poly(x, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
     entry = low.entry(
-        Interval(-reach, reach), source, plan.degrees, error, seen=seen, gap=gap, closeness_bits=plan.closeness_bits
+        Interval(-reach, reach),
+        source,
+        plan.degrees,
+        error,
+        seen=seen,
+        gap=gap,
+        gap_source="declared" if "gap" in low.node.attrs else "default",
+        closeness_bits=plan.closeness_bits,
     )
     made = low.op("mul", x, low.chain(x, plan.folded(), -reach, reach, entry))
     assert isinstance(made.type, TensorType)

@@ -10,6 +10,8 @@ from heliograph.interpret import input_shape
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
 
+# Values before functions that are composed are at most this large.
+REACH = 1.5
 ACTIVATIONS = ("sigmoid", "tanh", "gelu", "silu", "softplus", "relu", "leaky_relu")
 
 
@@ -87,32 +89,36 @@ class RandomProgram:
         name = ACTIVATIONS[int(self.random.integers(len(ACTIVATIONS)))]
         self.op(name, x, degree=int(self.random.integers(1, 8)))
 
+    def bounded(self, x: Node) -> Node:
+        """A value within REACH: constructions for the same range and gap are searched for once."""
+        return self.op("tanh", x, degree=3)
+
     def decision(self, x: Node) -> None:
         """Sign, abs, comparison, maximum: gaps are coarse, so that few levels do."""
         self.depth_left -= 8
         kind = ("sign", "abs", "gt", "le", "maximum", "minimum")[int(self.random.integers(6))]
-        bits = {} if kind == "abs" else {"bits": 4.0}
+        limits = {"gap": 0.25, "low": -REACH, "high": REACH, **({} if kind == "abs" else {"bits": 4.0})}
+        x = self.bounded(x)
         if kind in ("sign", "abs"):
-            self.op(kind, x, gap=self.gap(x), **bits)
+            self.op(kind, x, **limits)
         else:
-            self.op(kind, x, self.constant(self.shape(x)[-1:]), gap=self.gap(x), bits=4.0)
-
-    def gap(self, x: Node) -> float:
-        return 0.1 * float(self.random.uniform(1.0, 2.0))
+            self.op(kind, x, self.constant(self.shape(x)[-1:]), **limits)
 
     def function(self, x: Node) -> None:
         """Exp, division and roots, of values that are kept away from zero."""
         self.depth_left -= 8
-        bounded = self.op("tanh", x, degree=3)
+        bounded = self.bounded(x)
         square = self.op("mul", bounded, bounded)
         positive = self.op("add", square, self.builder.op("constant", value=self.builder.constant(np.array(1.5))))
         kind = ("exp", "reciprocal", "sqrt", "rsqrt", "div", "where")[int(self.random.integers(6))]
         if kind == "div":
-            self.op("div", bounded, positive)
+            self.op("div", bounded, positive, low=1.0, high=4.0)
         elif kind == "where":
             self.op("where", square, bounded, positive)
+        elif kind == "exp":
+            self.op("exp", bounded, low=-REACH, high=REACH)
         else:
-            self.op(kind, bounded if kind == "exp" else positive)
+            self.op(kind, positive, low=1.0, high=4.0)
 
     def along(self, x: Node) -> None:
         """Maximum, argmax, softmax along an axis, max pooling, layer norm."""
@@ -122,16 +128,18 @@ class RandomProgram:
             return
         self.depth_left -= 8
         axis = axes[int(self.random.integers(len(axes)))]
-        bounded = self.op("tanh", x, degree=3)
+        bounded = self.bounded(x)
+        limits = {"low": -REACH, "high": REACH}
         kind = int(self.random.integers(6))
         if kind == 0:
-            self.op("max" if self.random.random() < 0.5 else "min", bounded, axis=axis, gap=0.2)
+            self.op("max" if self.random.random() < 0.5 else "min", bounded, axis=axis, gap=0.3, **limits)
         elif kind == 1:
-            self.op("argmax", bounded, axis=axis, gap=0.3, bits=2.0, index=bool(self.random.integers(2)) or None)
+            index = bool(self.random.integers(2)) or None
+            self.op("argmax", bounded, axis=axis, gap=0.6, bits=2.0, index=index, **limits)
         elif kind == 2:
-            self.op("softmax", bounded, axis=axis - len(shape))
+            self.op("softmax", bounded, axis=axis - len(shape), **limits)
         elif kind == 3 and len(shape) == 3 and min(shape[1:]) >= 2:
-            self.op("max_pool", bounded, kernel=(2, 2), stride=(2, 1), padding=(1, 0), gap=0.2)
+            self.op("max_pool", bounded, kernel=(2, 2), stride=(2, 1), padding=(1, 0), gap=0.3, **limits)
         elif kind == 4:
             self.op("layer_norm", bounded, rank=1, eps=0.5, low=0.0, high=2.0)
         else:

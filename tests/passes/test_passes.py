@@ -26,6 +26,7 @@ from heliograph.passes.base import apply
 from heliograph.passes.calibrate import Calibrate
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.depth import program_depth
+from heliograph.passes.expand import Expand
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
 from heliograph.passes.intervals import program_intervals
@@ -89,7 +90,9 @@ def test_tensor_passes_keep_the_meaning(seed: int, steps: int) -> None:
     size = max(1.0, max(float(np.abs(v).max(initial=0)) for v in expected))
     simplified = apply(Simplify(), program)
     assert largest_difference(expected, outputs(simplified, samples)) <= 1e-12 * size
-    fused = apply(FuseLinear(), simplified)
+    expanded = apply(Expand(), simplified)
+    assert largest_difference(expected, outputs(expanded, samples)) <= 1e-9 * size
+    fused = apply(FuseLinear(), expanded)
     assert largest_difference(expected, outputs(fused, samples)) <= 1e-9 * size
     assert largest_difference(expected, outputs(apply(FuseLinear(), program), samples)) <= 1e-9 * size
     polynomial = apply(Approximate(degree=5), fused)
