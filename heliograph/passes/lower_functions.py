@@ -7,6 +7,7 @@ entry of the range table: while its input stays in the interval, the others' inp
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,13 +74,13 @@ class Lowering:
         return x
 
     def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...]) -> Node:
-        """A linear map of x; multiplied into the map that makes x, where nothing else reads that."""
+        """A linear map of x; multiplied into the map that makes x, where nothing else reads that and it pays."""
         import scipy.sparse
 
         matrix = scipy.sparse.csr_array(matrix)
         operands: tuple[Node, ...] = (x,)
         matrices, bias = [matrix], None
-        if x.op == "affine" and x not in self.shared:
+        if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [n.type.size for n in x.inputs]):  # type: ignore[union-attr]
             operands = x.inputs
             matrices = [matrix @ self.builder.context.matrix(name).csr() for name in x.attrs["matrices"]]
             if "bias" in x.attrs:
@@ -120,6 +121,22 @@ class Lowering:
         if error.where:
             return error
         return ProgramError(f"{self.node.op}: {error.what}", where=self.node.loc, why=error.why, hint=error.hint)
+
+
+# What a map costs, in products with plaintexts: a rotation, of which it takes two for the root of its diagonals, and a level.
+_ROTATION, _LEVEL = 16.0, 40.0
+
+
+def _pays(shape: tuple[int, int], sources: Sequence[int]) -> bool:
+    """Whether one map from the sources costs less than one to `shape[1]` elements and one from there, a level more."""
+
+    def work(rows: int, columns: int) -> float:
+        diagonals = next_power_of_two(min(rows, columns))
+        return diagonals + 2.0 * _ROTATION * math.sqrt(diagonals)
+
+    rows, between = shape
+    apart = sum(work(between, source) for source in sources) + work(rows, between) + _LEVEL
+    return sum(work(rows, source) for source in sources) <= apart
 
 
 def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
