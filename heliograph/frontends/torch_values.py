@@ -59,6 +59,15 @@ class Refused:
     error: UnsupportedError
 
 
+def changes_in(dtype: torch.dtype, value: Value) -> bool:
+    """Whether torch would round, compare or wrap the value around to hold it in that dtype.
+
+    Truth values and numbers of places are whole already, so that signed whole numbers hold them.
+    """
+    whole = not value.dtype.is_floating_point and dtype.is_signed and dtype != torch.bool
+    return not (dtype.is_floating_point or dtype == value.dtype or whole)
+
+
 class TensorNames:
     """Names of tensors by identity: the parameter's path, or what it was computed from."""
 
