@@ -8,9 +8,9 @@ on no input stays a `torch.Tensor`, computed by torch, until a rule makes it a c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -206,6 +206,27 @@ class Call:
                 "permute the batch axis to the front first",
             )
         return value.node
+
+
+_Part = TypeVar("_Part", Value, Refused)
+
+
+def parts(arguments: Any, kind: type[_Part]) -> Iterator[_Part]:
+    """Everything of that kind in nested arguments."""
+    if isinstance(arguments, kind):
+        yield arguments
+    elif isinstance(arguments, dict | list | tuple):
+        for item in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from parts(item, kind)
+
+
+def with_dtypes(value: Any, recorded: Any) -> Any:
+    """What a rule returned, its values with the dtypes that torch recorded."""
+    if isinstance(value, Value) and isinstance(recorded, torch.Tensor):
+        return replace(value, dtype=recorded.dtype)
+    if isinstance(value, list | tuple) and isinstance(recorded, list | tuple):
+        return [with_dtypes(item, entry) for item, entry in zip(value, recorded, strict=False)]
+    return value
 
 
 def elementwise(call: Call, op: str, *operands: Operand) -> Value:
