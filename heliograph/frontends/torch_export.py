@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -49,7 +49,16 @@ from heliograph.frontends.torch_source import (
     short_name,
     stack_location,
 )
-from heliograph.frontends.torch_values import RULES, Call, Refused, TensorNames, Value, transposed_name
+from heliograph.frontends.torch_values import (
+    RULES,
+    Call,
+    Refused,
+    TensorNames,
+    Value,
+    parts,
+    transposed_name,
+    with_dtypes,
+)
 from heliograph.ir import Builder, Location, Program, Stage
 
 # Folding these keeps the name of the tensor: the user knows it by its parameter's path.
@@ -469,14 +478,14 @@ class _Tracer:
         if target is operator.getitem:
             return args[0][args[1]]
         name = op_name(target)
-        no_rule = next(_parts((args, kwargs), Refused), None)
+        no_rule = next(parts((args, kwargs), Refused), None)
         if no_rule is not None:
             raise no_rule.error
         if name == "wrap_with_set_grad_enabled":
             return self.run(args[1], args[2:])
         if name == "wrap_with_autocast":
             return self.run(args[4], args[5:])
-        if not any(_parts((args, kwargs), Value)):
+        if not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
         refused = unsupported_layer(node, self.location(node, named=False))
         if refused:
@@ -498,7 +507,7 @@ class _Tracer:
             raise call.refuse(
                 f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
             ) from None
-        return _typed(RULES[key](call, *args, **kwargs), result)
+        return with_dtypes(RULES[key](call, *args, **kwargs), result)
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
@@ -522,24 +531,3 @@ class _Tracer:
 def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for two tensors that are one array in memory, read the same way."""
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-_Part = TypeVar("_Part", Value, Refused)
-
-
-def _parts(arguments: Any, kind: type[_Part]) -> Iterator[_Part]:
-    """Everything of that kind in nested arguments."""
-    if isinstance(arguments, kind):
-        yield arguments
-    elif isinstance(arguments, dict | list | tuple):
-        for item in arguments.values() if isinstance(arguments, dict) else arguments:
-            yield from _parts(item, kind)
-
-
-def _typed(value: Any, recorded: Any) -> Any:
-    """What a rule returned, its values with the dtypes that torch recorded."""
-    if isinstance(value, Value) and isinstance(recorded, torch.Tensor):
-        return replace(value, dtype=recorded.dtype)
-    if isinstance(value, list | tuple) and isinstance(recorded, list | tuple):
-        return [_typed(item, entry) for item, entry in zip(value, recorded, strict=False)]
-    return value

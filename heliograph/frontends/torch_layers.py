@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch_values import Call, Value, rule, scalar, transposed_name
+from heliograph.frontends.torch_values import Call, Value, changes_in, rule, scalar, transposed_name
 from heliograph.ir import Node
 
 # ---------------------------------------------------------------------------------------------- linear
@@ -245,12 +245,9 @@ def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
 def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Value):
         return x
-    dtype = call.result.dtype
-    # Truth values and numbers of places are whole already.
-    whole = not x.dtype.is_floating_point and dtype.is_signed and dtype != torch.bool
-    if not (dtype.is_floating_point or dtype == x.dtype or whole):
+    if changes_in(call.result.dtype, x):
         raise call.refuse(
-            f"it turns {x.dtype} into {dtype}, which rounds, compares or wraps an encrypted value around",
+            f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
             "keep the values floating point; compare with x > threshold, and round on the client after decryption",
         )
     return Value(x.node, x.batch)

@@ -38,6 +38,8 @@ _HINTS: dict[str, tuple[str, str]] = {
     "sort": ("", _CLIENT_SCORES),
     "argsort": ("", _CLIENT_SCORES),
     "median": ("", _CLIENT_SCORES),
+    "heaviside": ("", "it is (x > 0).float(), but for its value at 0"),
+    "index_put": ("writing under a mask", "choose instead: torch.where(mask, value, x)"),
     "eq": ("comparison (==)", _EQUAL),
     "ne": ("comparison (!=)", "encrypted numbers differ beyond a gap only: torch.abs(x - y) > gap"),
     "round": ("", _CLIENT_SCORES),
@@ -215,7 +217,7 @@ def unsupported(node: Any, loc: Location) -> UnsupportedError:
     ):
         return data_dependent(loc, f"{user_name(target)} reads an encrypted value, or makes a shape out of it")
     hint = _HINTS.get(short, ("", ""))[1] or (
-        "rewrite it with the ops that have rules (linear, convolution, average pooling, sums, products, activations), "
+        "rewrite it with the ops that have rules (linear, convolution, pooling, sums, products, activations, comparisons), "
         "do it on the client, or register a rule: heliograph.frontends.torch_values.rule"
     )
     layer = leaf_module(node)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch_values import Call, Value, rule
+from heliograph.frontends.torch_values import Call, Value, changes_in, rule
 from heliograph.ir import Node
 
 
@@ -284,11 +284,14 @@ def index_select(call: Call, x: Any, dim: int, index: Any) -> Value:
     return take(call, x, dim, [int(i) for i in index.reshape(-1)])
 
 
+_BY_PLACE = "use a fixed index; at the place of a largest element, write F.one_hot(x.argmax(dim), n).float() @ table"
+
+
 @rule("aten.index")
 def index(call: Call, x: Any, indices: Sequence[Any]) -> Value:
     used = [(dim, place) for dim, place in enumerate(indices) if place is not None]
     if any(isinstance(place, Value) for _, place in used) or not isinstance(x, Value):
-        raise call.refuse("the index or mask depends on an input", "use a fixed index, or select on the client")
+        raise call.refuse("the index or mask depends on an input", _BY_PLACE)
     if len(used) != 1 or used[0][1].ndim != 1:
         raise call.refuse("it indexes by several lists, or by a table", "index one axis by one list at a time")
     dim, place = used[0]
@@ -400,6 +403,11 @@ def _filled(call: Call, source: torch.Tensor) -> Any:
 def copy(call: Call, x: Any, source: Any, non_blocking: bool = False) -> Any:
     if not isinstance(source, Value):
         return _filled(call, source)
+    if changes_in(call.result.dtype, source):
+        raise call.refuse(
+            f"it writes {source.dtype} values into a tensor of {call.result.dtype}, which rounds or compares them",
+            "make the tensor floating point first, with .float()",
+        )
     return _expanded(call, source)
 
 

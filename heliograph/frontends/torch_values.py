@@ -8,9 +8,9 @@ on no input stays a `torch.Tensor`, computed by torch, until a rule makes it a c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -57,6 +57,15 @@ class Refused:
     """A result that has no rule, beside others that have one; the error is raised where something reads it."""
 
     error: UnsupportedError
+
+
+def changes_in(dtype: torch.dtype, value: Value) -> bool:
+    """Whether torch would round, compare or wrap the value around to hold it in that dtype.
+
+    Truth values and numbers of places are whole already, so that signed whole numbers hold them.
+    """
+    whole = not value.dtype.is_floating_point and dtype.is_signed and dtype != torch.bool
+    return not (dtype.is_floating_point or dtype == value.dtype or whole)
 
 
 class TensorNames:
@@ -197,6 +206,27 @@ class Call:
                 "permute the batch axis to the front first",
             )
         return value.node
+
+
+_Part = TypeVar("_Part", Value, Refused)
+
+
+def parts(arguments: Any, kind: type[_Part]) -> Iterator[_Part]:
+    """Everything of that kind in nested arguments."""
+    if isinstance(arguments, kind):
+        yield arguments
+    elif isinstance(arguments, dict | list | tuple):
+        for item in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from parts(item, kind)
+
+
+def with_dtypes(value: Any, recorded: Any) -> Any:
+    """What a rule returned, its values with the dtypes that torch recorded."""
+    if isinstance(value, Value) and isinstance(recorded, torch.Tensor):
+        return replace(value, dtype=recorded.dtype)
+    if isinstance(value, list | tuple) and isinstance(recorded, list | tuple):
+        return [with_dtypes(item, entry) for item, entry in zip(value, recorded, strict=False)]
+    return value
 
 
 def elementwise(call: Call, op: str, *operands: Operand) -> Value:

@@ -251,7 +251,14 @@ def _max_pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -
         raise ProgramError(f"max_pool: input {shape} must be (channels, {rank} spatial axes), without a batch axis")
     if len(a["padding"]) == rank and any(2 * pad > k for pad, k in zip(a["padding"], a["kernel"], strict=True)):
         raise ProgramError(f"max_pool: padding {a['padding']} is more than half of the kernel {a['kernel']}")
-    spatial = window_shape("max_pool", shape[1:], a["kernel"], a, a.get("dilation", (1,) * rank))
+    dilation = a.get("dilation", (1,) * rank)
+    spatial = window_shape("max_pool", shape[1:], a["kernel"], a, dilation)
+    for size, out, k, stride, pad, spread in zip(
+        shape[1:], spatial, a["kernel"], a["stride"], a["padding"], dilation, strict=True
+    ):
+        for first in range(-pad, out * stride - pad, stride):
+            if not any(0 <= first + i * spread < size for i in range(k)):
+                raise ProgramError(f"max_pool: a window on an axis of {size} (dilation {spread}) holds padding only")
     return TensorType((shape[0], *spatial), operands[0].secret)
 
 

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from frontends.support import Fn, agree, ops
 from torch import nn
 
+from heliograph.dsl.parse import parse
+from heliograph.dsl.print import circuit, to_language
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.torch_export import trace
 
@@ -139,7 +141,9 @@ CASES = {**FUNCTIONS, **DECISIONS, **EXTREMA}
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_torch(name: str, batch: int) -> None:
     module, shapes = CASES[name]
-    agree(module(), *shapes, batch=batch)
+    program = agree(module(), *shapes, batch=batch)
+    # The language says the same.
+    assert circuit(parse(to_language(program), parameters=program.constants)) == circuit(program)
 
 
 # What a form becomes: one op where the table has one, and nothing of results that are not read.

@@ -41,6 +41,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "not_of_number": (lambda x: torch.logical_not(x), X4, ["true or false", "compare first"]),
     "and_of_number": (lambda x: torch.logical_and(x > 0, x), X4, ["torch.float32 values as true or false"]),
     "or_of_places": (lambda x: x.argmax(-1) | x.argmin(-1), X4, ["operator |", "torch.int64 values as true or false"]),
+    "write_under_mask": (
+        lambda x: (x * 1).index_put_((x > 0,), torch.tensor(0.0)),
+        X4,
+        ["writing under a mask", "torch.where(mask, value, x)"],
+    ),
+    "write_into_flags": (
+        lambda x: (x > 0).copy_(x),
+        X4,
+        ["writes torch.float32 values into a tensor of torch.bool", ".float()"],
+    ),
+    "lookup_at_maximum": (lambda x: torch.eye(4)[x.argmax(-1)], X4, ["index", "F.one_hot(x.argmax(dim), n)"]),
     "any": (lambda x: (x > 0).any(-1), X4, ["torch.any", "amax"]),
     "where_lists": (lambda x: torch.where(x > 0), X4, ["lists the places", "torch.where(condition, x, y)"]),
     "where_infinite": (lambda x: torch.where(x > 0, x, -torch.inf), X4, ["infinite", "finite number"]),
@@ -443,6 +454,11 @@ def test_decomposed_program_hints_at_the_module() -> None:
 REWRITES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "hardswish": (F.hardswish, lambda x: x * F.relu6(x + 3) / 6),
     "hardsigmoid": (F.hardsigmoid, lambda x: F.relu6(x + 3) / 6),
+    "lookup": (
+        lambda x: torch.eye(6, dtype=x.dtype)[x.argmax(1)],
+        lambda x: F.one_hot(x.argmax(1), 6).double() @ torch.eye(6, dtype=x.dtype),
+    ),
+    "heaviside": (lambda x: torch.heaviside(x, torch.zeros(1, dtype=x.dtype)), lambda x: (x > 0).double()),
     "exp2": (torch.exp2, lambda x: torch.exp(x * math.log(2))),
     "expm1": (torch.expm1, lambda x: torch.exp(x) - 1),
     "power_of_two": (lambda x: 2**x, lambda x: torch.exp(x * math.log(2))),

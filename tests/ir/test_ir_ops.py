@@ -431,6 +431,12 @@ BAD: list[tuple[str, list[tuple[int, ...]], dict[str, Any], str]] = [
     ("max_pool", [(2, 4, 4)], {**POOL, "stride": (0, 1)}, "stride"),
     ("max_pool", [(2, 4, 4)], {**POOL, "dilation": (3, 1)}, "does not fit"),
     ("max_pool", [(2, 4, 4)], {**POOL, "dilation": (1,)}, "dilation"),
+    (
+        "max_pool",
+        [(1, 4)],
+        {"kernel": (2,), "stride": (1,), "padding": (1,), "dilation": (5,)},
+        "a window on an axis of 4 (dilation 5) holds padding only",
+    ),
     ("layer_norm", [(2, 3)], {"rank": 3, "eps": 0.1}, "does not have 3 axes"),
     ("layer_norm", [(2, 3)], {"rank": 0, "eps": 0.1}, "does not have 0 axes"),
     ("layer_norm", [(2, 3)], {"rank": 1, "eps": 0.1, "weight": "@two"}, "weight @two has shape (2,), not (3,)"),
