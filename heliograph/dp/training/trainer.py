@@ -174,7 +174,7 @@ class DPTrainer:
                         "the run was killed while it released the number of records",
                         where=self._checkpoint.journal if self._checkpoint else "checkpoint",
                         why="it may be known already, and the budget of that stage admits one release",
-                        hint=f"start again in another folder; add epsilon {stage.epsilon:.3g}, delta {stage.delta:.3g} to it",
+                        hint=f"start again in another folder and add epsilon {stage.epsilon:.3g} at delta {stage.delta:.3g}",
                     )
                 books = Books(PlannedBudget(stage.plan), ledger, append)
                 size = Releaser(books, self._noise, self._observer).size(len(self._records), settings.size_noise)
