@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heliograph.cli.compile import load_object
-from heliograph.cli.output import emit, output_options
+from heliograph.cli.output import emit, output_options, remark
 from heliograph.errors import ProgramError, WireError
 
 _RUN = "run.json"
@@ -31,8 +31,11 @@ _RUN = "run.json"
 @click.option("--momentum", type=float, default=0.9, show_default=True, help="Of SGD.")
 @click.option("--public-size", type=int, default=None, help="The number of records, where it is public.")
 @click.option("--size-noise", type=float, default=100.0, show_default=True, help="Noise on it where it is not.")
+@click.option("--norm-noise", type=float, default=0.02, show_default=True, help="DPIS: noise on norm sums, over N C.")
 @click.option("--adapt-clip", is_flag=True, help="DPIS: adapt the clipping bound, up to 4 times --clip.")
-@click.option("--planned-norm-share", type=float, default=None, help="DPIS: the planned mode, with a public norm sum.")
+@click.option(
+    "--planned-norm-share", default=None, metavar="S[,S...]", help="DPIS: planned mode, one share or one an epoch."
+)
 @click.option("--oversampling", type=float, default=5.0, show_default=True, help="DPIS: candidates for each record.")
 @click.option("--physical-batch-size", type=int, default=256, show_default=True, help="Records computed at a time.")
 @click.option("--seed", type=int, default=None, help="Repeatable, and private only for whoever does not know it.")
@@ -50,6 +53,11 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
     """
     from heliograph.dp.training.checkpoint import save_model
 
+    if given["seed"] is not None:
+        remark(
+            "the seed is known: for whoever knows it this run has no guarantee; leave --seed out for a private model",
+            quiet,
+        )
     module, train_set, test_set, loss = _made(target, given["seed"])
     out.mkdir(parents=True, exist_ok=True)
     settings = {"target": _absolute(target), **given}
@@ -62,7 +70,9 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
         (out / "run").rmdir()
     (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
     (out / "report.txt").write_text(report.words() + "\n")
-    (out / _RUN).write_text(json.dumps(settings, indent=1) + "\n")
+    # Without the seed: nothing in the folder may give the noise away.
+    kept = {"target": _absolute(target), **given, "seed": None}
+    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n")
     full = report.to_json()
     keys = ("name", "mechanism", "count", "sensitivity", "noise_std", "sampling_probability")
     values = {
@@ -103,9 +113,7 @@ def audit(
         target = settings["target"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WireError(f"{folder} holds no run of `heliograph dp train`", where=folder, why=str(error)) from None
-    module, train_set, _, loss = _made(target, settings.get("seed"))
-    # A seed would be the noise of the model that was trained: the audit draws its own.
-    settings["seed"] = None
+    module, train_set, _, loss = _made(target, None)
 
     def build(data: object, observer: Callable[[str, Any], None]) -> Any:
         return _trainer(settings, module, data, loss, observer=observer, progress=not quiet)
@@ -162,11 +170,20 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         physical_batch_size=settings["physical_batch_size"],
         dpis=ImportanceOptions(
             oversampling=settings["oversampling"],
+            norm_noise=settings["norm_noise"],
             adapt_clipping=settings["adapt_clip"],
-            planned_norm_share=settings["planned_norm_share"],
+            planned_norm_share=_shares(settings["planned_norm_share"]),
         ),
         **further,
     )
+
+
+def _shares(text: str | None) -> float | tuple[float, ...] | None:
+    try:
+        found = tuple(float(each) for each in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise ProgramError(f"{text!r} is no share, or list of shares", where="--planned-norm-share") from None
+    return found[0] if len(found) == 1 else found or None
 
 
 def _absolute(target: str) -> str:

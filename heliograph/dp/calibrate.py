@@ -76,6 +76,16 @@ def noise_multiplier(
     return _smallest("noise_multiplier", build, target, delta, (1e-3, 1e9), neighboring)
 
 
+def smallest_noise(target: float, delta: float, build: Callable[[float], Composition]) -> Calibration:
+    """The smallest noise multiplier with which `build` of it is (target, delta)-private, for mechanisms of several kinds.
+
+    The epsilon of `build(x)` must fall in x, for x from 1e-3 to 1e6. Raises PlanningError as `noise_multiplier` does.
+    """
+    _check_target(target)
+    check_delta(delta)
+    return _smallest("noise_multiplier", build, target, delta, (1e-3, 1e6), "add_remove")
+
+
 def largest_p(
     target: float,
     delta: float,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heliograph.dp.accounting import epsilon
+from heliograph.dp.audit import split
 from heliograph.dp.mechanisms import Gaussian
 from heliograph.dp.training import DPTrainer, audit_training, dp_sgd, dpis
 from heliograph.dp.training import noise as noise_module
@@ -141,3 +142,45 @@ def test_canaries_are_made_from_any_tensors() -> None:
     assert tokens.dtype == torch.long
     with pytest.raises(ProgramError, match="two records"):
         make_canaries((torch.zeros(1, 2), torch.zeros(1)), 3, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [False, True])
+def test_many_runs_of_one_canary(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Independent runs with and without one record; the score is its gradient's part in all noisy sums."""
+    if broken:
+        original = dp_sgd.clipped_sum
+
+        def unclipped(engine: Any, records: Any, taken: Tensor, bound: float, physical: int) -> list[Tensor]:
+            return original(engine, records, taken, 50 * bound, physical)
+
+        monkeypatch.setattr(dp_sgd, "clipped_sum", unclipped)
+    inputs = torch.zeros(40, 3)
+    inputs[:, 0] = torch.linspace(-1, 1, 40)
+    targets = (inputs[:, 0] > 0).long()
+    canary = torch.tensor([[0.0, 0.0, 60.0]])
+    scores: dict[bool, list[float]] = {True: [], False: []}
+    upper = 0.0
+    for member in (True, False):
+        x = torch.cat((inputs, canary)) if member else inputs
+        y = torch.cat((targets, torch.zeros(1, dtype=torch.long))) if member else targets
+        for seed in range(250):
+            total = []
+            run = DPTrainer(
+                nn.Linear(3, 2, bias=False),
+                nn.CrossEntropyLoss(reduction="none"),
+                lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+                (x, y),
+                noise_multiplier=4.0,
+                delta=1e-5,
+                epochs=4,
+                batch_size=10,
+                max_grad_norm=1.0,
+                public_size=40,
+                seed=seed + 1000 * member,
+                observer=lambda name, value, total=total: total.append(float(value[0][1, 2] - value[0][0, 2])),
+            )
+            upper = run.fit().epsilon_upper
+            scores[member].append(sum(total))
+    found = split(scores[True], scores[False], delta=1e-5, confidence=CONFIDENCE)
+    assert (found.epsilon_lower > upper) is broken

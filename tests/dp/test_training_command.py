@@ -26,7 +26,7 @@ def with_loss():
 def two():
     return make()[:2]
 """
-ARGUMENTS = "--epsilon 2 --delta 1e-5 --epochs 3 --batch-size 50 --lr 0.5 --clip 1 --seed 4"
+ARGUMENTS = "--epsilon 2 --delta 1e-5 --epochs 3 --batch-size 50 --lr 0.5 --clip 1 --seed 48151623"
 KEYS = [
     "method",
     "accuracy",
@@ -64,6 +64,7 @@ def test_train_verify_audit(method: str, file: Path, tmp_path: Path, capsys: pyt
     command = f"train {file}:make --method {method} {ARGUMENTS} --out {out} --json"
     code, printed, err = run(capsys, *command.split())
     assert code == 0, err
+    assert "no guarantee" in err
     values = json.loads(printed)
     assert list(values) == KEYS
     assert values["method"] == method
@@ -76,6 +77,7 @@ def test_train_verify_audit(method: str, file: Path, tmp_path: Path, capsys: pyt
     steps = [release for release in values["releases"] if release["sampling_probability"] is not None]
     assert sum(release["count"] for release in steps) == values["steps"]
     assert sorted(path.name for path in out.iterdir()) == ["model.npz", "report.json", "report.txt", "run.json"]
+    assert not any("48151623" in path.read_text() for path in out.glob("*.[jt][sx]*"))
     assert "NO GUARANTEE" in (out / "report.txt").read_text()
     with np.load(out / "model.npz", allow_pickle=False) as model:
         assert model["weight"].shape == (2, 6)
@@ -104,6 +106,15 @@ def test_a_public_size_gives_a_bracket_and_a_fourth_value_the_loss(
     assert values["steps"] == 30
 
 
+def test_planned_shares_by_epoch(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = f"--method dpis --public-size 500 --planned-norm-share 1,0.6,0.4 {ARGUMENTS} --out {tmp_path / 'o'}"
+    code, printed, err = run(capsys, *f"train {file}:make {options} --json".split())
+    assert code == 0, err
+    values = json.loads(printed)
+    assert [release["sampling_probability"] for release in values["releases"]] == pytest.approx([0.1, 1 / 6, 0.25])
+    assert 1.99 < values["epsilon_lower"] <= values["epsilon_upper"] <= 2.0
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -113,6 +124,8 @@ def test_a_public_size_gives_a_bracket_and_a_fourth_value_the_loss(
         (("--epsilon 2", ""), "either epsilon or noise"),
         (("--batch-size 50", "--batch-size 5000"), "batch size"),
         (("--epsilon 2", "--epsilon 1e-9"), "epsilon"),
+        (("--clip 1", "--clip 1 --planned-norm-share 1,x"), "no share"),
+        (("--clip 1", "--clip 1 --planned-norm-share 1,0.5"), "2 planned shares for 3 epochs"),
     ],
 )
 def test_refusals(

@@ -92,9 +92,7 @@ def dpis_steps(
     )
     engine = GradientEngine(module(), LOSS)
     releaser = Releaser(Books(FreeBudget(Gaussian(1.0) * 1)), noise)
-    return ImportanceSteps(
-        engine, Records(data, torch.device("cpu")), releaser, Schedule(settings, size, 5), 1e-3, None
-    )
+    return ImportanceSteps(engine, Records(data, torch.device("cpu")), releaser, Schedule(settings, size, 5), 1e-3)
 
 
 def gradients(data: tuple[Tensor, Tensor]) -> Tensor:

@@ -99,14 +99,14 @@ class Epoch:
 
 @dataclass
 class ImportanceSteps:
-    """The epochs and steps of DPIS, with the noise of a plan: chosen by epoch, given, or given with its mechanism."""
+    """The epochs and steps of DPIS; noise is chosen by epoch, given, or planned with the mechanism of each epoch."""
 
     engine: GradientEngine
     records: Records
     releaser: Releaser
     schedule: Schedule
     sigma: float | None
-    planned: SampledGaussian | None
+    planned: tuple[SampledGaussian, ...] = ()
     sampler: ImportanceSampler = field(init=False)
     epochs: list[Epoch] = field(default_factory=list)
 
@@ -128,8 +128,9 @@ class ImportanceSteps:
             low, high = settings.clip_range
             released = self.releaser.norm_sum("K* (norm sum clipped at C*)", norms, high, self.schedule.norm_multiplier)
             bound = min(max(options.clip_factor * released / self.schedule.size, low), high)
-        if options.planned_norm_share is not None:
-            share = options.planned_norm_share
+        shares = options.planned_shares(settings.epochs)
+        if shares is not None:
+            share = shares[epoch]
             norm_total = share * self.schedule.size * bound
         else:
             name = "K' (norm sum clipped at C)"
@@ -142,7 +143,8 @@ class ImportanceSteps:
             assert isinstance(budget, RenyiFilter)
             sigma = self.schedule.noise(budget, epoch, share)
         self.sampler.start(norms, bound, norm_total)
-        self.epochs.append(Epoch(bound, norm_total, sigma, self.planned or self.schedule.step(share, sigma)))
+        mechanism = self.planned[epoch] if self.planned else self.schedule.step(share, sigma)
+        self.epochs.append(Epoch(bound, norm_total, sigma, mechanism))
 
     def _all_norms(self) -> Tensor:
         everyone = torch.arange(len(self.records))

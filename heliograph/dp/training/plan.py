@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from heliograph.dp.accounting import Bracket
+from heliograph.dp.accounting import Bracket, Tolerance
 from heliograph.dp.accounting import epsilon as bracket_of
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, total_log_moment
-from heliograph.dp.calibrate import noise_multiplier
+from heliograph.dp.calibrate import smallest_noise
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, SampledGaussian
-from heliograph.dp.training.budget import PlannedBudget
+from heliograph.dp.training.budget import PlannedBudget, restored
 from heliograph.dp.training.settings import Settings
 from heliograph.errors import PlanningError
 
@@ -29,15 +30,35 @@ from heliograph.errors import PlanningError
 class Plan:
     """A run's budget, its steps an epoch, and what was fixed of their noise.
 
-    `sigma` is noise standard deviation over C (None: chosen epoch by epoch); `step` the mechanism of every step and
-    `bracket` the plan's, where all was fixed beforehand.
+    `sigma` is noise standard deviation over C (None: chosen epoch by epoch). Where all was fixed beforehand, `mechanisms`
+    has that of each epoch's steps, and `bracket` is the plan's.
     """
 
     budget: PlannedBudget | RenyiFilter
     steps: int
     sigma: float | None
-    step: SampledGaussian | None = None
+    mechanisms: tuple[SampledGaussian, ...] = ()
     bracket: Bracket | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan with what its budget has spent, for a checkpoint."""
+        mechanisms = [[each.p, each.noise_multiplier] for each in self.mechanisms]
+        return {"budget": self.budget.to_json(), "steps": self.steps, "sigma": self.sigma, "mechanisms": mechanisms}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any], settings: Settings, delta: float) -> Plan:
+        """The plan of a checkpoint; `delta` is that of what is released under it."""
+        budget = restored(state["budget"])
+        mechanisms = tuple(SampledGaussian(p, multiplier) for p, multiplier in state["mechanisms"])
+        bracket = _bracket(budget.plan, settings, delta) if isinstance(budget, PlannedBudget) else None
+        return cls(budget, state["steps"], state["sigma"], mechanisms, bracket)
+
+
+def _bracket(plan: Composition, settings: Settings, delta: float) -> Bracket:
+    """The bracket of a plan, as narrow as calibration makes it, so that its upper end does not pass the target."""
+    target = settings.epsilon
+    width = Tolerance() if target is None else Tolerance(absolute=min(1e-3, 1e-4 * target), relative=1e-5)
+    return bracket_of(plan, delta, tolerance=width)
 
 
 def steps_per_epoch(size: float, batch_size: float) -> int:
@@ -54,21 +75,19 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
     total = steps * settings.epochs
     p = min(settings.batch_size / size, 1.0)
     if settings.method == "dp_sgd":
-        return _fixed(settings.noise_multiplier, epsilon, delta, p, total, Composition(), steps, 1.0)
-    options = settings.dpis
-    norms = Gaussian(options.norm_noise * size)
-    adapting = settings.epochs - 1 if options.adapt_clipping else 0
-    if options.planned_norm_share is not None:
-        share = options.planned_norm_share
-        if settings.batch_size >= share * size:
+        return _fixed(settings, epsilon, delta, p, steps, (1.0,) * settings.epochs, Composition())
+    norms = Gaussian(settings.dpis.norm_noise * size)
+    adapting = settings.epochs - 1 if settings.dpis.adapt_clipping else 0
+    shares = settings.dpis.planned_shares(settings.epochs)
+    if shares is not None:
+        if settings.batch_size >= min(shares) * size:
             raise PlanningError(
-                f"planned_norm_share = {share:g} times N is not above the batch size {settings.batch_size:g}",
+                f"planned_norm_share = {min(shares):g} times N is not above the batch size {settings.batch_size:g}",
                 where="planned_norm_share",
                 why="probabilities would saturate, and vectors pass the analysed norm",
                 hint="use a larger share or a smaller batch_size",
             )
-        rest = norms * adapting
-        return _fixed(settings.noise_multiplier, epsilon, delta, p / share, total, rest, steps, share)
+        return _fixed(settings, epsilon, delta, p, steps, shares, norms * adapting)
     rest = norms * (settings.epochs + adapting)
     if epsilon is None:
         assert settings.noise_multiplier is not None
@@ -123,20 +142,29 @@ def least_noise(fits: Callable[[float], bool], tolerance: float = 1e-6) -> float
 
 
 def _fixed(
-    sigma: float | None,
+    settings: Settings,
     epsilon: float | None,
     delta: float,
     p: float,
-    total: int,
-    rest: Composition,
     steps: int,
-    share: float,
+    shares: tuple[float, ...],
+    rest: Composition,
 ) -> Plan:
-    """A plan whose steps all have probability p and multiplier sigma / share."""
-    if sigma is None:
-        assert epsilon is not None
-        besides = rest if rest.items else None
-        sigma = share * noise_multiplier(epsilon, delta, p=p, steps=total, besides=besides).value
-    step = SampledGaussian(p, sigma / share)
-    plan = step * total + rest
-    return Plan(PlannedBudget(plan), steps, sigma, step, bracket_of(plan, delta))
+    """A plan whose steps have probability p / share and multiplier sigma / share, by epoch."""
+    largest = max(shares)
+
+    def mechanisms(least: float) -> tuple[SampledGaussian, ...]:
+        """The steps' mechanisms by their least multiplier, that of the largest share."""
+        return tuple(SampledGaussian(p / share, least * (largest / share)) for share in shares)
+
+    def plan(least: float) -> Composition:
+        return Composition(tuple((each, steps) for each in mechanisms(least))) + rest
+
+    if epsilon is None:
+        assert settings.noise_multiplier is not None
+        least = settings.noise_multiplier / largest
+        bracket = _bracket(plan(least), settings, delta)
+    else:
+        found = smallest_noise(epsilon, delta, plan)
+        least, bracket = found.value, found.bracket
+    return Plan(PlannedBudget(plan(least)), steps, least * largest, mechanisms(least), bracket)

@@ -6,13 +6,16 @@ The JSON is a privacy report of `accounting.ledger`: `heliograph dp verify` reco
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from heliograph.dp.accounting import Bracket, Tolerance, epsilon
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger
 from heliograph.dp.accounting.rdp import log_moment
-from heliograph.dp.accounting.result import Bracket, json_number
-from heliograph.dp.mechanisms import DIRECTIONS
+from heliograph.dp.accounting.result import json_number
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import DIRECTIONS, Mechanism
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.settings import Settings
 
@@ -22,6 +25,8 @@ NOT_ACCOUNTED = (
     "preprocessing that depends on the training data (vocabularies, means, selected features)",
     "running time and memory, which vary with the batches drawn",
 )
+
+_ROUGH = Tolerance(absolute=0.01, relative=0.01)
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,13 @@ class PrivacyReport:
         return found
 
     def by_mechanism(self) -> list[dict[str, Any]]:
-        """Each kind of release with what it uses: Renyi divergence of the filter's order, in both directions, or counts."""
+        """Each kind of release: an upper bound on its epsilon alone, in both directions, and its part of a filter.
+
+        `renyi_divergence` is at the filter's order. Epsilons of kinds do not add up to that of the run: it is less.
+        """
         rows = []
         for release in self.ledger.releases:
-            row = release.to_json()
+            row = release.to_json() | {"epsilon_alone": dict(_alone(release.mechanism, release.count, self.delta))}
             if isinstance(self.budget, RenyiFilter) and not (self.size_stage and release.name.startswith("N~")):
                 theta = self.budget.order - 1
                 row["renyi_divergence"] = {
@@ -112,7 +120,8 @@ class PrivacyReport:
             "seconds": round(self.seconds, 3),
             "accuracy": self.accuracy,
             "released_values": self.released,
-            "settings": self.settings.to_json(),
+            # Without the seed: whoever read it here could subtract the noise.
+            "settings": {key: value for key, value in self.settings.to_json().items() if key != "seed"},
             "not_accounted": self.not_accounted(),
         }
         if self.bracket is not None:
@@ -136,18 +145,21 @@ class PrivacyReport:
         if settings.seed is not None:
             lines.append("The seed of the noise is known: for whoever knows it THERE IS NO GUARANTEE.")
         lines += ["", *self._how(), "", "Released:"]
-        for release in self.ledger.releases:
-            p = "" if release.sampling_probability is None else f", probability {release.sampling_probability:.6g}"
+        rows = self.by_mechanism()
+        for row in rows:
+            p = row["sampling_probability"]
+            sampled = "" if p is None else f", probability {p:.6g}"
+            alone = max(float(each) for each in row["epsilon_alone"].values())
             lines.append(
-                f"  {release.name}: {release.count} x noise {release.noise_std:.6g} at sensitivity"
-                f" {release.sensitivity:.6g}{p}"
+                f"  {row['name']}: {row['count']} x noise {row['noise_std']:.6g} at sensitivity"
+                f" {row['sensitivity']:.6g}{sampled}; alone epsilon <= {alone:.4f}"
             )
         if self.bracket is not None:
             for name, each in self.bracket.directions.items():
                 lines.append(f"  direction {name}: epsilon in [{each.lower:.4f}, {each.upper:.4f}]")
         elif isinstance(self.budget, RenyiFilter):
             for name in DIRECTIONS:
-                total = sum(row.get("renyi_divergence", {}).get(name, 0.0) for row in self.by_mechanism())
+                total = sum(row.get("renyi_divergence", {}).get(name, 0.0) for row in rows)
                 lines.append(f"  direction {name}: Renyi divergence {total:.6g} of the budget {self.budget.budget:.6g}")
         source = "public" if self.size_stage is None else "released with noise"
         lines.append(f"Number of records: {self.size:.6g}, {source}; sampling and steps follow from it alone.")
@@ -176,3 +188,10 @@ class PrivacyReport:
             f" {self.budget.order:.4g} that was fixed beforehand.",
             "Epsilon is the filter's budget, whatever of it was used.",
         ]
+
+
+@lru_cache(maxsize=4096)
+def _alone(mechanism: Mechanism, count: int, delta: float) -> tuple[tuple[str, Any], ...]:
+    """An upper bound on the epsilon of some runs of one mechanism, by direction."""
+    found = epsilon(Composition(((mechanism, count),)), delta, tolerance=_ROUGH)
+    return tuple((name, json_number(each.upper)) for name, each in found.directions.items())

@@ -26,7 +26,8 @@ class ImportanceOptions:
     is sigma_K as a share of the number of records. `worst_case_share` is a_E: for this share of the epochs later ones are
     given noise as if the norms were all at the bound. With `adapt_clipping` the bound of the next epoch is `clip_factor`
     (lambda) times the mean norm, inside the public `clip_range` (by default a tenth of the first bound to four times it).
-    `planned_norm_share` is the planned mode: the norm sum is not released, this public share of N times C stands for it.
+    `planned_norm_share` is the planned mode: norm sums are not released, this public share of N times C, or one such
+    share for each epoch, stands for them. Its noise is that of DP-SGD with batches of batch_size / share.
     """
 
     oversampling: float = 5.0
@@ -36,7 +37,7 @@ class ImportanceOptions:
     adapt_clipping: bool = False
     clip_range: tuple[float, float] | None = None
     clip_factor: float = 1.0
-    planned_norm_share: float | None = None
+    planned_norm_share: float | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         _number(self.oversampling, "oversampling", 1.0, 1e3, "below 1 a record with an unchanged norm would be clipped")
@@ -48,8 +49,13 @@ class ImportanceOptions:
             low, high = self.clip_range
             _number(low, "clip_range", 1e-12, 1e12, "a clipping bound is positive")
             _number(high, "clip_range", low, 1e12, "the range ends at or above where it starts")
-        if self.planned_norm_share is not None:
-            _number(self.planned_norm_share, "planned_norm_share", 1e-9, 1.0, "it is a share of N times C")
+        for share in self.planned_shares(1) or ():
+            _number(share, "planned_norm_share", 1e-9, 1.0, "it is a share of N times C")
+
+    def planned_shares(self, epochs: int) -> tuple[float, ...] | None:
+        """The planned share of each epoch; None where the norm sums are released."""
+        given = self.planned_norm_share
+        return given if given is None or isinstance(given, tuple) else (given,) * epochs
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,13 @@ class Settings:
         if self.noise_multiplier is not None:
             _number(
                 self.noise_multiplier, "noise_multiplier", 1e-3, 1e9, "without noise (0) there is no privacy to account"
+            )
+        shares = self.dpis.planned_shares(self.epochs)
+        if shares is not None and len(shares) != self.epochs:
+            raise ProgramError(
+                f"{len(shares)} planned shares for {self.epochs} epochs",
+                where="planned_norm_share",
+                hint="give one share, or one for each epoch",
             )
         _number(self.size_noise, "size_noise", 1e-2, 1e9, "it is the noise on the number of records")
         _whole(self.physical_batch_size, "physical_batch_size", 1, 10**7)

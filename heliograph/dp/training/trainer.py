@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from heliograph.dp.training import budget as budgets
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.checkpoint import Checkpoint
 from heliograph.dp.training.dp_sgd import PoissonSteps
-from heliograph.dp.training.dpis import Epoch, ImportanceSteps, Schedule
+from heliograph.dp.training.dpis import ImportanceSteps, Schedule
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.metrics import Metrics, measured
 from heliograph.dp.training.noise import GaussianNoise
@@ -29,6 +28,7 @@ from heliograph.dp.training.records import Records
 from heliograph.dp.training.refuse import check_loss, check_module
 from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
+from heliograph.dp.training.run import Run
 from heliograph.dp.training.settings import ImportanceOptions, Method, Settings, check_size
 from heliograph.errors import HeliographError, ProgramError
 
@@ -114,7 +114,7 @@ class DPTrainer:
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ProgramError(f"checkpoint_every = {checkpoint_every!r} is not positive", where="checkpoint_every")
         self._every = checkpoint_every
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self.report: PrivacyReport | None = None
 
     def fit(self) -> PrivacyReport:
@@ -131,20 +131,20 @@ class DPTrainer:
                 hint="make a new DPTrainer; the epsilons of both runs add up",
             )
         self._run = run = self._start()
-        stopped = ""
         with training_bar(self._progress) as update:
             try:
                 run.charge_lost()
                 self._loop(run, update)
             except BudgetError as error:
-                stopped = f"Stopped: {error.what}."
+                run.stopped = f"Stopped: {error.what}."
+                run.metrics = self._measure()
         self.module.eval()
-        self.report = self._reported(run, stopped)
+        self.report = self._reported(run)
         if self._checkpoint is not None:
             self._checkpoint.finish()
         return self.report
 
-    def _start(self) -> _Run:
+    def _start(self) -> Run:
         """The run, new or from the checkpoint: N, the plan, and everything that keeps state."""
         settings = self.settings
         found = None if self._checkpoint is None else self._checkpoint.load()
@@ -169,55 +169,89 @@ class DPTrainer:
             if state:
                 size = float(state["size"])
             else:
-                # A release that the journal has, but no checkpoint, is charged again: the stage admits one only.
+                if lost:
+                    raise ProgramError(
+                        "the run was killed while it released the number of records",
+                        where=self._checkpoint.journal if self._checkpoint else "checkpoint",
+                        why="it may be known already, and the budget of that stage admits one release",
+                        hint=f"start again in another folder and add epsilon {stage.epsilon:.3g} at delta {stage.delta:.3g}",
+                    )
                 books = Books(PlannedBudget(stage.plan), ledger, append)
-                for release in lost:
-                    books.budget.spend(release.mechanism, release.count)
                 size = Releaser(books, self._noise, self._observer).size(len(self._records), settings.size_noise)
-                lost = []
             check_size(size, settings, "N~ (the released number of records)")
-        epsilon = settings.epsilon if stage is None or settings.epsilon is None else settings.epsilon - stage.epsilon
-        plan = make_plan(settings, size, epsilon, settings.delta - (stage.delta if stage else 0.0))
-        budget = budgets.restored(state["budget"]) if state else plan.budget
-        books = Books(budget, ledger, append)
-        releaser = Releaser(books, self._noise, self._observer)
-        run = _Run(self, plan, books, releaser, size, stage, lost)
+        delta = settings.delta - (stage.delta if stage else 0.0)
+        if state:
+            plan = Plan.from_json(state["plan"], settings, delta)
+        else:
+            taken = stage.epsilon if stage else 0.0
+            plan = make_plan(settings, size, None if settings.epsilon is None else settings.epsilon - taken, delta)
+        books = Books(plan.budget, ledger, append)
+        steps = self._steps(plan, Releaser(books, self._noise, self._observer), size)
+        run = Run(
+            settings, self.module, self.optimizer, self._noise, self._checkpoint, plan, books, steps, size, stage, lost
+        )
         if state:
             run.restore(state)
         else:
             run.save()
         return run
 
-    def _loop(self, run: _Run, update: Update) -> None:
-        total = run.plan.steps * self.settings.epochs
-        metrics = ""
+    def _steps(self, plan: Plan, releaser: Releaser, size: float) -> PoissonSteps | ImportanceSteps:
+        settings = self.settings
+        if settings.method == "dpis":
+            schedule = Schedule(settings, size, plan.steps)
+            return ImportanceSteps(self._engine, self._records, releaser, schedule, plan.sigma, plan.mechanisms)
+        return PoissonSteps(
+            self._engine,
+            self._records,
+            releaser,
+            mechanism=plan.mechanisms[0],
+            max_grad_norm=settings.max_grad_norm,
+            batch_size=settings.batch_size,
+            physical=settings.physical_batch_size,
+        )
+
+    def _loop(self, run: Run, update: Update) -> None:
         self.module.train()
         while run.epoch < self.settings.epochs:
             started = time.perf_counter()
-            if run.step == 0:
-                run.steps.start_epoch(run.epoch)
-            while run.step < run.plan.steps:
-                gradients = run.steps.step()
-                for parameter, gradient in zip(self._parameters, gradients, strict=True):
-                    parameter.grad = gradient.to(parameter.dtype)
-                self.optimizer.step()
-                run.step += 1
-                run.taken += 1
-                update(run.taken, total, budgets.committed(run.books.budget), metrics)
-                if self._every is not None and run.taken % self._every == 0 and run.step < run.plan.steps:
-                    run.save()
+            try:
+                self._epoch(run, update)
+            finally:
+                run.seconds += time.perf_counter() - started
             run.epoch, run.step = run.epoch + 1, 0
-            run.seconds += time.perf_counter() - started
             run.metrics = self._measure()
-            metrics = "" if run.metrics is None else run.metrics.words()
             run.save()
+
+    def _epoch(self, run: Run, update: Update) -> None:
+        """What is left of an epoch."""
+        if run.step == 0:
+            run.steps.start_epoch(run.epoch)
+        while run.step < run.plan.steps:
+            try:
+                gradients = run.steps.step()
+            except BudgetError as error:
+                if not isinstance(run.books.budget, PlannedBudget):
+                    raise
+                # Steps that a killed run has made already; the plan of later epochs is not theirs.
+                run.stopped = f"Steps were left out: {error.what}."
+                return
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient.to(parameter.dtype)
+            self.optimizer.step()
+            run.step += 1
+            run.taken += 1
+            words = "" if run.metrics is None else run.metrics.words()
+            update(run.taken, run.plan.steps * self.settings.epochs, budgets.committed(run.books.budget), words)
+            if self._every is not None and run.taken % self._every == 0 and run.step < run.plan.steps:
+                run.save()
 
     def _measure(self) -> Metrics | None:
         if self._public is None:
             return None
         return measured(self.module, self.loss, self._public, self.settings.physical_batch_size)
 
-    def _reported(self, run: _Run, stopped: str) -> PrivacyReport:
+    def _reported(self, run: Run) -> PrivacyReport:
         stage, plan = run.stage, run.plan
         if isinstance(run.books.budget, RenyiFilter):
             lower, upper = None, run.books.budget.epsilon
@@ -242,7 +276,7 @@ class DPTrainer:
             steps=run.taken,
             steps_planned=plan.steps * self.settings.epochs,
             noise_multiplier=min(noise),
-            stopped=stopped,
+            stopped=run.stopped,
             replayed=run.replayed,
             seconds=run.seconds,
             accuracy=None if run.metrics is None else run.metrics.accuracy,
@@ -272,97 +306,3 @@ def _check(loss: Any, module: nn.Module, records: Records, public: Records | Non
             if made_up
             else "check that the module takes the records of public_set",
         ) from None
-
-
-class _Run:
-    """What changes while a run goes on, and what of it a checkpoint keeps."""
-
-    def __init__(
-        self,
-        trainer: DPTrainer,
-        plan: Plan,
-        books: Books,
-        releaser: Releaser,
-        size: float,
-        stage: SizeStage | None,
-        lost: list[Any],
-    ) -> None:
-        self.trainer = trainer
-        self.plan = plan
-        self.books = books
-        self.size = size
-        self.stage = stage
-        self.lost = lost
-        """Charges of the journal that the checkpoint does not have."""
-        self.replayed = 0
-        self.epoch = 0
-        self.step = 0
-        self.taken = 0
-        self.seconds = 0.0
-        self.metrics: Metrics | None = None
-        settings = trainer.settings
-        self.steps: PoissonSteps | ImportanceSteps
-        if settings.method == "dp_sgd":
-            assert plan.step is not None
-            self.steps = PoissonSteps(
-                trainer._engine,
-                trainer._records,
-                releaser,
-                mechanism=plan.step,
-                max_grad_norm=settings.max_grad_norm,
-                batch_size=settings.batch_size,
-                physical=settings.physical_batch_size,
-            )
-        else:
-            schedule = Schedule(settings, size, plan.steps)
-            self.steps = ImportanceSteps(trainer._engine, trainer._records, releaser, schedule, plan.sigma, plan.step)
-
-    def charge_lost(self) -> None:
-        """Charge what was charged after the checkpoint was written: those releases are made again now."""
-        for release in self.lost:
-            self.books.budget.spend(release.mechanism, release.count)
-            self.books.ledger.charge(release)
-            self.replayed += release.count
-        self.lost = []
-
-    def released_epochs(self) -> list[Epoch]:
-        """The released values of the epochs of DPIS."""
-        return self.steps.epochs if isinstance(self.steps, ImportanceSteps) else []
-
-    def save(self) -> None:
-        """Write the checkpoint, where there is to be one."""
-        trainer = self.trainer
-        if trainer._checkpoint is None:
-            return
-        state: dict[str, Any] = {
-            "settings": json.loads(json.dumps(trainer.settings.to_json())),
-            "size": self.size,
-            "budget": self.books.budget.to_json(),
-            "ledger": self.books.ledger.to_json(),
-            "epoch": self.epoch,
-            "step": self.step,
-            "taken": self.taken,
-            "replayed": self.replayed,
-            "seconds": self.seconds,
-            "metrics": None if self.metrics is None else asdict(self.metrics),
-            "module": dict(trainer.module.state_dict()),
-            "optimizer": trainer.optimizer.state_dict(),
-            # Without a seed a run that goes on draws fresh noise: noise drawn twice would show what changed between.
-            "noise": trainer._noise.state() if trainer.settings.seed is not None else None,
-        }
-        if isinstance(self.steps, ImportanceSteps):
-            state["dpis"] = self.steps.state()
-        trainer._checkpoint.save(state)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
-        trainer = self.trainer
-        self.epoch, self.step, self.taken = state["epoch"], state["step"], state["taken"]
-        self.replayed, self.seconds = state["replayed"], state["seconds"]
-        self.metrics = None if state["metrics"] is None else Metrics(**state["metrics"])
-        trainer.module.load_state_dict(state["module"])
-        trainer.optimizer.load_state_dict(state["optimizer"])
-        if state["noise"] is not None:
-            trainer._noise.restore(state["noise"])
-        if isinstance(self.steps, ImportanceSteps):
-            self.steps.restore(state["dpis"])

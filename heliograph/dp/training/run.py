@@ -1,0 +1,97 @@
+"""What changes while a run goes on, and what of it a checkpoint keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from heliograph.dp.accounting.ledger import Release
+from heliograph.dp.training.budget import SizeStage
+from heliograph.dp.training.checkpoint import Checkpoint
+from heliograph.dp.training.dp_sgd import PoissonSteps
+from heliograph.dp.training.dpis import Epoch, ImportanceSteps
+from heliograph.dp.training.metrics import Metrics
+from heliograph.dp.training.noise import GaussianNoise
+from heliograph.dp.training.plan import Plan
+from heliograph.dp.training.releases import Books
+from heliograph.dp.training.settings import Settings
+
+
+@dataclass
+class Run:
+    """A run: its plan and books, and where in them it is."""
+
+    settings: Settings
+    module: nn.Module
+    optimizer: Optimizer
+    noise: GaussianNoise
+    checkpoint: Checkpoint | None
+    plan: Plan
+    books: Books
+    steps: PoissonSteps | ImportanceSteps
+    size: float
+    stage: SizeStage | None
+    lost: list[Release]
+    """Charges of the journal that the checkpoint does not have."""
+    replayed: int = 0
+    stopped: str = ""
+    epoch: int = 0
+    step: int = 0
+    """In the epoch."""
+    taken: int = 0
+    """Steps of all epochs."""
+    seconds: float = 0.0
+    metrics: Metrics | None = None
+
+    def charge_lost(self) -> None:
+        """Charge what was charged after the checkpoint was written: those releases are made again now."""
+        for release in self.lost:
+            self.books.budget.spend(release.mechanism, release.count)
+            self.books.ledger.charge(release)
+            self.replayed += release.count
+        self.lost = []
+
+    def released_epochs(self) -> list[Epoch]:
+        """The released values of the epochs of DPIS."""
+        return self.steps.epochs if isinstance(self.steps, ImportanceSteps) else []
+
+    def save(self) -> None:
+        """Write the checkpoint, where there is to be one."""
+        if self.checkpoint is None:
+            return
+        state: dict[str, Any] = {
+            "settings": json.loads(json.dumps(self.settings.to_json())),
+            "size": self.size,
+            "plan": self.plan.to_json(),
+            "ledger": self.books.ledger.to_json(),
+            "epoch": self.epoch,
+            "step": self.step,
+            "taken": self.taken,
+            "replayed": self.replayed,
+            "stopped": self.stopped,
+            "seconds": self.seconds,
+            "metrics": None if self.metrics is None else asdict(self.metrics),
+            "module": dict(self.module.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            # Without a seed a run that goes on draws fresh noise: noise drawn twice would show what changed between.
+            "noise": self.noise.state() if self.settings.seed is not None else None,
+        }
+        if isinstance(self.steps, ImportanceSteps):
+            state["dpis"] = self.steps.state()
+        self.checkpoint.save(state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint's state."""
+        self.epoch, self.step, self.taken = state["epoch"], state["step"], state["taken"]
+        self.replayed, self.stopped, self.seconds = state["replayed"], state["stopped"], state["seconds"]
+        self.metrics = None if state["metrics"] is None else Metrics(**state["metrics"])
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["noise"] is not None:
+            self.noise.restore(state["noise"])
+        if isinstance(self.steps, ImportanceSteps):
+            self.steps.restore(state["dpis"])
