@@ -322,6 +322,13 @@ def test_an_unseeded_checkpoint_holds_no_generator_state(tmp_path: Path) -> None
     assert found[0]["noise"] is None
 
 
+def test_a_size_that_may_be_known_is_not_released_again(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trainer(public_size=None, checkpoint=tmp_path, observer=killer(1)).fit()
+    with pytest.raises(ProgramError, match="number of records"):
+        trainer(public_size=None, checkpoint=tmp_path).fit()
+
+
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     run = trainer(checkpoint=tmp_path, observer=killer(12))
     with pytest.raises(Killed):

@@ -169,12 +169,15 @@ class DPTrainer:
             if state:
                 size = float(state["size"])
             else:
-                # A release that the journal has, but no checkpoint, is charged again: the stage admits one only.
+                if lost:
+                    raise ProgramError(
+                        "the run was killed while it released the number of records",
+                        where=self._checkpoint.journal if self._checkpoint else "checkpoint",
+                        why="it may be known already, and the budget of that stage admits one release",
+                        hint=f"start again in another folder and add epsilon {stage.epsilon:.3g} at delta {stage.delta:.3g}",
+                    )
                 books = Books(PlannedBudget(stage.plan), ledger, append)
-                for release in lost:
-                    books.budget.spend(release.mechanism, release.count)
                 size = Releaser(books, self._noise, self._observer).size(len(self._records), settings.size_noise)
-                lost = []
             check_size(size, settings, "N~ (the released number of records)")
         delta = settings.delta - (stage.delta if stage else 0.0)
         if state:
