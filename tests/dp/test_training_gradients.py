@@ -139,6 +139,8 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "conv3d": lambda: (Flat(nn.Conv3d(1, 2, 2), 8), rows(1, 3, 3, 2)),
     "transposed conv": lambda: (Flat(nn.ConvTranspose2d(2, 2, 2), 18), rows(2, 2, 2)),
     "embedding": lambda: (Flat(nn.Embedding(6, 2, padding_idx=0), 18), tokens(9, 6)),
+    "bag, mean": lambda: (nn.EmbeddingBag(6, CLASSES, mode="mean", padding_idx=0), tokens(5, 6)),
+    "bag, sum": lambda: (Flat(nn.EmbeddingBag(6, 2, mode="sum"), 2), tokens(5, 6)),
     "layer norm": lambda: (nn.Sequential(nn.LayerNorm([3, 4]), nn.Flatten(), nn.Linear(12, CLASSES)), rows(3, 4)),
     "group norm": lambda: (Flat(nn.Sequential(nn.Conv2d(2, 4, 2), nn.GroupNorm(2, 4)), 16), rows(2, 3, 3)),
     "instance norm": lambda: (Flat(nn.InstanceNorm2d(2, affine=True), 18), rows(2, 3, 3)),

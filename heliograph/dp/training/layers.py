@@ -1,7 +1,7 @@
 """Which parts of a module have their gradients taken together, and the rule of each: factors from input and output gradient.
 
-A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding; recurrent layers are in `recurrent`), a layer with a
-grad sampler of Opacus (norms, Conv3d, EmbeddingBag, ...), or any other module with trainable parameters of its own, which
+A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding, EmbeddingBag; recurrent layers are in `recurrent`), a
+layer with a grad sampler of Opacus (norms, Conv3d), or any other module with trainable parameters of its own, which
 `torch.func` differentiates record by record, children included.
 """
 
@@ -100,11 +100,30 @@ def _embedding(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     return [(layer.weight, found)]
 
 
+def _bag(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
+    assert isinstance(layer, nn.EmbeddingBag)
+    tokens = use.args[0]
+    if layer.mode == "max" or len(use.args) > 1 or use.named or tokens.dim() != 2:
+        raise UnsupportedError(
+            "no per-record gradients for this use of an embedding bag",
+            where=type(layer).__name__,
+            hint="pass one row of tokens for each record (padding_idx for the rest), without offsets and weights, and add "
+            "up or average",
+        )
+    ignored = layer.padding_idx
+    if layer.mode == "mean":
+        counted = tokens != ignored if ignored is not None else torch.ones_like(tokens)
+        gradient = gradient / counted.sum(1, keepdim=True).clamp_min(1)
+    spread = gradient.unsqueeze(1).expand(-1, tokens.shape[1], -1)
+    return [(layer.weight, Lookup(tokens, spread, layer.num_embeddings, ignored))]
+
+
 _RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _linear,
     nn.Conv1d: _convolution,
     nn.Conv2d: _convolution,
     nn.Embedding: _embedding,
+    nn.EmbeddingBag: _bag,
 }
 
 
