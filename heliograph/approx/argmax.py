@@ -222,10 +222,12 @@ def _made(
     classes: int, gap: float, count: int, first_degrees: tuple[int, ...], degrees: tuple[int, ...], scale_bits: int
 ) -> ArgmaxPlan | None:
     """The plan of these degrees with its proofs; None where they do not hold for `count`."""
-    chain = make_chain(gap, first_degrees, scale_bits)
+    # The differences come with the error of their two operands' scaling.
+    least = gap - 2 * proof.unit(scale_bits)
+    chain = make_chain(least, first_degrees, scale_bits)
     if not chain.closeness < 1.0 / (classes - 1):
         return None
-    first = plan_of_chain(chain, gap, "best", scale_bits)
+    first = plan_of_chain(chain, least, "best", scale_bits)
     second = _second(classes, first, degrees, scale_bits)
     if second is None or not second.error - second.rounding <= _closeness_for(count):
         return None

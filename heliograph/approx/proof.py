@@ -100,7 +100,7 @@ def image(
     """An interval that holds sum c_i T_i(t) for all t of [low, high]; proved, and near the true one.
 
     [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a share
-    `tolerance` of the image's width, and of its own size, of the true end.
+    `tolerance` of the image's width, and three of them of its own size, of the true end.
     """
     limit = 1.0 + 1.0 / max(1, len(coefficients) - 1) ** 2
     if not -limit <= low <= high <= limit:
@@ -122,7 +122,8 @@ def image(
         pieces = []
         for piece, end in ((bottom, lower), (top, upper)):
             slack = known[piece][2]
-            if slack > tolerance * abs(end) + 2**20 and slack > _FINEST * width:
+            # An image around zero has ends of half its width: those need no more than the width does.
+            if slack > 2.5 * tolerance * abs(end) + 2**20 and slack > _FINEST * width:
                 pieces.append(piece)
         if not pieces or len(known) > _PIECES:
             return outward(lower, upper)

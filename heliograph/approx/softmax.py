@@ -115,7 +115,12 @@ def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> Soft
                     found.append((depth, cost, squarings, degree, schedule))
     nearest = math.inf
     for _, _, squarings, degree, schedule in sorted(found, key=lambda item: item[:4]):
-        plan = _plan(columns, limit, relative_exp(limit / 2**squarings, degree), schedule, scale_bits)
+        reach = limit / 2**squarings
+        fitted = least_relative(reach, degree)
+        # First with what the exchange says of exp's polynomial; its proof is made for a plan that holds so far.
+        plan = _plan(columns, limit, ExpStage(Stage(fitted.coefficients), reach, fitted.level), schedule, scale_bits)
+        if plan.error is not None and plan.error <= max_error:
+            plan = _plan(columns, limit, relative_exp(reach, degree), schedule, scale_bits)
         assert plan.error is not None
         if plan.error <= max_error:
             return plan

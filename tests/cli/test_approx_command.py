@@ -1,0 +1,213 @@
+"""`heliograph approx`: the fixed names, recomputed as a stranger would from the coefficients printed; refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heliograph.approx import functions
+from heliograph.approx.sampling import softmax_values
+from heliograph.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(functions, "_FUNCTIONS", dict(functions._FUNCTIONS))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main(["approx", *arguments])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is no JSON")
+
+    value = json.loads(out, parse_constant=refuse)
+    assert isinstance(value, dict)
+    return value
+
+
+def evaluate(stage: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    assert stage["basis"] == "chebyshev"
+    low, high = stage["interval"]
+    return np.asarray(np.polynomial.chebyshev.chebval((2 * x - low - high) / (high - low), stage["coefficients"]))
+
+
+def compose(stages: list[dict[str, Any]], x: np.ndarray) -> np.ndarray:
+    for stage in stages:
+        x = evaluate(stage, x)
+    return x
+
+
+def test_gaussian(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "relu", "--mu", "0", "--sigma", "1", "--degree", "7", "--method", "gaussian")
+    assert found["mean_squared_error"] == pytest.approx(0.00264669, rel=1e-5)
+    assert found["depth"] == 3
+    x = np.linspace(-9, 9, 200_001)
+    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    again = float(np.sum(density * (evaluate(found, x) - np.maximum(x, 0)) ** 2) * (x[1] - x[0]))
+    assert again == pytest.approx(found["mean_squared_error"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("gelu", -8, 8), ("relu", -3, 5), ("exp", -2, 3), ("tanh", -20, 20)])
+def test_minimax(capsys: pytest.CaptureFixture[str], name: str, low: int, high: int) -> None:
+    found = run_json(capsys, name, "--range", str(low), str(high), "--degree", "15", "--method", "minimax")
+    assert found["proved"]
+    x = np.linspace(low, high, 300_001)
+    error = np.abs(evaluate(found, x) - functions.function(name).evaluate(x)).max()
+    assert error <= found["max_error"] * (1 + 1e-9)
+    assert found["max_error"] <= 1.02 * error
+    assert found["stages"][0]["coefficients"] == found["coefficients"]
+    assert found["depth"] == 4
+
+
+@pytest.mark.parametrize("family", ["iterated", "minimax", "best"])
+def test_sign(capsys: pytest.CaptureFixture[str], family: str) -> None:
+    found = run_json(capsys, "sign", "--gap", "0.01", "--precision-bits", "8", "--family", family)
+    wanted = {"degrees", "depth", "multiplications", "closeness_bits", "stages"}
+    assert wanted <= found.keys()
+    assert ("dq" in found) == (family == "iterated")
+    x = np.geomspace(0.01, 1.0, 100_001)
+    error = np.abs(compose(found["stages"], x) - 1).max()
+    assert error <= 2.0 ** -found["closeness_bits"] + 1e-13
+    assert found["closeness_bits"] >= 8
+    assert found["depth"] == sum(d.bit_length() for d in found["degrees"])
+
+
+@pytest.mark.parametrize(("family", "depth"), [("iterated", 37), ("best", 18)])
+def test_argmax(capsys: pytest.CaptureFixture[str], family: str, depth: int) -> None:
+    found = run_json(capsys, "argmax", "--classes", "10", "--gap", "1e-3", "--count", "128", "--family", family)
+    names = {"dq1", "dp1", "dq2", "dp2"} if family == "iterated" else {"degrees1", "degrees2"}
+    assert names | {"psi1", "phi2", "psi2", "depth", "max_count", "stages"} <= found.keys()
+    assert found["depth"] == depth
+    assert found["max_count"] >= 128
+    assert found["phi2"] == pytest.approx((1 - 9 * 2 ** -found["psi1"]) / 18, rel=1e-6)
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(0, 0.999, (500, 10))
+    rows[:, 3] = rows.max(axis=1) + 1e-3
+    first = [stage for stage in found["stages"] if stage["part"] == "sign1"]
+    second = [stage for stage in found["stages"] if stage["part"] == "sign2"]
+    total = sum(compose(first, rows - np.roll(rows, -k, axis=1)) for k in range(1, 10))
+    made = (1 + compose(second, found["score_scale"] * total + found["score_shift"])) / 2
+    assert np.abs(made - np.eye(10)[3]).max() <= 2.0 ** -found["psi2"] / 2 + 1e-12
+
+
+def test_two_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "argmax", "--classes", "2", "--gap", "0.05", "--family", "best")
+    assert found["degrees2"] == []
+
+
+@pytest.mark.parametrize(("method", "depth"), [("hetal", 80), ("hetal-corrected", 83), ("best", 26)])
+def test_softmax(capsys: pytest.CaptureFixture[str], method: str, depth: int) -> None:
+    arguments = ["--columns", "10", "--range", "32", "--method", method, "--samples", "3000", "--seed", "4"]
+    found = run_json(capsys, "softmax", *arguments)
+    assert found["boxes"] == [4.0, 8.0, 32.0]
+    assert 0 < found["mean_error"] <= found["max_error"] <= {"best": 1e-5}.get(method, 0.02)
+    assert found["depth"] <= depth
+    assert run_json(capsys, "softmax", *arguments) == found
+    # The steps printed, evaluated by a stranger.
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-32, 32, (300, 10))
+    values: list[np.ndarray] = []
+    for step in found["steps"]:
+        operands = [values[i] for i in step["operands"]]
+        values.append(meaning(step, operands, rows, found["stages"]))
+    assert np.abs(values[-1][:, :10] - softmax_values(rows)).max() <= 1.5 * found["max_error"] + 1e-12
+
+
+def meaning(
+    step: dict[str, Any], operands: list[np.ndarray], rows: np.ndarray, stages: list[dict[str, Any]]
+) -> np.ndarray:
+    kind, value = step["kind"], step.get("value", 0.0)
+    if kind == "input":
+        return np.pad(rows, ((0, 0), (0, 6)))
+    data = np.arange(16) < 10
+    x = operands[0]
+    made = {
+        "poly": lambda: evaluate(stages[step["stage"]], x),
+        "multiply": lambda: x * operands[1],
+        "add": lambda: x + operands[1],
+        "subtract": lambda: x - operands[1],
+        "add_constant": lambda: x + value,
+        "scale": lambda: x * value,
+        "scale_integer": lambda: x * value,
+        "sum_row": lambda: x.sum(axis=1, keepdims=True) + 0 * x,
+        "rotate": lambda: np.roll(x, -int(value), axis=1),
+        "add_padding": lambda: x + value * ~data,
+        "mask": lambda: value * x * data,
+        "first_column": lambda: value * x[:, :1] + 0 * x,
+    }
+    return np.asarray(made[kind]())
+
+
+def test_tables_and_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for number, arguments in enumerate(
+        (
+            ["gelu", "--range", "-4", "4", "--degree", "7"],
+            ["relu", "--mu", "0", "--sigma", "1", "--degree", "7"],
+            ["sign", "--gap", "0.1", "--precision-bits", "4"],
+            ["argmax", "--classes", "3", "--gap", "0.1"],
+            ["softmax", "--columns", "3", "--range", "4", "--samples", "100"],
+        )
+    ):
+        picture = tmp_path / f"{number}.png"
+        code, out, err = run(capsys, *arguments, "--png", str(picture))
+        assert code == 0, err
+        assert "depth" in out
+        assert "coefficients" not in out
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_function_of_the_users_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = tmp_path / "own.py"
+    source.write_text(
+        "import numpy as np\nfrom heliograph.approx import register_function\n"
+        "register_function('wave', lambda x: np.sin(2 * x), low=-2.0, high=2.0, slope=2.0)\n"
+    )
+    found = run_json(capsys, "wave", "--from", str(source), "--degree", "9")
+    assert found["proved"]
+    assert found["interval"] == [-2.0, 2.0]
+    code, _, err = run(capsys, "wave", "--from", str(tmp_path / "missing.py"), "--degree", "9")
+    assert code == 2
+    assert "missing.py" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["frobnicate", "--degree", "7"], "no function"),
+        (["relu", "--degree", "7"], "needs an interval"),
+        (["relu", "--degree", "7", "--range", "2", "1"], "low < high"),
+        (["log", "--degree", "7", "--range", "-1", "1"], "not finite"),
+        (["relu", "--degree", "7", "--method", "gaussian"], "--mu"),
+        (["relu", "--degree", "7", "--mu", "0", "--sigma", "0"], "sigma"),
+        (["relu", "--degree", "7", "--mu", "0", "--sigma", "1", "--method", "spline"], "spline"),
+        (["sign", "--gap", "0", "--precision-bits", "8"], "gap 0"),
+        (["sign", "--gap", "nan", "--precision-bits", "8"], "gap nan"),
+        (["argmax", "--classes", "1", "--gap", "0.1"], "two"),
+        (["softmax", "--columns", "10", "--range", "inf"], "range"),
+        (["softmax", "--columns", "10", "--range", "128", "--scale-bits", "40"], "nearest"),
+    ],
+)
+def test_refusals(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 2
+    assert words in err
+    assert "fault of Heliograph" not in err
+    assert not out
