@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2, norm
+from scipy.stats import chi2, kstest, norm
 from torch import Tensor, nn
 
 from heliograph.dp.accounting import epsilon
@@ -364,3 +364,46 @@ def test_the_noise_of_a_step_has_the_stated_deviation() -> None:
     assert chi2.sf(statistic, values.numel()) > FALSE_ALARM
     assert chi2.cdf(statistic, values.numel()) > FALSE_ALARM
     assert abs(float(values.mean())) < norm.isf(FALSE_ALARM / 2) * 0.375 / values.numel() ** 0.5
+
+
+@pytest.mark.parametrize("method", ["dp_sgd", "dpis"])
+def test_a_step_has_the_law_that_is_accounted(method: str) -> None:
+    """One record of norm above C among records without gradient: the noisy sum is the sampled Gaussian's worst case."""
+    inputs = torch.zeros(9, 3)
+    inputs[4] = torch.tensor([30.0, 0.0, 0.0])
+    trials, bound = 3000, 0.5
+    # Of two classes the one that the module finds less likely has the long gradient.
+    wrong = int(module()(inputs[4]).argmin())
+    whole = inputs, torch.full((9,), wrong)
+    assert float(gradients(whole)[4].norm()) > bound
+    noise = GaussianNoise(seed=21)
+    if method == "dpis":
+        steps: Any = dpis_steps(whole, noise, size=20.0, bound=bound, batch=3.0)
+        steps.sigma = 0.3
+        steps.start_epoch(0)
+        steps.epochs[-1].norm_total = norm_total = 4.0
+        steps.epochs[-1].mechanism = SampledGaussian(3.0 * bound / norm_total, 0.3 * 20.0 * bound / norm_total)
+        steps.sampler.start(steps._all_norms(), bound, norm_total)
+        mechanism, sensitivity = steps.epochs[-1].mechanism, norm_total / 20.0
+    else:
+        mechanism, sensitivity = SampledGaussian(0.35, 0.6), bound
+        steps = PoissonSteps(
+            GradientEngine(module(), LOSS),
+            Records(whole, torch.device("cpu")),
+            Releaser(Books(FreeBudget(Gaussian(1.0) * 1)), noise),
+            mechanism=mechanism,
+            max_grad_norm=bound,
+            batch_size=3.0,
+            physical=5,
+        )
+    direction = gradients(whole)[4]
+    direction /= direction.norm()
+    values = [float(steps.step()[0].flatten().double() @ direction) * 3.0 / sensitivity for _ in range(trials)]
+
+    def law(x: Any) -> Any:
+        s = mechanism.noise_multiplier
+        return (1 - mechanism.p) * norm.cdf(x / s) + mechanism.p * norm.cdf((x - 1) / s)
+
+    assert kstest(values, law).pvalue > FALSE_ALARM
+    # The test has power: a quarter more noise and sensitivity would not pass.
+    assert kstest(np.array(values) * 1.25, law).pvalue < FALSE_ALARM

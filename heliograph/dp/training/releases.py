@@ -26,6 +26,7 @@ from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.dp.mechanisms import Gaussian, Mechanism, SampledGaussian
 from heliograph.dp.training.budget import PlannedBudget
 from heliograph.dp.training.noise import GaussianNoise
+from heliograph.errors import InternalError
 
 T = TypeVar("T")
 
@@ -81,7 +82,8 @@ class Releaser:
         The caller took each record with at most the mechanism's probability, by its own coin, with a vector of at most
         the norm `sensitivity`; the mechanism's multiplier is noise_std / sensitivity.
         """
-        assert abs(noise_std / sensitivity / mechanism.noise_multiplier - 1) < 1e-9
+        if abs(noise_std / sensitivity / mechanism.noise_multiplier - 1) > 1e-9:
+            raise InternalError("the noise of a step is not what it is accounted as", where=name)
         self._charge(name, mechanism, sensitivity, noise_std, mechanism.p)
         return self._told("gradients", self.noise.release(sums, noise_std, sensitivity))
 

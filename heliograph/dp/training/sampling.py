@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heliograph.dp.training.noise import GaussianNoise
+from heliograph.errors import InternalError
 
 
 def poisson_sample(count: int, probability: float, noise: GaussianNoise) -> Tensor:
@@ -39,7 +40,7 @@ class ImportanceSampler:
     def start(self, norms: Tensor, bound: float, norm_total: float) -> None:
         """Begin an epoch: all records' norms, the clipping bound C and the released norm total K~ > b C."""
         if not self.batch_size * bound < norm_total:
-            raise ValueError("K~ must be above b C")
+            raise InternalError("K~ is not above b C", where="importance sampling")
         self.bound, self.norm_total = bound, norm_total
         self.kept = self._proposal(norms)
 
