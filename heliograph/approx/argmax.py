@@ -32,11 +32,12 @@ from heliograph.approx.sign import (
     plan_of_chain,
     sign,
 )
-from heliograph.errors import InternalError, ProgramError
+from heliograph.errors import ProgramError
 
 FAMILIES = ("iterated", "best")
 _MOST_ITERATED = 12
 _MOST_TAIL = 12
+_SHARES = (0.99, 0.96, 0.9, 0.75)
 _SECOND_DEGREES = (3, 5, 7, 9, 11, 13, 15, 19, 23, 27, 31, 47, 63)
 
 
@@ -174,40 +175,47 @@ def _score_intervals(classes: int, closeness: float) -> tuple[tuple[float, float
 
 
 def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
-    """Every first sign of the search's frontier with the cheapest second polynomial; the least depth wins."""
-    closeness = _closeness_for(count)
-    key = {"classes": classes, "gap": gap, "closeness": closeness, "scale_bits": scale_bits}
+    """The plan that the search finds and the proofs hold for."""
+    key = {"classes": classes, "gap": gap, "closeness": _closeness_for(count), "scale_bits": scale_bits}
     known = _known(cache.load("argmax", key))
     if known is not None:
         made = _made(classes, gap, count, *known, scale_bits)
         if made is not None:
             return made
+    # The search measures; what it leaves to the proofs grows until they hold.
+    for share in _SHARES:
+        candidate, degrees = _search(classes, gap, count, share)
+        made = _made(classes, gap, count, candidate.degrees, degrees, scale_bits)
+        if made is not None:
+            cache.store("argmax", key, [list(candidate.degrees), list(degrees)])
+            return made
+    raise ProgramError(
+        f"the argmax of {classes} classes with gap {gap:g} cannot be proved at a scale of 2^{scale_bits}",
+        hint="a larger scale, or a larger gap",
+    )
+
+
+def _search(classes: int, gap: float, count: int, share: float) -> tuple[Candidate, tuple[int, ...]]:
+    """The cheapest of every first sign of the search's frontier with the cheapest second polynomial for it."""
     need = 0.9 / (classes - 1)
-    start = math.ceil(-math.log2(gap)) + 1
     best: tuple[tuple[int, int], Candidate, tuple[int, ...]] | None = None
     limit = depth_bound(gap, need / 64)
-    reach = min(limit, start + 5)
+    reach = min(limit, math.ceil(-math.log2(gap)) + 6)
     while True:
         for candidate in frontier(gap, need / 256, reach):
             if not candidate.degrees or candidate.closeness >= need:
                 continue
             most = (limit, 10_000) if best is None else best[0]
             room = (most[0] - candidate.depth, most[1] - candidate.multiplications)
-            chosen = _second_degrees(classes, candidate.closeness * 1.005, closeness * 0.98, room)
+            chosen = _second_degrees(classes, candidate.closeness / share, _closeness_for(count) * share, room)
             if chosen is not None:
                 degrees, depth, multiplications = chosen
                 best = ((candidate.depth + depth, candidate.multiplications + multiplications), candidate, degrees)
-        if best is not None or reach >= limit:
-            break
+        if best is not None:
+            return best[1], best[2]
+        if reach >= limit:
+            raise _out_of_reach(classes, gap, count, limit)
         reach = min(limit, reach + 3)
-    if best is None:
-        raise _out_of_reach(classes, gap, count, limit)
-    _, candidate, degrees = best
-    made = _made(classes, gap, count, candidate.degrees, degrees, scale_bits)
-    if made is None:
-        raise InternalError(f"the argmax of {classes} classes with gap {gap:g} that was found cannot be proved")
-    cache.store("argmax", key, [list(candidate.degrees), list(degrees)])
-    return made
 
 
 def _known(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -286,7 +294,7 @@ def _second(classes: int, first: SignPlan, degrees: tuple[int, ...], scale_bits:
         return _proved(Composite((Stage(made, low, high),), (others, largest), 0.0, 0.0, scale_bits), far, near)
     # The next stage's argument must stay in [-1, 1], between the two intervals too.
     step = proof.rounding_error(made, scale_bits)
-    bottom, top = proof.image(made)
+    bottom, top = proof.image(made, small_ends=False)
     most = max(top, -bottom) * (1 + 1e-15)
     made = tuple(c / (most * (1 + step)) for c in made)
     tau = min(proof.image(made, *near)[0], -proof.image(made, *far)[1]) - step

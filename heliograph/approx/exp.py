@@ -11,9 +11,16 @@ import numpy as np
 
 from heliograph.approx import proof
 from heliograph.approx.minimax import Minimax, remez
-from heliograph.approx.result import Stage
+from heliograph.approx.result import ExpPlan, Stage
+from heliograph.approx.sign import DEFAULT_SCALE_BITS
+from heliograph.approx.steps import Steps
+from heliograph.errors import ProgramError
 
 _PIECES = 32
+_DEGREES = (3, 5, 7, 11, 15, 23, 31, 63)
+_MOST_SQUARINGS = 8
+_MOST_REACH = 24.0
+_MOST_EXPONENT = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,58 @@ def relative_exp(reach: float, degree: int) -> ExpStage:
 def least_relative(reach: float, degree: int) -> Minimax:
     """The polynomial without its proof; its level is about the relative error, where that is above 1e-13."""
     return remez(lambda t: np.exp(reach * t), [(-1.0, 1.0)], degree, weight=lambda t: np.asarray(np.exp(-reach * t)))
+
+
+def exp(low: float, high: float, target: float, *, scale_bits: int = DEFAULT_SCALE_BITS) -> ExpPlan:
+    """The plan of least depth, then fewest multiplications, for exp on [low, high] with that relative error, proved."""
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ProgramError(f"exp needs an interval with low < high, not [{low:g}, {high:g}]")
+    if high > _MOST_EXPONENT:
+        raise ProgramError(
+            f"exp reaches {math.exp(min(high, 700.0)):.3g} on [{low:g}, {high:g}]",
+            why="a ciphertext holds no value that large beside its precision",
+            hint=f"subtract a constant, so that the range ends at {_MOST_EXPONENT:g} or below",
+        )
+    if not 1e-11 <= target < 1:
+        raise ProgramError(f"relative error {target:g} is not in [1e-11, 1)")
+    half = (high - low) / 2
+    found = []
+    for squarings in range(_MOST_SQUARINGS + 1):
+        reach = half / 2**squarings
+        if reach > _MOST_REACH:
+            continue
+        for degree in _DEGREES:
+            made = least_relative(reach, degree)
+            if made.level * 2**squarings <= target * 0.98:
+                stage = Stage(made.coefficients)
+                found.append((stage.depth + squarings, stage.multiplications + squarings, squarings, degree))
+    for _, _, squarings, degree in sorted(found):
+        fitted = relative_exp(half / 2**squarings, degree)
+        error = math.expm1(2**squarings * math.log1p(fitted.relative_error))
+        if error <= target:
+            return _exp_plan(low, high, fitted, squarings, error, scale_bits)
+    raise ProgramError(
+        f"no plan for exp on [{low:g}, {high:g}] has a relative error of {target:g}",
+        hint="a narrower range, or a larger error",
+    )
+
+
+def _exp_plan(low: float, high: float, fitted: ExpStage, squarings: int, error: float, scale_bits: int) -> ExpPlan:
+    half, middle = (high - low) / 2, (high + low) / 2
+    steps = Steps()
+    t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
+    # exp(middle / 2^squarings) rides on the coefficients.
+    stage = fitted.stage.scaled(math.exp(middle / 2**squarings))
+    y = steps.poly(t, stage)
+    unit = proof.unit(scale_bits)
+    size = math.exp(high / 2**squarings) * (1.0 + fitted.relative_error)
+    # The argument's own error moves exp by reach times its size, and the polynomial by little more.
+    slip = proof.rounding_error(stage.coefficients, scale_bits) + 2.0 * unit * stage.degree**2 * size
+    for _ in range(squarings):
+        y = steps.multiply(y, y)
+        slip = 2.0 * size * slip + slip**2 + unit
+        size = size**2
+    return ExpPlan(steps.done(), 1, 1, low, high, stage.degree, squarings, error, slip * (1 + 1e-9), scale_bits)
 
 
 def exp_series(reach: float, degree: int) -> tuple[tuple[float, ...], float]:
@@ -67,7 +126,8 @@ def _relative_error(coefficients: tuple[float, ...], reach: float) -> float:
     for i, c in enumerate(coefficients):
         difference[i] += c
     slip = 2.0**-52 * sum(abs(c) for c in series)
-    ends = np.linspace(-1.0, 1.0, _PIECES + 1)
+    # On each piece exp varies by a factor of exp(1/6) at most: the share that the proof is above the truth.
+    ends = np.linspace(-1.0, 1.0, max(_PIECES, math.ceil(12 * reach)) + 1)
     worst = 0.0
     for low, high in itertools.pairwise(ends):
         least, most = proof.image(difference, float(low), float(high), 5e-3)

@@ -95,12 +95,17 @@ def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) 
 
 
 def image(
-    coefficients: Sequence[float], low: float = -1.0, high: float = 1.0, tolerance: float = _TOLERANCE
+    coefficients: Sequence[float],
+    low: float = -1.0,
+    high: float = 1.0,
+    tolerance: float = _TOLERANCE,
+    *,
+    small_ends: bool = True,
 ) -> Interval:
     """An interval that holds sum c_i T_i(t) for all t of [low, high]; proved, and near the true one.
 
-    [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a share
-    `tolerance` of the image's width, and three of them of its own size, of the true end.
+    [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a share `tolerance` of the
+    image's width of the true end; and, with `small_ends`, within three such shares of its own size.
     """
     limit = 1.0 + 1.0 / max(1, len(coefficients) - 1) ** 2
     if not -limit <= low <= high <= limit:
@@ -123,7 +128,7 @@ def image(
         for piece, end in ((bottom, lower), (top, upper)):
             slack = known[piece][2]
             # An image around zero has ends of half its width: those need no more than the width does.
-            if slack > 2.5 * tolerance * abs(end) + 2**20 and slack > _FINEST * width:
+            if small_ends and slack > 2.5 * tolerance * abs(end) + 2**20 and slack > _FINEST * width:
                 pieces.append(piece)
         if not pieces or len(known) > _PIECES:
             return outward(lower, upper)

@@ -315,3 +315,20 @@ class InversePlan(StepPlan):
     relative_error: float
     rounding: float
     scale_bits: int
+
+
+@dataclass(frozen=True)
+class ExpPlan(StepPlan):
+    """exp(x) on [low, high]: a polynomial of `degree` for exp(x / 2^squarings), squared that often.
+
+    `relative_error`: proved bound on |computed / exp(x) - 1| of the true polynomials; `rounding`: bound on the absolute
+    error that evaluation at 2^scale_bits adds.
+    """
+
+    low: float
+    high: float
+    degree: int
+    squarings: int
+    relative_error: float
+    rounding: float
+    scale_bits: int

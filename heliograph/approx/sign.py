@@ -29,6 +29,8 @@ DEFAULT_SCALE_BITS = 50
 _MOST_BITS = 45.0  # floats end at 53 bits, and the proofs round outward a few times
 _MOST_STAGES = 24
 _LEAST_LEVEL = 2.0**-47
+_COARSE = 0.05
+_HALVINGS = 50
 
 
 def _stage(monomials: list[float], divisor: float) -> Stage:
@@ -169,7 +171,8 @@ def make_chain(gap: float, degrees: tuple[int, ...], scale_bits: int) -> Chain:
     tau = gap
     low = high = 1.0
     for degree in degrees:
-        coefficients = _normal(odd_minimax(tau, degree).coefficients, tau)
+        made, start = odd_minimax(tau, degree)
+        coefficients = _normal(made.coefficients, start)
         slip = proof.rounding_error(coefficients, scale_bits) if len(stages) + 1 < len(degrees) else 0.0
         coefficients = tuple(c / (1.0 + slip) for c in coefficients)
         low, high = proof.image(coefficients, tau, 1.0)
@@ -180,8 +183,8 @@ def make_chain(gap: float, degrees: tuple[int, ...], scale_bits: int) -> Chain:
     return Chain(tuple(stages), low, high)
 
 
-def odd_minimax(tau: float, degree: int) -> Minimax:
-    """The odd minimax polynomial for 1 on [tau, 1]; on a wider interval where the error would drown in rounding.
+def odd_minimax(tau: float, degree: int) -> tuple[Minimax, float]:
+    """The odd minimax polynomial for 1 on [tau, 1], and tau: less where the error would drown in rounding.
 
     A narrow interval leaves the coefficients undetermined beyond floating point, and the polynomial free to pass 1
     between zero and tau.
@@ -190,13 +193,28 @@ def odd_minimax(tau: float, degree: int) -> Minimax:
     while made.level < _LEAST_LEVEL:
         tau *= 0.8
         made = remez(_one, [(tau, 1.0)], degree, parity=1)
-    return made
+    return made, tau
 
 
 def _normal(coefficients: tuple[float, ...], tau: float) -> tuple[float, ...]:
     """The polynomial divided by its largest value on [0, 1], proved: then it maps [-1, 1] into itself."""
-    most = max(proof.image(coefficients, tau, 1.0)[1], proof.image(coefficients, 0.0, tau)[1])
+    most = proof.image(coefficients, tau, 1.0, small_ends=False)[1]
+    if not _stays_below(coefficients, tau, most):
+        most = max(most, proof.image(coefficients, 0.0, tau, small_ends=False)[1])
     return tuple(c / (most * (1 + 1e-15)) for c in coefficients)
+
+
+def _stays_below(coefficients: tuple[float, ...], tau: float, most: float) -> bool:
+    """Whether values on [0, tau] are proved to stay below: on pieces that shrink towards tau, where they come nearest."""
+    start = 0.0
+    for _ in range(_HALVINGS):
+        if proof.image(coefficients, start, tau, _COARSE, small_ends=False)[1] <= most:
+            return True
+        middle = (start + tau) / 2
+        if proof.image(coefficients, start, middle, _COARSE, small_ends=False)[1] > most:
+            return False
+        start = middle
+    return False
 
 
 def _one(x: Vector) -> Vector:
@@ -228,7 +246,7 @@ class Candidate:
 @lru_cache(maxsize=200_000)
 def _closeness(tau_closeness: float, degree: int) -> float:
     """1 - (1 - e) / (1 + e) for the odd minimax polynomial on [1 - tau_closeness, 1] with error e."""
-    level = odd_minimax(1.0 - tau_closeness, degree).level
+    level = odd_minimax(1.0 - tau_closeness, degree)[0].level
     return 2.0 * level / (1.0 + level)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from heliograph.approx import hermite
-from heliograph.approx.exp import relative_exp
+from heliograph.approx.exp import exp, least_relative, relative_exp
 from heliograph.approx.functions import function
 from heliograph.approx.inverse import inverse
 from heliograph.approx.result import StepPlan
@@ -114,6 +114,20 @@ def test_relative_error_of_exp(reach: float, degree: int) -> None:
     assert error <= made.relative_error * (1 + 1e-3) + 1e-13
     # Pieces on which exp varies by reach / 16 cost that share.
     assert made.relative_error <= (1.03 + reach / 14) * error
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-20.0, 0.0), (-6.0, 3.0)])
+@pytest.mark.parametrize("target", [1e-2, 1e-6])
+def test_exp_by_squaring(low: float, high: float, target: float) -> None:
+    plan = exp(low, high, target)
+    assert plan.relative_error <= target
+    x = np.linspace(low, high, 50_001)
+    error = np.abs(run(plan, x[:, None])[:, 0] * np.exp(-x) - 1).max()
+    assert error <= plan.relative_error + 1e-12
+    assert plan.relative_error <= 1.25 * error + 1e-12
+    # No deeper than the polynomial alone.
+    alone = next(d for d in (3, 7, 15, 31, 63, 127) if d == 127 or least_relative((high - low) / 2, d).level <= target)
+    assert plan.depth <= 1 + alone.bit_length()
 
 
 @pytest.mark.parametrize("name", ["reciprocal", "rsqrt", "sqrt"])
