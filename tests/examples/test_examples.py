@@ -102,3 +102,17 @@ def test_readme_epsilon() -> None:
     assert result.exit_code == 0
     # All but the milliseconds at the end.
     assert result.output.splitlines()[:3] == printed[:3]
+
+
+def test_readme_top1() -> None:
+    import heliograph as hg
+
+    (shown,) = (block for block in blocks() if "hg.top1" in block)
+    program = hg.parse(
+        "program classifier\ninput x: secret tensor[3] in [-1, 1]\n"
+        "output scores = linear(x, weight=[[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]])\n"
+    )
+    names = {"hg": hg, "program": program}
+    exec(shown, names)
+    answer = hg.simulate(names["artifact"], [1.0, 0.0, 0.5])
+    assert answer.round().tolist() == [1.0, 0.0]
