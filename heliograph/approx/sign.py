@@ -189,11 +189,14 @@ def odd_minimax(tau: float, degree: int) -> tuple[Minimax, float]:
     A narrow interval leaves the coefficients undetermined beyond floating point, and the polynomial free to pass 1
     between zero and tau.
     """
-    made = remez(_one, [(tau, 1.0)], degree, parity=1)
-    while made.level < _LEAST_LEVEL:
-        tau *= 0.8
-        made = remez(_one, [(tau, 1.0)], degree, parity=1)
-    return made, tau
+    while True:
+        try:
+            made = remez(_one, [(tau, 1.0)], degree, parity=1)
+        except np.linalg.LinAlgError:
+            made = None  # narrower than the points of a grid are apart
+        if made is not None and made.level >= _LEAST_LEVEL:
+            return made, tau
+        tau = max(0.8 * tau, 1.0 - 2.0 * (1.0 - tau))
 
 
 def _normal(coefficients: tuple[float, ...], tau: float) -> tuple[float, ...]:

@@ -51,6 +51,16 @@ def test_closeness_is_proved_and_near(family: str, gap: float, bits: float) -> N
     assert plan.depth == sum(max(1, math.ceil(math.log2(d + 1))) for d in plan.degrees)
 
 
+@pytest.mark.parametrize(("gap", "bits", "scale_bits"), [(0.3, 30.0, 60), (2.5e-3, 19.1, 40), (0.331, 14.8, 50)])
+@pytest.mark.parametrize("cost", ["depth", "multiplications"])
+def test_many_bits(gap: float, bits: float, scale_bits: int, cost: str) -> None:
+    """Intervals so near to 1 that coefficients drown in rounding are widened, and the proofs still hold."""
+    plan = sign(gap, bits, "best", cost=cost, scale_bits=scale_bits)
+    assert plan.closeness_bits >= bits
+    x = np.geomspace(gap, 1.0, 2001)
+    assert max(abs(1 - v) for v in composed(plan.stages, x)) <= 2.0**-plan.closeness_bits
+
+
 def test_best_is_never_dearer() -> None:
     for gap, bits in ((5e-3, 8.0), (0.02, 10.0)):
         best = sign(gap, bits, "best")
