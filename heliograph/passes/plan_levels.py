@@ -28,6 +28,8 @@ _ROTATIONS = frozenset({"rotate", "conjugate"})
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
 _MAX_CORRECTIONS = 2000
+# Logarithms of scales differ by so little from rounding alone.
+_ROUNDING = 2.0**-44
 # A value whose scale is off by more than this has lost precision, or does not fit its modulus.
 _MAX_DRIFT_BITS = 8.0
 
@@ -361,5 +363,9 @@ class _Emitter:
                 attrs["plain_log_scale"] = plain[0]
         if node.op in _SUMS:
             # The plan makes summands meet within rounding of the logarithms; the result carries the first one's scale.
+            # Products of products double that rounding level by level: the summand nearest to the plan comes first.
+            away = [abs(self._type(operand).log_scale - self.scales.scale[node]) for operand in operands]
+            if node.op == "add_ct" and away[0] > _ROUNDING and away[1] < away[0]:
+                operands = operands[::-1]
             return builder.op(node.op, operands, node.loc)
         return builder.op(node.op, operands, node.loc, **attrs)
