@@ -50,6 +50,9 @@ class FitSlots:
             elif node.op == "poly":
                 proved = hull(bounds[node.inputs[0]])
                 new[node] = _polynomial(builder, node, operands[0], proved, ranges)
+            elif node.op == "conjugate":
+                # Slots hold real numbers: the language has no others.
+                new[node] = operands[0]
             elif node.op == "rotate":
                 # The vectors repeat: rotations that differ by a whole period are one, and need one key.
                 amount = node.attrs["amount"] % period

@@ -96,7 +96,8 @@ class RandomProgram:
     def decision(self, x: Node) -> None:
         """Sign, abs, comparison, maximum: gaps are coarse, so that few levels do."""
         self.depth_left -= 8
-        kind = ("sign", "abs", "gt", "le", "maximum", "minimum")[int(self.random.integers(6))]
+        kinds = ("sign", "abs", "gt", "ge", "lt", "le", "maximum", "minimum")
+        kind = kinds[int(self.random.integers(len(kinds)))]
         limits = {"gap": 0.25, "low": -REACH, "high": REACH, **({} if kind == "abs" else {"bits": 4.0})}
         x = self.bounded(x)
         if kind in ("sign", "abs"):
@@ -143,7 +144,8 @@ class RandomProgram:
         elif kind == 4:
             self.op("layer_norm", bounded, rank=1, eps=0.5, low=0.0, high=2.0)
         else:
-            self.op("relu6", bounded, degree=5)
+            name, attrs = ("relu6", {}) if self.random.random() < 0.5 else ("clamp", {"min": -0.5, "max": 0.75})
+            self.op(name, bounded, degree=5, **attrs)
 
     def product(self, x: Node) -> None:
         self.depth_left -= 1
@@ -246,6 +248,7 @@ def random_slot_program(seed: int, steps: int = 10) -> Program:
         x, y = (values[int(random.integers(len(values)))] for _ in range(2))
         vector = builder.constant(random.uniform(-1, 1, size=SLOTS), "v")
         choices: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
+            ("conjugate", (x,), {}),
             ("rotate", (x,), {"amount": int(random.integers(-8, 9))}),
             ("add_ct", (x, y), {}),
             ("sub_ct", (x, y), {}),
