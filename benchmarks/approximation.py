@@ -54,14 +54,14 @@ def errors(columns: int, limit: float, method: str, samples: int, seed: int) -> 
     return sampled_error(evaluate, columns, limit, samples, seed)
 
 
-def table(title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+def table(title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]], digits: int = 4) -> None:
     from rich.console import Console
     from rich.table import Table
 
     made = Table(*head, title=title, title_justify="left")
     for row in rows:
-        made.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
-    Console(width=120).print(made)
+        made.add_row(*(f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell) for cell in row))
+    Console(width=140).print(made)
 
 
 def signs() -> list[tuple[Any, ...]]:
@@ -135,8 +135,8 @@ def main() -> None:
     table("Argmax, sums of 128", heads, found["argmax"])
     table("Mean square errors", ("f", "mu", "sigma", "degree", "checked", "ours"), found["gaussian"])
     heads = ("C", "R", "max*", "max", "mean*", "mean", "max c*", "max c", "mean c*", "mean c")
-    heads += ("best max", "proved", "levels", "HETAL's")
-    table(f"Softmax, {options.rows} rows; * HETAL's Table 3, c with correction", heads, rows)
+    heads += ("best max", "proved", "levels", "of HETAL")
+    table(f"Softmax, {options.rows} rows; * HETAL's Table 3, c with correction", heads, rows, 2)
     table("Cells missed by more than 10 %", ("C", "R", "method", "figure", "published", "ours"), missed)
     assert all(math.isfinite(row[-4]) for row in rows)
 
