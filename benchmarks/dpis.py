@@ -42,6 +42,7 @@ from heliograph.dp.training.gradients import GradientEngine
 DELTA = 1e-5
 PHYSICAL = 250
 CACHE = Path(tempfile.gettempdir()) / "heliograph-benchmarks"
+SIZES = {"mnist": 60_000, "fmnist": 60_000, "imdb": 25_000}
 METHODS = {"dp_sgd": "DP-SGD", "dpis": "DPIS", "planned": "DPIS, planned", "opacus": "Opacus"}
 
 
@@ -230,6 +231,17 @@ def tables(rows: list[dict[str, Any]]) -> None:
             )
 
 
+def noise_table(epsilons: list[float], shares: tuple[float, ...] = (1.0, 0.5, 0.25)) -> None:
+    """What importance sampling can save: the noise over C that an epsilon takes where K~ is a share of N C throughout."""
+    print("\n| data | epsilon | " + " | ".join("DP-SGD" if s == 1 else f"K~ = {s:g} N C" for s in shares) + " |")
+    print("|---|---|" + "---|" * len(shares))
+    for dataset, setting in SETTINGS.items():
+        p, steps = setting.batch_size / SIZES[dataset], SIZES[dataset] // setting.batch_size * setting.epochs
+        for eps in epsilons:
+            found = [share * noise_multiplier(eps, DELTA, p=p / share, steps=steps).value for share in shares]
+            print(f"| {dataset} | {eps:g} | " + " | ".join(f"{sigma:.3f}" for sigma in found) + " |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--datasets", default="mnist,fmnist,imdb")
@@ -246,7 +258,6 @@ def main() -> None:
         print(json.dumps(run(json.loads(options.run))))
         return
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    sizes = {"mnist": 60_000, "fmnist": 60_000, "imdb": 25_000}
     done = {key(row) for row in made(options.out)}
     for dataset in options.datasets.split(","):
         for seed in range(options.seeds):
@@ -258,7 +269,7 @@ def main() -> None:
                         "epsilon": eps,
                         "seed": seed,
                         "epochs": options.epochs or SETTINGS[dataset].epochs,
-                        "records": min(sizes[dataset], options.records),
+                        "records": min(SIZES[dataset], options.records),
                     }
                     if options.tables or key(job) in done:
                         continue
@@ -274,6 +285,7 @@ def main() -> None:
                     )
     rows = made(options.out)
     tables(rows)
+    noise_table(sorted({row["epsilon"] for row in rows}))
     print("\n" + json.dumps({"heliograph": hg.__version__, "machine": machine(), "runs": rows}))
 
 
