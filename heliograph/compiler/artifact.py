@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.compiler.plain_bounds import check_plain_part
 from heliograph.compiler.report import Report
 from heliograph.compiler.validate import (
     check_interface,
-    check_plain_sizes,
     check_program,
     check_ring,
     check_rotations,
+    check_sizes,
     printable,
     real,
     refuse,
@@ -269,10 +270,9 @@ def _artifact(container: Container) -> Artifact:
         raise refuse(f"its program is at stage {program.stage.value}, not executable")
     if set(program.constants) != set(constants):
         raise refuse("its constants are not those of its program")
-    check_ring(program.metadata.get("ring"))
-    check_plain_sizes(program)
+    check_sizes(program, check_ring(program.metadata.get("ring")))
     verify(program, after="loading")
-    check_program(program)
+    check_plain_part(program, check_program(program))
     if not set(f["stages"]) <= {stage.value for stage in Stage}:
         raise refuse("its list of stages is malformed")
     stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in f["stages"]}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.compiler.artifact import Artifact
+from heliograph.compiler.validate import check_transforms
 from heliograph.errors import RangeError
 from heliograph.execution.backend import execute
 from heliograph.execution.ranges import RangeWatch
@@ -21,6 +22,7 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
     where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.
     """
     program = artifact.program
+    check_transforms(program, artifact.ring)
     simulator = Simulator(program, seed=seed, noisy=noisy)
     encrypted = simulator.encrypt_inputs(pack_inputs(program, samples))
     watch = RangeWatch(program, lambda node, value: np.real(value.slots))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from heliograph.errors import ProgramError
+import numpy as np
+
+from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import CipherType, Node, Program, Stage
 from heliograph.ir.ops import OPS, Context
 
@@ -46,6 +49,23 @@ class Trace:
     calls: Counter[Call] = field(default_factory=Counter)
 
 
+def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float]) -> None:
+    """Raise a RangeError where a plain vector cannot be encoded: backends would round it to nonsense, or stop."""
+    kind = node.inputs[0].type
+    assert isinstance(kind, CipherType)
+    size = float(np.abs(value).max(initial=0.0))
+    room = sum(log_primes[: kind.level + 1]) - 1 - node.attrs.get("plain_log_scale", kind.log_scale)
+    if not math.isfinite(size):
+        raise RangeError(f"{known.op} gives NaN or infinity", where=known.loc, why="a plain value meets a ciphertext")
+    if size > 0 and math.log2(size) > room:
+        raise RangeError(
+            f"{known.op} gives a plain value of size {size:.3g}, too large for a ciphertext at level {kind.level}",
+            where=known.loc,
+            why=f"there is room for {2.0**room:.3g}",
+            hint="scale the plain input",
+        )
+
+
 def execute(
     program: Program,
     evaluator: Evaluator[Any],
@@ -76,8 +96,13 @@ def execute(
             value = inputs[node]
         elif not node.type.secret:
             # What the server knows it computes in the clear; arrays there have a leading axis of one sample.
-            value = OPS[node.op].evaluate(operands, node.attrs, context)
+            # NaN and infinity are refused where they meet a ciphertext.
+            with np.errstate(all="ignore"):
+                value = OPS[node.op].evaluate(operands, node.attrs, context)
         else:
+            for operand, known in zip(operands, node.inputs, strict=True):
+                if not known.type.secret:
+                    _check_plain(node, known, operand, context.log_primes)
             value = evaluator.evaluate(node, operands)
         if isinstance(node.type, CipherType) and evaluator.describe(value) != (node.type.level, node.type.parts):
             level, parts = evaluator.describe(value)

@@ -256,9 +256,11 @@ def _max_pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -
     for size, out, k, stride, pad, spread in zip(
         shape[1:], spatial, a["kernel"], a["stride"], a["padding"], dilation, strict=True
     ):
-        for first in range(-pad, out * stride - pad, stride):
-            if not any(0 <= first + i * spread < size for i in range(k)):
-                raise ProgramError(f"max_pool: a window on an axis of {size} (dilation {spread}) holds padding only")
+        # Only a window that begins before the axis can miss it; its first element that is not before it decides.
+        first = np.arange(min(out, -(-pad // stride))) * stride - pad
+        inside = np.maximum(0, -(first // spread))
+        if ((inside >= k) | (first + inside * spread >= size)).any():
+            raise ProgramError(f"max_pool: a window on an axis of {size} (dilation {spread}) holds padding only")
     return TensorType((shape[0], *spatial), operands[0].secret)
 
 

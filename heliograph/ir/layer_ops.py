@@ -57,6 +57,10 @@ define(
 )
 
 
+# No axis is longer; indices of windows stay far below what 64 bits hold.
+_MAX_WINDOW = 2**31 - 1
+
+
 def window_shape(
     op: str, spatial: Sequence[int], kernel: Sequence[int], a: Attrs, dilation: Sequence[int]
 ) -> tuple[int, ...]:
@@ -68,6 +72,8 @@ def window_shape(
     ):
         if len(values) != len(spatial) or min(values, default=least) < least:
             raise ProgramError(f"{op}: {name} {tuple(values)} is not one number of at least {least} per spatial axis")
+        if max(values, default=least) > _MAX_WINDOW:
+            raise ProgramError(f"{op}: {name} {tuple(values)} is more than {_MAX_WINDOW}")
     out = []
     for size, k, stride, pad, dil in zip(spatial, kernel, a["stride"], a["padding"], dilation, strict=True):
         length = (size + 2 * pad - dil * (k - 1) - 1) // stride + 1

@@ -77,7 +77,7 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         check_type(node.op, inferred)
     except ProgramError as error:
         raise _fail(program, after, "ops take what the table says", node, error.what) from None
-    except (ArithmeticError, TypeError, ValueError, LookupError) as error:
+    except (ArithmeticError, AttributeError, TypeError, ValueError, LookupError) as error:
         # Only a text from outside can hold attributes that no rule of the op foresees.
         raise _fail(program, after, "ops take what the table says", node, f"{type(error).__name__}: {error}") from None
     if inferred != node.type:

@@ -1,0 +1,198 @@
+"""Artifacts of strangers: what the server computes in the clear is bounded, and only HeliographErrors come out."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import tracemalloc
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from helpers.hostile_artifacts import MUTATIONS, artifacts, containers, run_artifact
+
+from heliograph.compiler.artifact import Artifact
+from heliograph.compiler.simulate import simulate
+from heliograph.compiler.validate import check_sizes
+from heliograph.container import Container, pack
+from heliograph.errors import RangeError, WireError
+from heliograph.ir.text import parse_program
+from heliograph.ir.verify import last_use_table
+from heliograph.target import Ring
+
+SECONDS, BYTES, CHARACTERS = 10.0, 3 << 29, 20_000
+
+
+def with_plain(lines: list[str]) -> bytes:
+    """The first artifact with nodes behind its last; `{0}`, `{1}`, ... are their names."""
+    good = containers()[0]
+    text = bytes(good.bytes("text/program")).decode()
+    count = len(artifacts()[0].program.nodes)
+    names = [f"%{count + i}" for i in range(len(lines))]
+    for i, name in enumerate(names):
+        lines = [line.replace(f"{{{i}}}", name) for line in lines]
+    head, _, tail = text.rpartition("return ")
+    rows = (head + "".join(line + "\n" for line in lines) + "return " + tail).split("\n")
+    program = parse_program("\n".join(rows))
+    metadata = {**program.metadata, "last_uses": last_use_table(program.nodes, program.outputs)}
+    rows[1 + rows.index(next(row for row in rows if row.startswith("program ")))] = "meta " + json.dumps(metadata)
+    return altered(good, "\n".join(rows))
+
+
+def altered(good: Container, text: str) -> bytes:
+    """The artifact with another text of its program."""
+    blobs = {name: blob if isinstance(blob, np.ndarray) else bytes(blob) for name, blob in good.blobs.items()}
+    return pack(Container(good.kind, good.version, good.fields, {**blobs, "text/program": text.encode()}))
+
+
+# %1 is w, (3, 4) and plain; each type is what the op gives.
+BOMBS = {
+    "padding": (
+        "more than 67108864 numbers",
+        "{0} = reshape(%1) {shape = [1, 3, 2, 2]} : tensor<1x3x2x2, plain>",
+        "{1} = avg_pool({0}) {count_include_pad = true, kernel = [4000, 4000, 4000], padding = [2000, 2000, 2000], "
+        "stride = [4000000, 4000000, 4000000]} : tensor<1x1x1x1, plain>",
+    ),
+    "tables of windows": (
+        "more than 67108864 numbers",
+        "{0} = broadcast(%2) {shape = [1, 3]} : tensor<1x3, plain>",
+        "{1} = max_pool({0}) {kernel = [4000000], padding = [2000000], stride = [1]} : tensor<1x4, plain>",
+    ),
+    "windows one by one": (
+        "more than 4294967296 operations",
+        "{0} = broadcast(%2) {shape = [1000000, 3]} : tensor<1000000x3, plain>",
+        "{1} = reshape({0}) {shape = [1, 3000000]} : tensor<1x3000000, plain>",
+        "{2} = avg_pool({1}) {count_include_pad = true, kernel = [1000000], padding = [0], stride = [1]} : "
+        "tensor<1x2000001, plain>",
+    ),
+    "dense averages": (
+        "more than 67108864 numbers",
+        "{0} = broadcast(%2) {shape = [1, 1000000, 3]} : tensor<1x1000000x3, plain>",
+        "{1} = adaptive_avg_pool({0}) {output_size = [1000000, 1]} : tensor<1x1000000x1, plain>",
+    ),
+    "large between two axes": (
+        "more than 67108864 numbers",
+        "{0} = broadcast(%2) {shape = [1, 1, 1000000, 3]} : tensor<1x1x1000000x3, plain>",
+        "{1} = reshape({0}) {shape = [1, 1, 3000000]} : tensor<1x1x3000000, plain>",
+        "{2} = adaptive_avg_pool({1}) {output_size = [3000000, 1]} : tensor<1x3000000x1, plain>",
+    ),
+    "slots of another ring": (
+        "slots of a pack",
+        "{0} = reshape(%1) {shape = [12]} : tensor<12, plain>",
+        "{1} = pack({0}) {block = 0, gap = 1, period = 16, shape = [12], slots = 4194304, width = 0} : "
+        "slots<4194304, plain>",
+    ),
+    "an op on ciphertexts": ("not in order", "{0} = level_drop(%1) {levels = 1} : tensor<3x4, plain>"),
+    "slots as an input": ("no tensor", '{0} = input() {name = "v", secret = false, slots = 512} : slots<512, plain>'),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_plain_ops_that_would_not_end_are_refused(name: str) -> None:
+    reason, *lines = BOMBS[name]
+    data = with_plain(lines)
+    begun = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match=reason):
+            Artifact.from_bytes(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - begun < 5
+
+
+def test_the_same_ops_of_a_usual_size_run() -> None:
+    """The cases above are refused for their size, not for how they are put together."""
+    data = with_plain(
+        [
+            "{0} = reshape(%1) {shape = [1, 3, 2, 2]} : tensor<1x3x2x2, plain>",
+            "{1} = avg_pool({0}) {count_include_pad = true, kernel = [4, 4, 4], padding = [2, 2, 2], "
+            "stride = [4, 4, 4]} : tensor<1x1x1x1, plain>",
+        ]
+    )
+    artifact = Artifact.from_bytes(data)
+    x, w, b = np.full(4, 0.5), np.ones((3, 4)), np.ones(3)
+    np.testing.assert_array_equal(simulate(artifact, x, w, b), simulate(artifacts()[0], x, w, b))
+
+
+def test_a_shifted_map_of_all_slots_is_refused_before_its_table_is_made() -> None:
+    """The rule of its type would make a table of 2**32 pairs."""
+    text = """heliograph-ir 1
+program "p" executable
+const @"m" = sparse[32768x65536] "0"
+%0 = input() {name = "x", slots = 65536, level = 1, log_scale = 30.0} : cipher<65536, level 1, scale 30.0, parts 2>
+%1 = linear_transform(%0) {baby_steps = [0], giant_steps = [0], in_period = 65536, in_shift = 32768, matrix = @"m",
+    out_period = 32768, plain_log_scale = 30.0} : cipher<65536, level 1, scale 60.0, parts 2>
+return "y" = %1
+"""
+    ring = Ring(log_ring=17, first_mod_bits=40, scale_bits=30, levels=2, digits=1, security_bits=None)
+    with pytest.raises(WireError, match="shifted layout"):
+        check_sizes(parse_program(text), ring)
+
+
+def test_a_plain_value_that_cannot_be_encoded_is_refused() -> None:
+    pytest.importorskip("openfhe")
+    from heliograph.runtime.client import Client
+    from heliograph.runtime.server import Server
+
+    good = containers()[0]
+    text = bytes(good.bytes("text/program")).decode().replace("high = 2.0, low = -2.0", "high = 1e300, low = -1e300")
+    artifact = Artifact.from_bytes(altered(good, text))
+    client = Client(artifact.public())
+    x, w = np.full(4, 0.5), np.ones((3, 4))
+    with Server(artifact, client.evaluation_keys()) as server:
+        for size, words in ((1e100, "too large for a ciphertext"), (-1e200, "NaN or infinity")):
+            b = np.full(3, size)
+            with pytest.raises(RangeError, match=words):
+                server.run(client.encrypt(x), plain={"w": w, "b": b})
+            with pytest.raises(RangeError, match=words):
+                simulate(artifact, x, w, b)
+
+
+def fuzz(kind: str, rounds: int, seed: int) -> int:
+    """How many mutants were usable; each within the bounds of time and memory."""
+    rng = random.Random(seed)
+    usable = 0
+    with warnings.catch_warnings():
+        # What numpy says of overflows on a stranger's numbers.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for number in range(rounds):
+            data = MUTATIONS[kind](rng)
+            begun = time.process_time()
+            tracemalloc.reset_peak()
+            try:
+                length = run_artifact(data, server=number % 4 == 0)
+            except Exception as error:
+                raise AssertionError(f"{kind}, seed {seed}, mutant {number}: {error!r}") from error
+            usable += not length
+            assert length <= CHARACTERS
+            assert time.process_time() - begun < SECONDS
+            assert tracemalloc.get_traced_memory()[1] < BYTES
+    return usable
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_mutants_short(kind: str) -> None:
+    pytest.importorskip("openfhe")
+    usable = fuzz(kind, 25, seed=1)
+    if kind == "plain ops":
+        assert usable >= 5, "the mutants are near enough to real programs to be run"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_mutants_long(kind: str) -> None:
+    pytest.importorskip("openfhe")
+    fuzz(kind, 1500, seed=2)
