@@ -123,7 +123,7 @@ class Lowering:
         return ProgramError(f"{self.node.op}: {error.what}", where=self.node.loc, why=error.why, hint=error.hint)
 
 
-# What a map costs, in products with plaintexts: a rotation, of which it takes two for the root of its diagonals, and a level.
+# What a map costs, in products with plaintexts: a rotation (it takes two for the root of its diagonals), and a level.
 _ROTATION, _LEVEL = 16.0, 40.0
 
 
