@@ -122,6 +122,8 @@ def _input_names(module: Any, count: int) -> list[str]:
 @click.option("--key-bytes", type=int, default=None, help="Bound on the evaluation keys.")
 @click.option("--memory-bytes", type=int, default=None, help="Bound on the server's predicted memory.")
 @click.option("--precision-bits", type=float, default=None, help="Precision that encryption must leave.")
+@click.option("--top1", is_flag=True, help="Return the one-hot class of the logits, and nothing else of them.")
+@click.option("--flood", type=float, default=None, metavar="STD", help="Noise that the server adds to its outputs.")
 @click.option("--insecure", is_flag=True, help="No security at all: for tests.")
 @click.option("--dump-ir", default=None, metavar="DIR", help="Write the program after each pass into this folder.")
 @click.option(
@@ -141,6 +143,8 @@ def compile_command(
     key_bytes: int | None,
     memory_bytes: int | None,
     precision_bits: float | None,
+    top1: bool,
+    flood: float | None,
     insecure: bool,
     dump_ir: str | None,
     explain: str | None,
@@ -161,6 +165,7 @@ def compile_command(
         "target_error": target_error,
         "key_bytes": key_bytes,
         "memory_bytes": memory_bytes,
+        "flood": flood,
         "dump_ir": dump_ir,
     }
     if precision_bits is not None:
@@ -181,6 +186,8 @@ def compile_command(
                 input_range=_ranges(input_range, len(samples or shapes)),
                 calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
             )
+        if top1:
+            program = hg.top1(program)
         progress("compiling", 0, 0)
         artifact = hg.compile(program, options, watch=recorder if explain else None)
     path = output or (f"{program.name}.helio" if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
