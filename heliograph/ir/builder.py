@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,17 @@ class Builder:
         if len(inputs) == len(node.inputs) and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
             return node
         return self.op(node.op, inputs, node.loc, **node.attrs)
+
+    def rewrite(self, program: Program, emit: Callable[[Node, list[Node]], Node]) -> Program:
+        """The program with every node but inputs replaced by `emit(node, operands)`; operands are new nodes."""
+        new: dict[Node, Node] = {}
+        for node in program.nodes:
+            if node.op == "input":
+                self.inputs.append(node)
+                new[node] = node
+            else:
+                new[node] = emit(node, [new[operand] for operand in node.inputs])
+        return self.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
 
     def set_chain(self, log_primes: Sequence[float]) -> None:
         """Fix the modulus chain that `rescale` divides by."""

@@ -29,18 +29,13 @@ class Expand:
 
     def run(self, program: Program) -> Program:
         builder = Builder(program.name, Stage.TENSOR, program)
-        new: dict[Node, Node] = {}
-        for node in program.nodes:
-            if node.op == "input":
-                builder.inputs.append(node)
-                new[node] = node
-                continue
-            operands = [new[operand] for operand in node.inputs]
+
+        def emit(node: Node, operands: list[Node]) -> Node:
             if node.op in _RULES and node.type.secret:
-                new[node] = _RULES[node.op](_Writer(builder, node), operands)
-            else:
-                new[node] = builder.copy(node, operands)
-        return builder.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
+                return _RULES[node.op](_Writer(builder, node), operands)
+            return builder.copy(node, operands)
+
+        return builder.rewrite(program, emit)
 
 
 class _Writer:

@@ -35,40 +35,25 @@ class FoldScaling:
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
         # The sizes are inside the maps by now; they would only swell the text.
         builder.metadata.pop("unit_sizes", None)
-        new: dict[Node, Node] = {}
-        for node in program.nodes:
-            operands = [new[operand] for operand in node.inputs]
+
+        def emit(node: Node, operands: list[Node]) -> Node:
             factor = factors[node]
             if not node.type.secret and node.op != "constant":
-                if node.op == "input":
-                    builder.inputs.append(node)
-                own = [operand if operand.op == "constant" else new[operand] for operand in node.inputs]
-                new[node] = node if node.op == "input" else builder.copy(node, own)
-            elif node.op == "input":
-                builder.inputs.append(node)
-                new[node] = node
-            elif node.op == "constant":
+                # The server's own values are not divided; a constant may be, for those that are.
+                return builder.copy(
+                    node, [old if old.op == "constant" else o for old, o in zip(node.inputs, operands, strict=True)]
+                )
+            if node.op == "constant":
                 value = builder.constant(builder.context.array(node.attrs["value"]) / factor, node.attrs["value"])
-                new[node] = builder.op("constant", (), node.loc, value=value)
-            elif node.op == "affine":
-                matrices = []
-                for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
-                    ratio = factors[operand] / factor
-                    matrix = builder.context.matrix(name)
-                    if ratio != 1.0:
-                        matrix = SparseMatrix(matrix.shape, matrix.data * ratio, matrix.indices, matrix.indptr)
-                    matrices.append(builder.constant(matrix, name))
-                attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
-                if "bias" in attrs:
-                    attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) / factor, attrs["bias"])
-                new[node] = builder.op("affine", operands, node.loc, **attrs)
-            elif node.op == "poly":
+                return builder.op("constant", (), node.loc, value=value)
+            if node.op == "affine":
+                return _affine(builder, node, operands, [factors[operand] / factor for operand in node.inputs], factor)
+            if node.op == "poly":
                 shared = len(users[node.inputs[0]]) > 1 or node.inputs[0] in program.outputs
-                new[node] = self._poly(builder, node, operands[0], factors[node.inputs[0]], factor, shared)
-            else:
-                new[node] = builder.copy(node, [self._divided(builder, o, factor) for o in operands])
-        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
-        return builder.finish(outputs)
+                return self._poly(builder, node, operands[0], factors[node.inputs[0]], factor, shared)
+            return builder.copy(node, [self._divided(builder, operand, factor) for operand in operands])
+
+        return builder.rewrite(program, emit)
 
     @staticmethod
     def _divided(builder: Builder, operand: Node, factor: float) -> Node:
@@ -117,6 +102,20 @@ class FoldScaling:
             high=1.0,
             range=node.attrs.get("range"),
         )
+
+
+def _affine(builder: Builder, node: Node, operands: list[Node], ratios: list[float], factor: float) -> Node:
+    """The map from operands divided by their factors to a value divided by its own; ratios are those of the factors."""
+    matrices = []
+    for ratio, name in zip(ratios, node.attrs["matrices"], strict=True):
+        matrix = builder.context.matrix(name)
+        if ratio != 1.0:
+            matrix = SparseMatrix(matrix.shape, matrix.data * ratio, matrix.indices, matrix.indptr)
+        matrices.append(builder.constant(matrix, name))
+    attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
+    if "bias" in attrs:
+        attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) / factor, attrs["bias"])
+    return builder.op("affine", operands, node.loc, **attrs)
 
 
 def _is_linear(context: Context, node: Node) -> bool:

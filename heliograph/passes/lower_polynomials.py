@@ -19,20 +19,14 @@ class LowerPolynomials:
 
     def run(self, program: Program) -> Program:
         builder = Builder(program.name, Stage.PACKED, program)
-        new: dict[Node, Node] = {}
-        for node in program.nodes:
-            if node.op == "input":
-                builder.inputs.append(node)
-                new[node] = node
-            elif node.op == "poly":
-                coefficients = program.array(node.attrs["coefficients"])
-                new[node] = emit_polynomial(
-                    builder, new[node.inputs[0]], list(map(float, coefficients)), node.loc, node.attrs.get("range")
-                )
-            else:
-                new[node] = builder.copy(node, [new[operand] for operand in node.inputs])
-        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
-        return builder.finish(outputs)
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            if node.op != "poly":
+                return builder.copy(node, operands)
+            coefficients = list(map(float, program.array(node.attrs["coefficients"])))
+            return emit_polynomial(builder, operands[0], coefficients, node.loc, node.attrs.get("range"))
+
+        return builder.rewrite(program, emit)
 
 
 def emit_polynomial(

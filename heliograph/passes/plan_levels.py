@@ -237,17 +237,13 @@ def _correct(program: Program, levels: Levels, node: Node) -> Program:
     for n in program.nodes:
         spent[n] = max((spent[o] for o in n.inputs), default=0) + int(n.op in _PRODUCTS and n.type.secret)
     position = 0 if spent[node.inputs[0]] <= spent[node.inputs[1]] else 1
-    new: dict[Node, Node] = {}
-    for n in program.nodes:
-        operands = [new[operand] for operand in n.inputs]
+
+    def emit(n: Node, operands: list[Node]) -> Node:
         if n is node:
             operands[position] = builder.op("lincomb", (operands[position],), n.loc, weights=(1.0,), constant=0.0)
-        if n.op == "input":
-            builder.inputs.append(n)
-            new[n] = n
-        else:
-            new[n] = builder.copy(n, operands)
-    return builder.finish(dict(zip(program.output_names, (new[n] for n in program.outputs), strict=True)))
+        return builder.copy(n, operands)
+
+    return builder.rewrite(program, emit)
 
 
 class _Emitter:

@@ -101,23 +101,19 @@ class SelectKeys:
                 )
         paths = {amount: compose(amount, keys, slots) for amount in sorted(uses) if amount not in keys}
         builder = Builder(program.name, Stage.MANAGED, program)
-        new: dict[Node, Node] = {}
-        for node in program.nodes:
-            operands = [new[operand] for operand in node.inputs]
-            if node.op == "input":
-                builder.inputs.append(node)
-                new[node] = node
-            elif node.op == "rotate" and node.attrs["amount"] % slots in paths:
-                value = operands[0]
-                for step in paths[node.attrs["amount"] % slots]:
-                    value = builder.op("rotate", (value,), node.loc, amount=step)
-                new[node] = value
-            else:
-                new[node] = builder.copy(node, operands)
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            if node.op != "rotate" or node.attrs["amount"] % slots not in paths:
+                return builder.copy(node, operands)
+            value = operands[0]
+            for step in paths[node.attrs["amount"] % slots]:
+                value = builder.op("rotate", (value,), node.loc, amount=step)
+            return value
+
         in_transforms = {
             step % slots for node in program.nodes if node.op == "linear_transform" for step in rotation_steps(node)
         }
         builder.metadata["rotation_keys"] = keys
         builder.metadata["rotation_paths"] = {str(a): path for a, path in paths.items() if a in in_transforms}
         builder.metadata["relinearization_key"] = relinearize
-        return builder.finish(dict(zip(program.output_names, (new[n] for n in program.outputs), strict=True)))
+        return builder.rewrite(program, emit)

@@ -21,14 +21,9 @@ class Simplify:
 
     def run(self, program: Program) -> Program:
         builder = Builder(program.name, Stage.TENSOR, program)
-        new: dict[Node, Node] = {}
         known: dict[Any, Node] = {}
-        for node in program.nodes:
-            if node.op == "input":
-                new[node] = node
-                builder.inputs.append(node)
-                continue
-            operands = [new[operand] for operand in node.inputs]
+
+        def emit(node: Node, operands: list[Node]) -> Node:
             result = _neutral(builder, node, operands)
             if result is None and operands and all(operand.op == "constant" for operand in operands):
                 value = OPS[node.op].evaluate(
@@ -40,9 +35,9 @@ class Simplify:
             if result is None:
                 result = builder.copy(node, operands)
             key = (result.op, tuple(map(id, result.inputs)), tuple(result.attrs.items()))
-            new[node] = known.setdefault(key, result)
-        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
-        return builder.finish(outputs)
+            return known.setdefault(key, result)
+
+        return builder.rewrite(program, emit)
 
 
 def _neutral(builder: Builder, node: Node, operands: list[Node]) -> Node | None:
