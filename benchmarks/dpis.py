@@ -2,11 +2,13 @@
 
 "DPIS" releases its norm sums and is under a Renyi filter; "DPIS, planned" has a public share of N C in their place, so that
 the numerical bracket holds.
+
 Each run is a process of its own on one thread. N is public (the data sets' sizes are); delta is 1e-5. All methods get the
 same model, optimizer, batch size, clipping bound, number of steps and epsilon; Opacus gets the multiplier that our bracket
-gives for that epsilon. Its seconds leave its data loader out; ours hold the gathering of records and the pass over all norms.
-The table of times has the fastest run of each method, which other processes disturbed least. Results are written one by one to --out, and runs that are there already are not made
-again; the tables are printed from that file, so that a killed run goes on.
+gives for that epsilon. Its seconds leave its data loader out; ours hold the gathering of records and the pass over all
+norms. The table of times has the fastest run of each method, which other processes disturbed least. Results are written one
+by one to --out, and runs that are there already are not made again; the tables are printed from that file, so that a killed
+run goes on.
 
     python benchmarks/dpis.py [--datasets mnist,fmnist,imdb] [--methods dp_sgd,dpis,planned,opacus] [--epsilons 0.5,1,2,4]
                               [--seeds 1] [--epochs E] [--records N] [--out FILE] [--tables]
