@@ -2,14 +2,13 @@
 
 import random
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fuzzing import fuzz
 
-from heliograph.dsl.diagnostics import MAX_SOURCE_BYTES
 from heliograph.dsl.format import format_text
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError, InternalError
@@ -73,10 +72,9 @@ def mutate(rng: random.Random, text: str, others: list[str]) -> str:
     return "".join(words)
 
 
-def try_language(text: str) -> bool:
-    """Whether the text is a program; both parser and formatter keep their promises on it."""
-    start = time.monotonic()
-    words, well = 0, False
+def try_language(text: str) -> int:
+    """The length of the longest refusal, 0 for a program; both parser and formatter keep their promises on it."""
+    words = 0
     try:
         formatted = format_text(text)
         assert format_text(formatted) == formatted
@@ -86,64 +84,54 @@ def try_language(text: str) -> bool:
         words = len(str(error))
     try:
         verify(parse(text, parameters=GIVEN))
-        well = True
     except InternalError:
         raise
     except HeliographError as error:
         words = max(words, len(str(error)))
-    assert words <= 20_000
-    assert time.monotonic() - start < 10
-    return well
+    return words
 
 
-def try_ir(text: str) -> bool:
-    """Whether the text is a program of the IR; what can be read prints to a text that reads equal."""
+def try_ir(text: str) -> int:
+    """The length of the refusal, 0 for a program of the IR; what can be read prints to a text that reads equal."""
     try:
         program = parse_program(text)
-    except HeliographError:
-        return False
+    except HeliographError as error:
+        return len(str(error))
     printed = print_program(program)
     assert print_program(parse_program(printed)) == printed
     try:
         verify(program)
-    except HeliographError:
-        return False
-    return True
+    except HeliographError as error:
+        return len(str(error))
+    return 0
 
 
-def fuzz(attempt: Callable[[str], bool], seeds: list[str], rounds: int, seed: int) -> tuple[int, int]:
-    """How many mutants were sound and how many were refused."""
-    rng = random.Random(seed)
-    sound = 0
-    for _ in range(rounds):
-        text = mutate(rng, rng.choice(seeds), seeds)
-        try:
-            sound += attempt(text)
-        except Exception as error:
-            raise AssertionError(f"{type(error).__name__} on {text[:MAX_SOURCE_BYTES]!r}: {error}") from error
-    return sound, rounds - sound
+def mutant_of(seeds: list[str]) -> Callable[[random.Random], str]:
+    return lambda rng: mutate(rng, rng.choice(seeds), seeds)
 
 
 def test_language_short() -> None:
-    sound, refused = fuzz(try_language, SEEDS, 400, seed=1)
+    tally = fuzz(mutant_of(SEEDS), try_language, 400, seed=1)
+    assert not tally.failures
     # The mutants are near enough to real programs to reach every layer.
-    assert sound > 20
-    assert refused > 100
+    assert tally.accepted > 20
+    assert tally.refused > 100
 
 
 def test_ir_short() -> None:
-    sound, refused = fuzz(try_ir, IR_SEEDS, 400, seed=2)
-    assert sound > 5
-    assert refused > 100
+    tally = fuzz(mutant_of(IR_SEEDS), try_ir, 400, seed=2)
+    assert not tally.failures
+    assert tally.accepted > 5
+    assert tally.refused > 100
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_language_long(seed: int) -> None:
-    fuzz(try_language, SEEDS, 20_000, seed=100 + seed)
+    assert not fuzz(mutant_of(SEEDS), try_language, 20_000, seed=100 + seed).failures
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_ir_long(seed: int) -> None:
-    fuzz(try_ir, IR_SEEDS, 20_000, seed=200 + seed)
+    assert not fuzz(mutant_of(IR_SEEDS), try_ir, 20_000, seed=200 + seed).failures

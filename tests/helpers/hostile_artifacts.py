@@ -53,6 +53,8 @@ output y = relu(x * k) + max_pool(p, kernel=3, stride=1)
 )
 NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 100, 4096, 65536, 1 << 20, 1 << 22, (1 << 22) + 1, 1 << 31, 1 << 62, 10**39, -1, -7)
 REALS = (0.0, 1.0, -1.0, 1e-300, 1e300, -1e30, 1e18, float("inf"), float("nan"), 0.5)
+# Ops that may need far more than their operands and result.
+_COSTLY = ("avg_pool", "max_pool", "adaptive_avg_pool", "conv", "matmul", "poly", "concat", "pad", "broadcast")
 _WORD = re.compile(r"-?[0-9][0-9.e+-]*|[A-Za-z_]+|\s+|.", re.DOTALL)
 
 
@@ -94,14 +96,16 @@ def mutated_text(rng: random.Random) -> bytes:
     """A few words of the program's text altered: numbers, names, operands, metadata."""
     good = rng.choice(containers())
     words = _WORD.findall(bytes(good.bytes("text/program")).decode())
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, 2)):
         place = rng.randrange(len(words))
         while words[place].isspace():
             place = rng.randrange(len(words))
         if re.fullmatch(r"-?[0-9].*", words[place]) and rng.random() < 0.8:
             words[place] = repr(rng.choice((*NUMBERS, *REALS, float(rng.randint(-9, 9)), rng.randint(0, 60))))
-        elif rng.random() < 0.6:
-            words[place] = words[rng.randrange(len(words))]
+        elif rng.random() < 0.8:
+            # Another word of the same kind is refused later than any other.
+            alike = [word for word in words if word[0].isalpha() == words[place][0].isalpha() and not word.isspace()]
+            words[place] = rng.choice(alike)
         else:
             del words[place]
     return _repacked(good, **{"text/program": "".join(words).encode()})
@@ -151,12 +155,21 @@ def _grown(program: Program, rng: random.Random) -> Program:
     context = Context(program.constants, tuple(program.metadata["log_primes"]))
     nodes, new = list(program.nodes), {}
     specs = [spec for spec in OPS.values() if spec.stages >= TENSOR and spec.name != "input"]
+    costly = [OPS[name] for name in _COSTLY]
     added = 0
     for _ in range(200):
         if added >= 4:
             break
-        spec = rng.choice(specs)
+        spec = rng.choice(costly if rng.random() < 0.3 else specs)
         known = [n for n in nodes if not n.type.secret and isinstance(n.type, TensorType)]
+        if rng.random() < 0.1:
+            # A large one, for the ops that follow.
+            flat = [n for n in known if n.type.shape == (3,)]
+            if flat:
+                shape = (*(2 ** rng.randint(0, 10) for _ in range(rng.randint(1, 2))), 3)
+                large = Node("broadcast", (flat[0],), freeze_attrs({"shape": shape}), TensorType(shape, secret=False))
+                nodes.insert(nodes.index(flat[0]) + 1, large)
+                known.append(large)
         low, high = spec.arity
         operands = tuple(rng.choice(known) for _ in range(rng.randint(low, max(low, high or low + 2))))
         rank = len(operands[0].type.shape) if operands else 1  # type: ignore[union-attr]

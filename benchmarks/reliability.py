@@ -1,0 +1,81 @@
+"""Mutants of everything that is read from strangers: how many were usable, how many refused, and how dearly.
+
+The mutation fuzzers are those of the tests, run here for as many rounds as asked and written up: the language, the text of
+the IR, artifacts (bytes, fields, program, plain ops put in, all run on the simulator and on OpenFHE), keys and messages.
+"""
+
+from __future__ import annotations
+
+from common import ROOT, machine  # first: it imports heliograph
+
+import argparse
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from dsl.test_fuzz import IR_SEEDS, SEEDS, mutant_of, try_ir, try_language
+from helpers.fuzzing import fuzz
+from helpers.hostile_artifacts import MUTATIONS, run_artifact
+from helpers.hostile_messages import attempt, forged
+
+# (name, maker of mutants, what is done with one, mutants for one unit of --rounds)
+Target = tuple[str, Callable[[random.Random], Any], Callable[[Any], int], int]
+TARGETS: list[Target] = [
+    ("language", mutant_of(SEEDS), try_language, 100),
+    ("text of the IR", mutant_of(IR_SEEDS), try_ir, 100),
+    *[(f"artifact: {kind}", make, partial(run_artifact, server=True), 20) for kind, make in MUTATIONS.items()],
+    *[(f"message: {kind}", forged(kind), attempt(kind), 20) for kind in ("keys", "inputs", "outputs")],
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50, help="100 texts or 20 files each")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    options = parser.parse_args()
+    rows = []
+    if not options.json:
+        print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
+        print(
+            f"{'target':<22}{'mutants':>9}{'usable':>9}{'refused':>9}{'longest, s':>12}{'longest text':>14}{'failures':>10}"
+        )
+    for name, make, use, each in TARGETS:
+        begun = time.monotonic()
+        tally = fuzz(make, use, each * options.rounds, options.seed)
+        rows.append(
+            {
+                "target": name,
+                "mutants": tally.mutants,
+                "usable": tally.accepted,
+                "refused": tally.refused,
+                "longest_s": tally.seconds,
+                "longest_message": tally.characters,
+                "failures": tally.failures,
+                "wall_s": time.monotonic() - begun,
+            }
+        )
+        if not options.json:
+            print(
+                f"{name:<22}{tally.mutants:>9}{tally.accepted:>9}{tally.refused:>9}{tally.seconds:>12.2f}"
+                f"{tally.characters:>14}{len(tally.failures):>10}",
+                flush=True,
+            )
+            for failure in tally.failures[:5]:
+                print(f"    {failure}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if not options.json:
+        print(f"\npeak memory of the process {peak / 1e6:.0f} MB\n")
+    print(json.dumps({"machine": machine(), "seed": options.seed, "peak_rss_bytes": peak, "targets": rows}))
+
+
+if __name__ == "__main__":
+    main()
