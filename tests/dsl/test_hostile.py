@@ -87,24 +87,24 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(LanguageError) as caught:
         parse(REFUSED[name])
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert 20 < len(str(caught.value)) <= 20_000
     assert all(c.isprintable() or c == "\n" for c in str(caught.value))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted(name: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     parse(ACCEPTED[name])
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("name", ["parameters", "literal", "many errors", "sum", "nested loops", "nul"])
 def test_formatted_in_time(name: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     try:
         words = format_text(REFUSED[name])
         assert words.startswith("program p\n")
@@ -112,7 +112,7 @@ def test_formatted_in_time(name: str) -> None:
         raise
     except HeliographError as error:
         words = str(error)[:20_001]
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert len(words) <= 20_000 or name in ("parameters", "literal", "many errors")
 
 
@@ -120,12 +120,12 @@ def test_formatted_in_time(name: str) -> None:
 def test_ten_megabytes(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "large.hg"
     path.write_bytes(content)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ProgramError, match="more than 1048576 bytes"):
         parse(path)
     with pytest.raises(ProgramError, match="10000000 bytes"):
         parse(content.decode())
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_bytes_that_are_not_text(tmp_path: Path) -> None:
