@@ -275,7 +275,9 @@ def _artifact(container: Container) -> Artifact:
     check_plain_part(program, check_program(program))
     if not set(f["stages"]) <= {stage.value for stage in Stage}:
         raise refuse("its list of stages is malformed")
-    stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in f["stages"]}
+    # In the order of the pipeline, not of the file.
+    found = [stage.value for stage in Stage if stage.value in f["stages"]]
+    stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in found}
     report = Report(f["report"])
     # A report that cannot be printed is refused here, not where someone looks at it.
     str(report)
