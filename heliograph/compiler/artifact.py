@@ -12,6 +12,7 @@ import numpy as np
 
 from heliograph.compiler.plain_bounds import check_plain_part
 from heliograph.compiler.report import Report
+from heliograph.compiler.report_fields import check_report
 from heliograph.compiler.validate import (
     check_interface,
     check_program,
@@ -275,7 +276,10 @@ def _artifact(container: Container) -> Artifact:
     check_plain_part(program, check_program(program))
     if not set(f["stages"]) <= {stage.value for stage in Stage}:
         raise refuse("its list of stages is malformed")
-    stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in f["stages"]}
+    # In the order of the pipeline, not of the file.
+    found = [stage.value for stage in Stage if stage.value in f["stages"]]
+    stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in found}
+    check_report(f["report"])
     report = Report(f["report"])
     # A report that cannot be printed is refused here, not where someone looks at it.
     str(report)

@@ -10,7 +10,7 @@ from typing import Any
 
 from heliograph.compiler.savings import critical_depth
 from heliograph.errors import ProgramError
-from heliograph.ir import Node, Program, Stage
+from heliograph.ir import Node, Program, SlotsType, Stage
 from heliograph.ir.ops import OPS
 from heliograph.ir.text import print_program
 from heliograph.ir.verify import rotation_steps
@@ -104,7 +104,11 @@ def improvements(name: str, before: Program, after: Program) -> list[Improvement
     """The numbers that a pass is there to improve, measured on both programs."""
     measures: dict[str, list[tuple[str, Callable[[Program], float]]]] = {
         "simplify": [("nodes", _nodes)],
-        "expand": [("nodes", _nodes)],
+        "expand": [("functions of several values, or along any axis", _joint)],
+        "fit-slots": [
+            ("slots of a ciphertext in use", _slots),
+            ("polynomials that stand on another interval than [-1, 1]", _unscaled),
+        ],
         "fuse-linear": [("linear operations on the longest path", _linear_depth), ("nodes", _nodes)],
         "approximate": [("functions that encryption cannot compute", _activations)],
         "fold-scaling": [("polynomials that would spend a level on scaling their input", _unscaled), ("depth", _depth)],
@@ -145,8 +149,25 @@ def _nodes(program: Program) -> float:
     return len(program.nodes)
 
 
+# What `expand` writes with functions of one variable, and with functions along axis 0.
+_PAIRS = ("gt", "ge", "lt", "le", "maximum", "minimum", "where", "div")
+JOINT = frozenset({*_PAIRS, "max", "min", "argmax", "softmax", "max_pool", "layer_norm"})
+# Functions along axis 0, which are lowered as they are.
+_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
+
+
 def _activations(program: Program) -> float:
-    return sum(OPS[node.op].activation is not None for node in program.nodes)
+    """Plain ones are left as they are: the server computes them in the clear."""
+    return sum(node.type.secret and (OPS[node.op].activation is not None or node.op in _ROWS) for node in program.nodes)
+
+
+def _joint(program: Program) -> float:
+    return sum(node.type.secret and node.op in JOINT for node in program.nodes)
+
+
+def _slots(program: Program) -> float:
+    """The slots that the vectors of the program fill, repeated or not."""
+    return max(node.type.slots for node in program.nodes if isinstance(node.type, SlotsType))
 
 
 def _linear_depth(program: Program) -> float:

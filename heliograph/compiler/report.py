@@ -42,6 +42,17 @@ def error_text(error: float) -> str:
     return f"{error:.2g} ({-math.log2(error):.1f} bits)" if error > 0 else "0"
 
 
+def is_composite(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of the range table stands for several polynomials, one behind the other."""
+    return entry["method"] == "composite" or len(entry.get("degrees", ())) > 1
+
+
+def degrees_text(entry: Mapping[str, Any]) -> str:
+    """The degrees of an entry of the range table: "degree 7", or those of a composition in their order."""
+    degrees = entry.get("degrees", [entry["degree"]])
+    return f"degree{'s' * (len(degrees) > 1)} {', '.join(map(str, degrees))}"
+
+
 # Figures that a run measures: key, label, how it is written, factor to the unit that is written.
 _FIGURES: tuple[tuple[str, str, str], ...] = (
     ("compile_s", "compilation", "s"),
@@ -145,13 +156,12 @@ class Report:
             source = entry["source"]
             if source == "observed":
                 source += f" on {entry['samples']} samples, widened by {entry['margin']:.0%}"
-            degrees = entry.get("degrees", [entry["degree"]])
-            if entry["method"] == "composite" or len(degrees) > 1:
-                construction = f"{entry['function']} by degree{'s' * (len(degrees) > 1)} {', '.join(map(str, degrees))}"
+            if is_composite(entry):
+                construction = f"{entry['function']} by {degrees_text(entry)}"
                 if entry.get("gap") is not None:
                     construction += f", gap {entry['gap']:.3g} ({entry['gap_source']})"
             else:
-                construction = f"degree {entry['degree']} ({entry['method']})"
+                construction = f"{degrees_text(entry)} ({entry['method']})"
             lines.append(
                 f"{entry['layer'] or entry['function']} ({entry['location']}): "
                 f"[{entry['low']:.4g}, {entry['high']:.4g}] {source}"

@@ -19,7 +19,7 @@ from heliograph.execution.backend import execute
 from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import pack_inputs, run_nodes
-from heliograph.ir import Array, CipherType, Node, Program, TensorType
+from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
 from heliograph.passes.calibrate import Calibrate
 from heliograph.runtime.messages import EncryptedInput
@@ -116,9 +116,10 @@ def debug(
 ) -> DebugReport:
     """Values of every layer for one sample: original, polynomial and decrypted, and the first layer that deviates.
 
-    `program` is what `trace` gave; without it there are no original values. Intermediate ciphertexts are decrypted with
-    a key made here and forgotten: the values are never those of another client. `encrypted=False` leaves encryption out.
-    A layer deviates where its polynomial's interval was left or an error is above `tolerance` times its largest value.
+    `program` is what `trace` or `parse` gave; without it there are no original values. Intermediate ciphertexts are
+    decrypted with a key made here and forgotten: the values are never those of another client. `encrypted=False` leaves
+    encryption out. A layer deviates where its polynomial's interval was left or an error is above `tolerance` times its
+    largest value.
     """
     executable = artifact.program
     points = polynomial_inputs(executable)
@@ -160,7 +161,9 @@ def debug(
         loc = nodes[0].loc
         vectors = [[table.get(node) for node in nodes] for table in (exact, decrypted)]
         plain, clear = (
-            None if any(v is None for v in found) else layout.unpack([v for v in found if v is not None])
+            None
+            if any(v is None for v in found)
+            else layout.unpack([v for v in found if v is not None]).reshape(spec["shape"])
             for found in vectors
         )
         layers.append(
@@ -171,7 +174,7 @@ def debug(
     if any(node not in exact for node in executable.outputs):
         notes.append("there are no outputs: a value outgrows its modulus on the way")
     if program is None:
-        notes.append("no original values: pass program=, what trace gave")
+        notes.append("no original values: pass program=, what trace or parse gave")
     return DebugReport([layer for layer in layers if layer is not None], tolerance, tuple(notes))
 
 
@@ -273,6 +276,8 @@ def _originals(
     """The traced network's values at the inputs of activations (by range entry) and outputs (-1, -2, ...), and the unit
     sizes of entries that have them.
     """
+    if program.stage is not Stage.TENSOR:
+        return _slot_originals(artifact, program, samples), {}
     chosen = artifact.report.values["options"]
     options = Options(
         degree=chosen["degree"],
@@ -289,10 +294,7 @@ def _originals(
     if [(e["layer"], e["location"]) for e in approximated.metadata["ranges"]] != [
         (e["layer"], e["location"]) for e in ranges
     ]:
-        raise ProgramError(
-            "this program is not the one that the artifact was compiled from",
-            hint="pass program= what trace gave for this very artifact",
-        )
+        raise _another_program()
     values: dict[Node, Array] = {}
     inputs = {}
     for node, sample in zip(fused.inputs, samples, strict=True):
@@ -302,16 +304,36 @@ def _originals(
     originals: dict[int, Array] = {}
     entry = 0
     for node in fused.nodes:
-        # Entries stand in the order of the activations; those that turned out to be the identity have none.
-        known = ranges[entry] if entry < len(ranges) else None
-        if known and (known["layer"], known["location"], known["function"]) == (
-            node.loc.layer,
-            node.loc.short,
-            node.op,
-        ):
+        # Entries stand in the order of the activations; those that turned out to be the identity have none, and those of
+        # compositions are no activation's: their inputs are not values of the network.
+        place = (node.loc.layer, node.loc.short, node.op)
+        names = [(known["layer"], known["location"], known["function"]) for known in ranges[entry:]]
+        if node.type.secret and place in names:
+            entry += names.index(place)
             originals[entry] = values[node.inputs[0]][0]
             entry += 1
     for number, node in enumerate(fused.outputs):
         originals[-1 - number] = values[node][0]
     sizes = {int(key): np.array(value) for key, value in approximated.metadata.get("unit_sizes", {}).items()}
     return originals, sizes
+
+
+def _slot_originals(artifact: Artifact, program: Program, samples: Sequence[Any]) -> dict[int, Array]:
+    """The same of a program on slots, whose polynomials are its author's own."""
+    values: dict[Node, Array] = {}
+    inputs = pack_inputs(program, samples)
+    run_nodes(program, inputs, values.__setitem__)
+    ranges = artifact.program.metadata["ranges"]
+    polynomials = [node for node in program.nodes if node.op == "poly"]
+    places = [(node.loc.layer, node.loc.short) for node in polynomials]
+    if places != [(known["layer"], known["location"]) for known in ranges]:
+        raise _another_program()
+    originals = {entry: values[node.inputs[0]][0] for entry, node in enumerate(polynomials)}
+    return originals | {-1 - number: values[node][0] for number, node in enumerate(program.outputs)}
+
+
+def _another_program() -> ProgramError:
+    return ProgramError(
+        "this program is not the one that the artifact was compiled from",
+        hint="pass program= what trace or parse gave for this very artifact",
+    )

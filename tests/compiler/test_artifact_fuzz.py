@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -10,13 +11,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from helpers.fuzzing import fuzz
-from helpers.hostile_artifacts import MUTATIONS, artifacts, containers, run_artifact
+from helpers.hostile_artifacts import MUTATIONS, artifacts, containers, mutated_fields, run_artifact
 
 from heliograph.compiler.artifact import Artifact
+from heliograph.compiler.diff import diff
+from heliograph.compiler.html import html_report
+from heliograph.compiler.inspection import inspection
+from heliograph.compiler.plots import dot_text
 from heliograph.compiler.simulate import simulate
 from heliograph.compiler.validate import check_sizes
 from heliograph.container import Container, pack
-from heliograph.errors import RangeError, WireError
+from heliograph.errors import HeliographError, RangeError, WireError
 from heliograph.ir.text import parse_program
 from heliograph.ir.verify import last_use_table
 from heliograph.target import Ring
@@ -175,6 +180,23 @@ def test_mutants_short(kind: str) -> None:
     assert not tally.failures
     if kind == "plain ops":
         assert tally.accepted >= 5, "the mutants are near enough to real programs to be run"
+
+
+def test_a_report_that_is_read_can_be_drawn() -> None:
+    """`heliograph inspect` on a stranger's artifact never ends in a traceback."""
+    rng = random.Random(3)
+    drawn = 0
+    for _ in range(120):
+        try:
+            artifact = Artifact.from_bytes(mutated_fields(rng))
+        except HeliographError:
+            continue
+        assert html_report(artifact)
+        assert dot_text(artifact)
+        json.dumps(inspection(artifact))
+        assert str(diff(artifact, artifacts()[0]))
+        drawn += 1
+    assert drawn >= 5
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import kinds_of_programs
 import numpy as np
 import pytest
 from reports_support import SmallConv, artifact
@@ -188,6 +189,24 @@ def test_the_screenshot_is_not_empty(chromium, tmp_path):
     for colour in ("#2c6fbb", "#d9822b", "#b5452c", "#084081"):  # bars, frames, the darkest level
         wanted = tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
         assert wanted in colours, colour
+
+
+@pytest.mark.parametrize("kind", kinds_of_programs.KINDS)
+def test_a_browser_renders_each_kind_of_program(kind, chromium, tmp_path):
+    made = kinds_of_programs.artifact(kind)
+    dom, console = browse(chromium, tmp_path, html_report(made), "--dump-dom")
+    assert console == ""
+    assert 'data-ready="yes"' in dom
+    reader = parsed(dom)
+    shown = " ".join(reader.text)
+    stages = ["packed", "managed"] if kind == "slots" else ["tensor", "polynomial", "packed", "managed"]
+    assert [a.get("value") for tag, a in reader.tags if tag == "option"] == [*stages, "executable"]
+    assert {a.get("id") for tag, a in reader.tags if tag == "svg"} >= {"graph", "levels", "ranges", "keys", "times"}
+    for node in made.program.outputs:
+        assert node.loc.short in shown
+    if kind == "decision":
+        assert "argmax by degrees 13, 13, gap 0.25 (declared)" in shown
+        assert "proved, degrees 13, 13" in shown
 
 
 # ------------------------------------------------------------------------------------------- plots and graphviz

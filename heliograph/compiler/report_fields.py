@@ -1,0 +1,96 @@
+"""The fields that a report has, checked where it comes from a stranger: who prints or draws it relies on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heliograph.compiler.validate import real, refuse
+
+_LARGEST = 1e30
+_TEXT_LENGTH = 4096
+
+_NUMBERS = (
+    "approximation_error", "ciphertext_bytes", "ciphertext_products", "client_peak_bytes", "depth", "digits",
+    "evaluation_key_bytes", "first_mod_bits", "key_switches", "levels", "log_pq", "output_bytes", "output_magnitude",
+    "plaintext_products", "predicted_max_abs_error", "predicted_ms", "proved_share", "ring_dim", "rotation_key_bytes",
+    "rotation_keys", "rotations", "scale_bits", "scheme_error", "server_peak_bytes", "slots", "special_primes",
+)  # fmt: skip
+_TEXTS = ("costs", "name", "secret_distribution")
+_TABLES = ("operations", "operations_by_kind", "predicted", "predicted_ms_by_layer")
+# Fields of the rows of each list: texts, numbers, and pairs of numbers that may be null.
+_ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "depth_by_line": (("layer", "location", "what"), ("levels",), ()),
+    "savings": (("change",), ("approximation_error", "depth"), ()),
+    "ranges": (
+        ("function", "layer", "location", "method", "source"),
+        ("degree", "high", "low", "margin", "max_error", "samples"),
+        ("observed", "proved"),
+    ),
+}
+
+
+def check_report(values: Mapping[str, Any]) -> None:
+    """Raise a WireError where a report lacks a field that is printed or drawn, or one is of another kind."""
+    for key in _NUMBERS:
+        _number(values, key, "report")
+    for key in ("security_bits", "max_log_pq", "flood"):
+        if values.get(key) is not None:
+            _number(values, key, "report")
+    for key in _TEXTS:
+        _text(values, key, "report")
+    for key in _TABLES:
+        table = values.get(key)
+        if not isinstance(table, Mapping):
+            raise refuse(f"{key} of its report is malformed")
+        for name in table:
+            _number(table, name, key)
+    if not all(isinstance(line, str) and len(line) <= _TEXT_LENGTH for line in _list(values, "assumed")):
+        raise refuse("what its report assumes is malformed")
+    for key, (texts, numbers, pairs) in _ROWS.items():
+        for row in _list(values, key):
+            if not isinstance(row, Mapping):
+                raise refuse(f"{key} of its report are malformed")
+            for name in texts:
+                _text(row, name, key)
+            for name in numbers:
+                _number(row, name, key)
+            for name in pairs:
+                if row.get(name) is not None:
+                    _pair(row[name], name, key)
+            if key == "ranges":
+                _check_composition(row)
+
+
+def _check_composition(row: Mapping[str, Any]) -> None:
+    if "degrees" in row:
+        for degree in _list(row, "degrees"):
+            real(degree, "a degree of its report", 0, 1 << 20)
+    if row.get("gap") is not None:
+        _number(row, "gap", "ranges")
+        _text(row, "gap_source", "ranges")
+    if "units" in row:
+        _number(row, "smallest_unit", "ranges")
+
+
+def _list(values: Mapping[str, Any], key: str) -> list[Any]:
+    found = values.get(key)
+    if not isinstance(found, list) or len(found) > 1 << 16:
+        raise refuse(f"{key} of its report is no list")
+    return found
+
+
+def _number(values: Mapping[str, Any], key: str, table: str) -> None:
+    real(values.get(key), f"{key[:60]} of the {table} in its report", -_LARGEST, _LARGEST)
+
+
+def _text(values: Mapping[str, Any], key: str, table: str) -> None:
+    if not isinstance(values.get(key), str) or len(values[key]) > _TEXT_LENGTH:
+        raise refuse(f"{key} of the {table} in its report is no text")
+
+
+def _pair(value: Any, name: str, table: str) -> None:
+    if not isinstance(value, list) or len(value) != 2:
+        raise refuse(f"{name} of the {table} in its report is no pair")
+    for number in value:
+        real(number, f"{name} of the {table} in its report", -_LARGEST, _LARGEST)
