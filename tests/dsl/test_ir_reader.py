@@ -47,10 +47,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(HeliographError) as caught:
         verify(parse_program(REFUSED[name]))
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert len(str(caught.value)) <= 20_000
 
 
