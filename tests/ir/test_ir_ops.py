@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -446,6 +447,29 @@ BAD: list[tuple[str, list[tuple[int, ...]], dict[str, Any], str]] = [
     ("rotate", [(2,)], {"amount": 1}, "does not exist at the tensor stage"),
     ("rellu", [(2,)], {}, "did you mean"),
 ]
+
+
+def test_windows_of_padding_only_are_found_without_walking_through_them() -> None:
+    """As a walk over every window says; and for windows of hundreds of millions in no time."""
+    refused = 0
+    for size, k, stride, spread in itertools.product(range(1, 6), range(1, 5), (1, 2), (1, 2, 3, 4)):
+        for pad in range(k // 2 + 1):
+            firsts = range(-pad, size + pad - spread * (k - 1), stride)
+            wanted = all(any(0 <= first + i * spread < size for i in range(k)) for first in firsts)
+            attrs = {"kernel": (k,), "stride": (stride,), "padding": (pad,), "dilation": (spread,)}
+            builder = Builder("p", Stage.TENSOR)
+            x = builder.input("x", shape=(1, size))
+            if wanted and len(firsts):
+                builder.op("max_pool", [x], LOC, **attrs)
+                continue
+            refused += len(firsts) > 0
+            with pytest.raises(ProgramError, match="padding only" if len(firsts) else "does not fit"):
+                builder.op("max_pool", [x], LOC, **attrs)
+    assert refused > 3
+    builder = Builder("p", Stage.TENSOR)
+    large = {"kernel": (4 * 10**8,), "padding": (2 * 10**8,), "stride": (1,)}
+    made = builder.op("max_pool", [builder.input("x", shape=(1, 3))], LOC, **large)
+    assert str(made.type) == "tensor<1x4>"
 
 
 @pytest.mark.parametrize(("op", "shapes", "attrs", "words"), BAD, ids=[f"{b[0]}-{i}" for i, b in enumerate(BAD)])

@@ -8,6 +8,8 @@ import struct
 
 import numpy as np
 import pytest
+from helpers.fuzzing import fuzz
+from helpers.hostile_messages import attempt, forged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -215,3 +217,11 @@ def test_fields_of_messages_are_checked(input_bytes: bytes) -> None:
     ):
         with pytest.raises(WireError, match="fields"):
             EncryptedInput.from_bytes(pack(Container("encrypted inputs", VERSION, fields)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["keys", "inputs", "outputs"])
+def test_forged_messages_long(kind: str) -> None:
+    tally = fuzz(forged(kind), attempt(kind), 1500, seed=3)
+    assert not tally.failures
+    assert tally.refused > 300
