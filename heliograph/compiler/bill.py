@@ -38,6 +38,8 @@ _OUTPUT_ROOM = 4.0
 _COMPILE_BASE_S = 0.02
 _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
+# What a server takes to read and check a byte of a message.
+_READ_NS_PER_BYTE = 5.0
 
 
 def count(calls: Mapping[Call, int], *primitives: str) -> int:
@@ -119,11 +121,12 @@ def bill(
     ranges = program.metadata.get("ranges", [])
     proved = sum(entry["source"] == "proved" for entry in ranges)
     sample_count = int(samples[0].shape[0]) if samples else 0
+    reading = memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
     times = {
         "compile_s": _compile_seconds(program, ring, calls),
         "keygen_s": keys * costs.key_ms(ring) / 1e3,
-        "evaluate_ms": plan.predicted_ms,
-        "first_ms": plan.predicted_ms + _encode_ms(calls, ring, options),
+        "evaluate_ms": plan.predicted_ms + reading,
+        "first_ms": plan.predicted_ms + reading + _encode_ms(calls, ring, options),
         "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
         "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
     }
