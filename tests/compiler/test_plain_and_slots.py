@@ -137,7 +137,9 @@ def test_the_command_line_takes_plain_inputs(tmp_path: Path, capsys: pytest.Capt
     scorer = str(tmp_path / "scorer.hg")
     call("compile", scorer, "-o", str(tmp_path / "top.helio"), "--insecure", "--top1", "--flood", "0.02", "--quiet")
     top = Artifact.load(tmp_path / "top.helio")
-    assert simulate(top, x, w, b).round().tolist() == np.eye(3)[int(interpret(parse(SCORER), x, w, b).argmax())].tolist()
+    assert (
+        simulate(top, x, w, b).round().tolist() == np.eye(3)[int(interpret(parse(SCORER), x, w, b).argmax())].tolist()
+    )
     assert "error against the simulation" in call("run", paths["a.helio"], "--input", str(tmp_path / "all.npz"))
     call("keygen", paths["a.helio"], "-o", paths["k.key"], "--keys", paths["e.keys"], "--quiet")
     call("encrypt", paths["k.key"], str(tmp_path / "x.npy"), "-o", paths["x.ct"], "--quiet")
