@@ -6,7 +6,7 @@ argmax part, keys, memory. Then softmax of 10 columns on [-32, 32] for as many r
 
 from __future__ import annotations
 
-from common import hg, machine, mnist, train  # first: it imports heliograph
+from common import hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
 
 import argparse
 import json
@@ -38,7 +38,13 @@ def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement
         logits = module(torch.from_numpy(x_test)).numpy()
         seen = module(torch.from_numpy(x_train[:512])).numpy()
     gap = GAP * float(seen.max() - seen.min())
-    artifact = hg.compile(hg.top1(program, gap=gap), hg.Options(degree=options.degree))
+    compiled = hg.Options(degree=options.degree)
+    decided = hg.top1(program, gap=gap)
+    artifact = hg.compile(decided, compiled)
+    # The argmax alone, on all test images: against the argmax of the very logits that it is given.
+    given = polynomial_logits(program, compiled, x_test)
+    told_apart = np.diff(np.sort(given, axis=1)[:, -2:], axis=1)[:, 0] >= gap
+    right_there = polynomial_logits(decided, compiled, x_test).argmax(1) == given.argmax(1)
     ordered = np.sort(logits, axis=1)
     measured = measure(artifact, list(x_test[: options.images]), cache_bytes=2 << 30)
     answers = np.stack(measured.outputs)
@@ -50,6 +56,9 @@ def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement
         "part": "classifier and argmax",
         "images": options.images,
         "gap": gap,
+        "test_images": len(x_test),
+        "test_images_with_gap": int(told_apart.sum()),
+        "argmax_right_with_gap": float(right_there[told_apart].mean()),
         "images_with_gap": int(wide.sum()),
         "agreement_with_gap": float(right[wide].mean()),
         "agreement": float(right.mean()),
