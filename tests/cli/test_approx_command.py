@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import commands
 
 from heliograph.approx import functions
 from heliograph.approx.sampling import softmax_values
-from heliograph.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -21,25 +20,11 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(["approx", *arguments])
-    except SystemExit as error:
-        code = int(error.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return commands.run(capsys, "approx", *arguments)
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *arguments, "--json")
-    assert code == 0, err
-
-    def refuse(name: str) -> float:
-        raise AssertionError(f"{name} is no JSON")
-
-    value = json.loads(out, parse_constant=refuse)
-    assert isinstance(value, dict)
-    return value
+    return commands.run_json(capsys, "approx", *arguments)
 
 
 def evaluate(stage: dict[str, Any], x: np.ndarray) -> np.ndarray:

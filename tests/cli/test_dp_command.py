@@ -8,32 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from heliograph.cli.main import main
+from helpers import commands
 
 STEP = "sampled_gaussian(p=0.01, noise_multiplier=1.0) * 1000"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(["dp", *arguments])
-    except SystemExit as error:
-        code = int(error.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return commands.run(capsys, "dp", *arguments)
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *arguments, "--json")
-    assert code == 0, err
-
-    def refuse(name: str) -> float:
-        raise AssertionError(f"{name} is no JSON")
-
-    value = json.loads(out, parse_constant=refuse)
-    assert isinstance(value, dict)
-    return value
+    return commands.run_json(capsys, "dp", *arguments)
 
 
 def test_epsilon(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from heliograph.cli.main import main
+from helpers import commands
 
 MAKE = """
 import torch
@@ -42,13 +41,7 @@ KEYS = [
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(["dp", *arguments])
-    except SystemExit as error:
-        code = int(error.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return commands.run(capsys, "dp", *arguments)
 
 
 @pytest.fixture
