@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.approx.exp import ExpStage, relative_exp
+from heliograph.approx.exp import exp
 from heliograph.approx.inverse import inverse
 from heliograph.approx.result import Stage, Step, StepPlan
 from heliograph.approx.softmax import softmax
@@ -22,8 +22,6 @@ from heliograph.passes.lower_functions import Lowering
 # softmax, absolute.
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
-_EXP_DEGREES = (3, 7, 15, 31, 63)
-_MOST_SQUARINGS = 8
 _MOST_EXPONENT = 700.0
 
 
@@ -94,39 +92,25 @@ def lower_exp(
 ) -> Node:
     """exp(x) as the power 2^k of a polynomial for exp(x / 2^k): the degree and k of the least depth."""
     assert isinstance(x.type, TensorType)
-    middle, reach = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
-    target = error or DEFAULT_RELATIVE_ERROR
     if interval.high > _MOST_EXPONENT:
         raise low.located(ProgramError(f"exp of {interval.high:.4g} is larger than any number"))
-    found: list[tuple[int, int, int, ExpStage]] = []
-    for squarings in range(_MOST_SQUARINGS):
-        for degree in _EXP_DEGREES:
-            stage = relative_exp(reach / 2**squarings, degree)
-            # (1 + e)^(2^k) - 1
-            if math.expm1(2**squarings * math.log1p(stage.relative_error)) <= target:
-                depth = stage.stage.depth + squarings
-                found.append((depth, stage.stage.multiplications + squarings, squarings, stage))
-                break
-    if not found:
-        raise low.located(
-            ProgramError(f"exp is not reached within {target:.3g} on [{interval.low:g}, {interval.high:g}]")
-        )
-    _, _, squarings, chosen = min(found, key=lambda item: item[:3])
-    relative = math.expm1(2**squarings * math.log1p(chosen.relative_error))
+    try:
+        plan = exp(interval.low, interval.high, error or DEFAULT_RELATIVE_ERROR)
+    except ProgramError as problem:
+        raise low.located(problem) from None
+    largest = math.exp(interval.high)
     entry = low.entry(
         interval,
         source,
-        [chosen.stage.degree],
-        relative * math.exp(interval.high),
+        [plan.degree],
+        plan.relative_error * largest,
         seen=seen,
-        relative_error=relative,
-        squarings=squarings,
+        relative_error=plan.relative_error,
+        squarings=plan.squarings,
     )
-    made = low.poly(x, chosen.stage.scaled(math.exp(middle / 2**squarings)), interval.low, interval.high, entry)
-    for _ in range(squarings):
-        made = low.op("mul", made, made)
+    made = _steps(low, x, plan, entry)
     size = x.type.size
-    low.bounds[made] = (np.zeros(size), np.full(size, math.exp(interval.high) * (1.0 + relative)))
+    low.bounds[made] = (np.zeros(size), np.full(size, largest * (1.0 + plan.relative_error)))
     return made
 
 
