@@ -42,7 +42,7 @@ class Simulator:
 
     def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
         self.program = program
-        self.ring = Ring(**program.metadata["ring"])
+        self.ring = Ring.from_json(program.metadata["ring"])
         self.noisy = noisy
         self.calls: Counter[Call] = Counter()
         self._random = np.random.default_rng(seed)
