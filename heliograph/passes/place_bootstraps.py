@@ -68,8 +68,11 @@ def slot_periods(program: Program) -> dict[Node, int]:
             )
         elif node.op == "linear_transform":
             stride = int(a.get("stride", 1))
-            whole = a["in_shift"] or known[0] > a["in_period"] * stride
-            periods[node] = slots if whole else max(a["in_period"], a["out_period"]) * stride
+            if a["in_shift"]:
+                # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
+                periods[node] = a["in_period"] * a["out_period"] // a["in_shift"] * stride
+            else:
+                periods[node] = max(a["in_period"] * stride, a["out_period"] * stride, known[0])
         elif node.op in ("mul_plain", "add_plain"):
             periods[node] = max(known[0], program.array(a["value"]).size)
         elif node.op in ("mul_pt", "add_pt"):
