@@ -155,7 +155,7 @@ class Artifact:
 
     @property
     def ring(self) -> Ring:
-        return Ring(**self.program.metadata["ring"])
+        return Ring.from_json(self.program.metadata["ring"])
 
     @property
     def plain_inputs(self) -> tuple[str, ...]:

@@ -230,5 +230,5 @@ def _keys(program: Program) -> float:
 def _alive(program: Program) -> float:
     if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
         return 0.0
-    ring = Ring(**program.metadata["ring"])
+    ring = Ring.from_json(program.metadata["ring"])
     return round(peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8 / 1e6, 3)

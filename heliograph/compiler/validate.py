@@ -71,6 +71,7 @@ def check_ring(value: object) -> Ring:
         levels=whole(value.get("levels"), "levels", 1, 100),
         digits=whole(value.get("digits"), "digits", 1, 101),
         security_bits=None if security is None else 128,
+        bootstrap=_check_budget(value.get("bootstrap")),
     )
     if set(value) != set(ring.to_json()) or not ring.legal:
         raise refuse("the ring has digits or primes that do not exist")
@@ -80,6 +81,15 @@ def check_ring(value: object) -> Ring:
             why=f"log2(PQ) is {ring.log_pq:.1f} at ring dimension {ring.ring_dim}",
         )
     return ring
+
+
+def _check_budget(value: object) -> tuple[int, int] | None:
+    """The levels of a bootstrap's two linear transforms."""
+    if value is None:
+        return None
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise refuse("the level budget of bootstrapping is malformed")
+    return whole(value[0], "a level budget", 1, 8), whole(value[1], "a level budget", 1, 8)
 
 
 def check_layout(value: object, slots: int, what: str) -> Layout:

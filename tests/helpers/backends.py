@@ -38,7 +38,7 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 
-    ring = Ring(**program.metadata["ring"])
+    ring = Ring.from_json(program.metadata["ring"])
     cryptor = OpenFHECryptor(ring)
     amounts = [amount for amount in program.metadata["rotation_keys"] if amount not in without]
     rotation = {amount: cryptor.rotation_key(amount) for amount in amounts}

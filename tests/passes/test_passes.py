@@ -401,7 +401,7 @@ def test_zeros_at_the_top_of_a_polynomial_cost_nothing() -> None:
 def test_true_scales_follow_from_the_primes(seed: int) -> None:
     """Recomputed with the primes themselves; the verifier's own rule only sees their rounded logarithms."""
     made = chain(random_program(seed, 8), ring=Ring(10, 60, 40, 30, 8, None))["schedule"]
-    primes = Ring(**made.metadata["ring"]).primes
+    primes = Ring.from_json(made.metadata["ring"]).primes
     scale: dict[Node, float] = {}
     for node in made.nodes:
         if not node.type.secret:

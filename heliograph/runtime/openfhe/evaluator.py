@@ -53,7 +53,7 @@ class OpenFHEEvaluator:
 
     def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.program = program
-        self.ring = Ring(**program.metadata["ring"])
+        self.ring = Ring.from_json(program.metadata["ring"])
         self.context = make_context(self.ring)
         self.calls: Counter[Call] = Counter()
         self.cache = PlaintextCache(cache_bytes)
