@@ -15,7 +15,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.planner import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.execution.backend import Call
-from heliograph.interpret import interpret_many
+from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, Stage
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth, program_depth
@@ -130,6 +130,8 @@ def bill(
         "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
         "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
     }
+    if batch_of(program) > 1:
+        times["evaluate_sample_ms"] = times["evaluate_ms"] / batch_of(program)
     values: dict[str, Any] = {
         "name": program.name,
         "security_bits": ring.security_bits,
@@ -171,6 +173,7 @@ def bill(
         "error_samples": sample_count,
         "output_magnitude": plan.output_magnitude,
         "ranges": ranges,
+        "batch": batch_of(program),
         "output_ranges": program.metadata.get("output_ranges", {}),
         "flood": options.flood,
         "proved_share": proved / len(ranges) if ranges else 1.0,
