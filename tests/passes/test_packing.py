@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers.backends import BACKENDS, largest_difference, run
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heliograph.compiler.driver import compile
@@ -20,6 +20,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.backend import calls_table, execute
 from heliograph.interpret import interpret, pack_inputs, run_nodes
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage
+from heliograph.ir.diagonals import copies_fit, make_diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.slot_ops import transform_diagonals
@@ -74,7 +75,7 @@ def layouts(draw: st.DrawFn, stride: int) -> Layout:
     block = shape[1] * gap * width + draw(st.integers(0, 5))
     made = Layout(shape, RING.slots, 1, 0, gap, width, block, stride=stride)
     least = min(slots, next_power_of_two(made.last_place + 1))
-    period = draw(st.sampled_from([least, slots]))
+    period = draw(st.sampled_from([least, min(slots, 2 * least), slots]))
     return Layout(shape, RING.slots, period, 0, gap, width, block, stride=stride)
 
 
@@ -119,6 +120,50 @@ def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, stride
 
 
 @given(
+    log_in=st.integers(1, 5),
+    log_out=st.integers(1, 5),
+    log_copies=st.integers(1, 4),
+    into=st.booleans(),
+    stride=st.sampled_from([1, 2]),
+    density=st.sampled_from([0.1, 1.0]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_maps_between_plain_values_and_moved_copies(
+    log_in: int, log_out: int, log_copies: int, into: bool, stride: int, density: float, seed: int
+) -> None:
+    in_period, out_period, copies, slots = 1 << log_in, 1 << log_out, 1 << log_copies, 128 * stride
+    periods = (in_period, out_period)
+    counts = (1, copies) if into else (copies, 1)
+    assume(copies_fit(128, *periods, *counts))
+    random = np.random.default_rng(seed)
+    dense_map = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
+    made = make_diagonal_map(SparseMatrix.of(dense_map), slots, *periods, 0, stride, *counts)
+    moved = [
+        Layout((period,), slots, period, period // count * (count > 1), run=period * count * (count > 1), stride=stride)
+        for period, count in zip(periods, counts, strict=True)
+    ]
+    samples = random.normal(size=(stride, in_period))
+    (x,) = moved[0].pack(samples)
+    total = np.zeros(slots)
+    for offset in made.offsets:
+        # Any rotation that equals the offset serves it.
+        amount = offset + made.modulus * int(random.integers(-3, 4))
+        total += made.diagonal(offset, amount) * np.roll(x, -amount)
+    run, rows = made.run, moved[1].run or out_period
+    while run > rows:
+        run //= 2
+        total = total + np.roll(total, -run * stride)
+    expected = samples @ dense_map.T
+    np.testing.assert_allclose(total, moved[1].pack(expected)[0], atol=1e-9)
+    found = moved[1].copies(total, 0).reshape(-1, stride, out_period).swapaxes(0, 1)
+    for sample, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(sample, np.broadcast_to(wanted, sample.shape), atol=1e-9)
+    if not into and density == 1.0:
+        assert len(made.offsets) == in_period // copies
+
+
+@given(
     channels=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     stride=st.sampled_from([1, 2]),
     kernel=st.sampled_from([1, 3]),
@@ -146,7 +191,8 @@ def test_offsets_by_axes_are_those_of_the_entries(
         layout = Layout(shape, slots, 1, 0, gap)
         made.append(Layout(shape, slots, min(slots, next_power_of_two(layout.last_place + 1)), 0, gap))
     answers = MapOffsets(slots)
-    got, expected = answers.blocks(matrix, *made), answers._by_entries(matrix, *made)
+    modulus = min(made[0].period, made[1].period)
+    got, expected = answers.blocks(matrix, *made), answers._by_entries(matrix, *made, modulus)
     assert {key: value.tolist() for key, value in got.items()} == {k: v.tolist() for k, v in expected.items()}
 
 
