@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import re
 import warnings
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -36,18 +38,26 @@ def library() -> ModuleType:
     return openfhe  # type: ignore[no-any-return]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def make_context(ring: Ring) -> Any:
     """The crypto context of a ring; its primes and its security are checked by us before it is used."""
-    openfhe = library()
     if not ring.legal:
         raise InternalError(f"{ring} has digits or primes that do not exist")
     if not ring.secure:
         raise SecurityError(
             f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
         )
+    context = _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
+    _check_primes(context, ring)
+    return context
+
+
+def _whole_context(ring: Ring) -> Any:
+    openfhe = library()
     parameters = openfhe.CCParamsCKKSRNS()
-    parameters.SetSecretKeyDist(openfhe.UNIFORM_TERNARY)
+    # Both give a uniform ternary secret; the latter makes bootstrapping switch to a sparse one for its first step.
+    dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
+    parameters.SetSecretKeyDist(dense if ring.bootstrap is None else encapsulated)
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if ring.security_bits is None else openfhe.HEStd_128_classic)
     parameters.SetRingDim(ring.ring_dim)
     parameters.SetBatchSize(ring.slots)
@@ -63,8 +73,44 @@ def make_context(ring: Ring) -> Any:
         raise InternalError(f"OpenFHE refuses {ring}", why=str(error).splitlines()[-1]) from None
     for feature in (openfhe.PKE, openfhe.KEYSWITCH, openfhe.LEVELEDSHE, openfhe.ADVANCEDSHE):
         context.Enable(feature)
-    _check_primes(context, ring)
+    if ring.bootstrap is not None:
+        context.Enable(openfhe.FHE)
     return context
+
+
+def _whole_ring(ring: Ring) -> Ring:
+    """A ring with the whole chain of which `ring` is the lower part; its digits do not matter."""
+    assert ring.chain_levels is not None
+    made = replace(ring, levels=ring.chain_levels, chain_levels=None, security_bits=None)
+    return next(whole for whole in (replace(made, digits=digits) for digits in (3, 4, 2, 1)) if whole.legal)
+
+
+def lower_context(whole: Ring, ring: Ring) -> Any:
+    """The context of the lower part `ring` of the chain of `whole`.
+
+    OpenFHE's own generation chooses the primes of a shorter chain anew. So the long one's description is cut: the list
+    of its primes, their product, the depth, the digits. OpenFHE finds special primes for what is left when it reads it.
+    """
+    openfhe = library()
+    description = json.loads(openfhe.Serialize(_whole_context(whole), openfhe.JSON))
+    try:
+        parameters = description["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"]
+        chain = parameters["value0"]["value0"]["elp"]["ptr_wrapper"]["data"]
+        del chain["p"][ring.towers :]
+        product = math.prod(ring.primes)
+        words = [product >> shift & (1 << 64) - 1 for shift in range(0, product.bit_length(), 64)]
+        chain["value0"]["cm"].update(v=words, m=product.bit_length())
+        if "muld" not in parameters["value0"] or "dnum" not in parameters:
+            raise KeyError("muld or dnum")
+        parameters["value0"]["muld"] = ring.levels
+        parameters["dnum"] = ring.digits
+    except (KeyError, TypeError) as error:
+        raise InternalError(
+            "OpenFHE describes its contexts in another way than the one that we know",
+            why=f"there is no {error}",
+            hint="this version of OpenFHE is not supported; see constraints.txt for the one that is",
+        ) from None
+    return openfhe.DeserializeCryptoContextString(json.dumps(description), openfhe.JSON)
 
 
 def _check_primes(context: Any, ring: Ring) -> None:
