@@ -7,6 +7,7 @@ import json
 import math
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,10 @@ from typing import Any
 from heliograph import OPENMP_WAS_LOADED
 from heliograph.errors import HeliographError, InternalError, SecurityError
 from heliograph.target import Ring
+
+
+# OpenFHE takes contexts with equal parameters for one; this one differs in a parameter that nothing depends on.
+_MARK = 31.0
 
 
 @functools.cache
@@ -48,6 +53,25 @@ def make_context(ring: Ring) -> Any:
             f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
         )
     context = _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
+    _check_primes(context, ring)
+    return context
+
+
+@functools.lru_cache(maxsize=4)
+def bootstrap_context(ring: Ring) -> Any:
+    """A context of the same ring that is another to OpenFHE: the one in which bootstraps are set up.
+
+    OpenFHE writes what is set up into the bytes of every ciphertext and key of a context, so their form would depend on
+    what the process did before. Keys made in the ring's own context serve here.
+    """
+
+    def mark(parameters: dict[str, Any]) -> None:
+        if "ss" not in parameters["value0"]:
+            raise KeyError("ss")
+        # The statistical security of a mode of execution that we do not use.
+        parameters["value0"]["ss"] = _MARK
+
+    context = _edited(_whole_context(ring), mark)
     _check_primes(context, ring)
     return context
 
@@ -91,10 +115,8 @@ def lower_context(whole: Ring, ring: Ring) -> Any:
     OpenFHE's own generation chooses the primes of a shorter chain anew. So the long one's description is cut: the list
     of its primes, their product, the depth, the digits. OpenFHE finds special primes for what is left when it reads it.
     """
-    openfhe = library()
-    description = json.loads(openfhe.Serialize(_whole_context(whole), openfhe.JSON))
-    try:
-        parameters = description["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"]
+
+    def cut(parameters: dict[str, Any]) -> None:
         chain = parameters["value0"]["value0"]["elp"]["ptr_wrapper"]["data"]
         del chain["p"][ring.towers :]
         product = math.prod(ring.primes)
@@ -104,6 +126,16 @@ def lower_context(whole: Ring, ring: Ring) -> Any:
             raise KeyError("muld or dnum")
         parameters["value0"]["muld"] = ring.levels
         parameters["dnum"] = ring.digits
+
+    return _edited(_whole_context(whole), cut)
+
+
+def _edited(context: Any, edit: Callable[[dict[str, Any]], None]) -> Any:
+    """The context whose parameters are those of `context` as `edit` leaves them."""
+    openfhe = library()
+    description = json.loads(openfhe.Serialize(context, openfhe.JSON))
+    try:
+        edit(description["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"])
     except (KeyError, TypeError) as error:
         raise InternalError(
             "OpenFHE describes its contexts in another way than the one that we know",
