@@ -76,6 +76,11 @@ def bootstrap_context(ring: Ring) -> Any:
     return context
 
 
+def working_context(ring: Ring) -> Any:
+    """The context that evaluation on a ring works in."""
+    return make_context(ring) if ring.bootstrap is None else bootstrap_context(ring)
+
+
 def _whole_context(ring: Ring) -> Any:
     openfhe = library()
     parameters = openfhe.CCParamsCKKSRNS()

@@ -73,22 +73,15 @@ def make_encapsulation_keys(context: Any, ring: Ring, secret: Any) -> bytes:
         _write_bootstrap_keys(context, secret, path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             dense, sparse = _entries(data, ring, tag)
-    made = bytearray(template.size)
-    for offset, gap in template.gaps:
-        made[offset : offset + len(gap)] = gap
-    n = 8 * ring.ring_dim
-    found = [*_blocks(dense, ring), *_blocks(sparse, ring)]
-    if [modulus for _, modulus in found] != [modulus for _, modulus in template.blocks]:
+    length = 8 * ring.ring_dim
+    blocks, moduli = [], []
+    for entry in (dense, sparse):
+        for begin, modulus in find_blocks(entry, ring.ring_dim):
+            blocks.append(memoryview(entry)[begin : begin + length])
+            moduli.append(modulus)
+    if tuple(moduli) != template.blocks_moduli:
         raise _unknown("the keys of bootstrapping have other primes than expected")
-    count = len(found) - len(_blocks(sparse, ring))
-    for number, ((begin, _), (target, _)) in enumerate(zip(found, template.blocks, strict=True)):
-        source = dense if number < count else sparse
-        made[target : target + n] = source[begin : begin + n]
-    for offset in template.tag_offsets:
-        made[offset : offset + TAG_LENGTH] = tag.encode()
-    struct.pack_into("<I", made, INDEX_OFFSET, dense_index(ring))
-    template.check(made, tag, "the keys just made", dense_index(ring))
-    return bytes(made)
+    return template.fill(blocks, tag, dense_index(ring))
 
 
 @functools.lru_cache(maxsize=8)
@@ -106,7 +99,7 @@ def encapsulation_template(ring: Ring) -> Template:
         _write_bootstrap_keys(context, secret, path)
         _, sparse = _entries(path.read_bytes(), low, tag)
     rotation = rotation_key_template(ring)
-    blocks = _blocks(sparse, ring)
+    blocks = list(find_blocks(sparse, ring.ring_dim))
     gaps, end = list(rotation.gaps), rotation.size
     head, first = gaps[0]
     gaps[0] = head, first[:_COUNT_OFFSET] + struct.pack("<Q", 2) + first[_COUNT_OFFSET + 8 :]
@@ -164,10 +157,6 @@ def _entries(data: Bytes | mmap.mmap, ring: Ring, tag: str) -> tuple[bytes, byte
     if not good:
         raise _unknown("the keys of bootstrapping are not where they were expected")
     return dense, sparse
-
-
-def _blocks(entry: bytes, ring: Ring) -> list[tuple[int, int]]:
-    return list(find_blocks(entry, ring.ring_dim))
 
 
 def _renumbered(sparse: bytes, ring: Ring) -> bytearray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from heliograph.errors import InternalError, WireError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.context import library, make_context, working_context
 from heliograph.target import Ring
 
 Bytes = bytes | memoryview
@@ -50,6 +50,23 @@ class Template:
     blocks: tuple[tuple[int, int], ...]
     tag_offsets: tuple[int, ...]
     index_offset: int | None = None
+
+    @property
+    def blocks_moduli(self) -> tuple[int, ...]:
+        return tuple(modulus for _, modulus in self.blocks)
+
+    def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
+        """The bytes of an object of this form with these coefficients, under the key named `tag`."""
+        made = bytearray(self.size)
+        for offset, gap in self.gaps:
+            made[offset : offset + len(gap)] = gap
+        for (begin, _), block in zip(self.blocks, blocks, strict=True):
+            made[begin : begin + 8 * self.ring_dim] = block
+        for offset in self.tag_offsets:
+            made[offset : offset + TAG_LENGTH] = tag.encode()
+        if self.index_offset is not None and index is not None:
+            struct.pack_into("<I", made, self.index_offset, index)
+        return bytes(made)
 
     def check(self, data: Bytes, tag: str, what: str, index: int | None = None) -> None:
         """Raise a WireError unless `data` has this form under the key named `tag` (and for this automorphism)."""
@@ -212,29 +229,46 @@ def _key_blocks(ring: Ring) -> int:
     return 2 * ring.digits * (ring.towers + ring.special)
 
 
-@functools.lru_cache(maxsize=8)
-def _zero(ring: Ring, level: int) -> Any:
+@functools.lru_cache(maxsize=64)
+def _zero(ring: Ring, level: int, working: bool) -> Any:
     """A ciphertext whose coefficients are all zero, written as a fresh one is."""
-    context = make_context(ring)
+    context = working_context(ring) if working else make_context(ring)
     plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
     fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
     return context.EvalSub(fresh, fresh)
 
 
 def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """A computed ciphertext, of two parts, with the bookkeeping of a fresh one under the key named `tag`.
+    """A computed ciphertext, of two parts, with the bookkeeping of a fresh one of the ring under the key named `tag`.
 
     The value is the same to the last coefficient. What differs from run to run is which parameters its polynomials
     share and OpenFHE's idea of its scale (ours is in the plan); the bytes would tell how it was computed.
     """
-    zero = _zero(ring, level).Clone()
-    zero.SetElements(make_context(ring).EvalAdd(zero, _tagged(ciphertext, zero)).GetElements())
-    zero.SetKeyTag(tag)
-    return zero
+    return _moved(ciphertext, ring, level, tag, working=False)
 
 
-def _tagged(ciphertext: Any, like: Any) -> Any:
-    copy = ciphertext.Clone()
-    copy.SetKeyTag(like.GetKeyTag())
-    copy.SetScalingFactor(like.GetScalingFactor())
-    return copy
+def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
+    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in.
+
+    Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
+    """
+    made = _moved(ciphertext, ring, level, tag, working=True)
+    made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
+    made.SetScalingFactor(ciphertext.GetScalingFactor())
+    return made
+
+
+def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, working: bool) -> Any:
+    """The ciphertext's polynomials in a shell of this context, with the context's own parameter objects.
+
+    Without these every later sum would compare parameters number by number; a sum with zero replaces them.
+    """
+    zero = _zero(ring, level, working)
+    context = working_context(ring) if working else make_context(ring)
+    elements, nothing = ciphertext.GetElements(), zero.GetElements()
+    foreign, made = zero.Clone(), zero.Clone()
+    foreign.SetElements(elements)
+    made.SetElements([nothing[0]] * len(elements))
+    made.SetElements(context.EvalAdd(made, foreign).GetElements())
+    made.SetKeyTag(tag)
+    return made
