@@ -86,3 +86,12 @@ def decryption_std(ring: Ring, imaginary_std: float) -> float:
 def decryption_fails(ring: Ring, log_scale: float, imaginary_std: float) -> bool:
     """Whether OpenFHE gives up: an error of more than scale / 2**5 a coefficient."""
     return bool(imaginary_std > 2.0 ** (log_scale - 5) * math.sqrt(ring.ring_dim / 2) / math.sqrt(2))
+
+
+# Values may be this large, in units of the nominal scale, when they are bootstrapped. Beyond one the error grows.
+BOOTSTRAP_LIMIT = 1.0 + 1.0 / 16
+
+
+def bootstrap_std(ring: Ring, slots: int) -> float:
+    """What a bootstrap adds to each slot, in units of values of the nominal scale; fitted to what OpenFHE does."""
+    return float(2.0 ** -(ring.scale_bits - 35.5))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import Chain, chain_at, key_chains
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution import noise
 from heliograph.execution.backend import Call
@@ -47,7 +48,8 @@ class Simulator:
         self.calls: Counter[Call] = Counter()
         self._random = np.random.default_rng(seed)
         self._bias = noise.switch_bias(self.ring, self._random) if noisy else np.zeros(self.ring.slots)
-        self._keys = frozenset(program.metadata["rotation_keys"])
+        self._chains = key_chains(program.metadata)
+        self._keys = [frozenset(chain.rotation_keys) for chain in self._chains]
         rotations = [node for node in program.nodes if node.op == "rotate"]
         self._rotations = Counter(node.inputs[0] for node in rotations)
         self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
@@ -175,9 +177,11 @@ class Simulator:
             self._needs(x.level >= a["levels"], node, f"{a['levels']} levels to drop")
             return self._made(x.slots, x.level - a["levels"], x.log_scale, x.parts, 0.0, op)
         if op == "relinearize":
-            self._needs(bool(self.program.metadata.get("relinearization_key")), node, "a relinearization key")
+            self._needs(self._chain(x.level).relinearization_key, node, "a relinearization key")
             self._count("relinearize", x.level, 3)
             return self._switched(x.slots, x, op)
+        if op == "bootstrap":
+            return self._bootstrap(node, x)
         raise ProgramError(f"the simulator does not know {op}", where=node.loc)
 
     def _gaussian(self, shape: tuple[int, ...]) -> Array:
@@ -211,13 +215,50 @@ class Simulator:
     def _rotate(self, x: SimulatedCiphertext, amount: int, node: Node) -> SimulatedCiphertext:
         if amount % self.ring.slots == 0:
             return x
-        self._needs(amount % self.ring.slots in self._keys, node, f"a rotation key for {amount}")
+        self._needs_key(amount % self.ring.slots, x.level, node)
         return self._switched(np.roll(x.slots, -amount), x, "rotate")
+
+    def _chain(self, level: int) -> Chain:
+        """The part of the chain, and its keys, in which ciphertexts of that level are worked on."""
+        return chain_at(self._chains, level)
+
+    def _needs_key(self, amount: int, level: int, node: Node) -> None:
+        held = amount in self._keys[self._chains.index(self._chain(level))]
+        self._needs(held, node, f"a rotation key for {amount} at level {level}")
 
     def _switched(self, slots: Array, x: SimulatedCiphertext, what: str) -> SimulatedCiphertext:
         """Slots after a key switch of x."""
         biased = slots + self._bias * 2.0**-x.log_scale
-        return self._made(biased, x.level, x.log_scale, 2, noise.switch_std(self.ring, x.level), what)
+        return self._made(biased, x.level, x.log_scale, 2, self._switch_std(x.level), what)
+
+    def _switch_std(self, level: int) -> float:
+        return noise.switch_std(self._chain(level).ring, level)
+
+    def _bootstrap(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
+        a, ring = node.attrs, self.ring
+        if ring.bootstrap is None:
+            raise ProgramError("this ring does not bootstrap", where=node.loc)
+        self._needs(x.parts == 2, node, "a ciphertext of two parts")
+        self._needs(x.level == ring.bootstrap_input_level, node, f"an operand at level {ring.bootstrap_input_level}")
+        self._needs(a["level"] <= ring.bootstrap_level, node, f"to return to level {ring.bootstrap_level} at most")
+        copies = x.slots.reshape(-1, a["slots"])
+        # To the library the value is what its scale makes of it.
+        nominal = 2.0 ** (x.log_scale - ring.scale_bits)
+        largest = float(np.abs(copies).max(initial=0.0)) * nominal
+        if largest > noise.BOOTSTRAP_LIMIT:
+            raise RangeError(
+                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {1.0 / nominal:.4g} at most",
+                why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
+                hint="give calibration samples like this input, or a larger Options.margin",
+            )
+        apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
+        self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
+        self._count("bootstrap", x.level, a["slots"])
+        mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
+        std = noise.bootstrap_std(ring, a["slots"]) if self.noisy else 0.0
+        error = np.tile(self._gaussian((a["slots"],)).real, copies.shape[0]) * (std / nominal) if std else 0.0
+        return self._made(mean + error, a["level"], x.log_scale, 2, 0.0, node.op)
 
     def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         a = node.attrs
@@ -269,7 +310,7 @@ class Simulator:
                 if position:
                     self._count("accumulate", x.level, 2)
             for step in self._paths.get(g, (g,) if g else ()):
-                self._needs(step in self._keys, node, f"a rotation key for {step}")
+                self._needs_key(step, x.level, node)
                 self._count("rotate", x.level, 2)
                 switches += 1
             if number:
@@ -278,5 +319,5 @@ class Simulator:
         if not groups:
             self._count("mul_plain", x.level, 2)
         total = total + switches * self._bias * 2.0**-scale
-        std = math.sqrt(switches) * noise.switch_std(self.ring, x.level)
+        std = math.sqrt(switches) * self._switch_std(x.level)
         return self._made(total, x.level, scale, 2, std, node.op)

@@ -485,10 +485,10 @@ define(
         "bootstrap",
         SLOTS,
         (1, 1),
-        {"slots": "int", "level": "int?", "range": "int?"},
+        {"slots": "int", "level": "int?", "size_bits": "int?", "range": "int?"},
         _bootstrap_type,
         _identity,
-        "Refresh a ciphertext whose slots repeat with period `slots` and are at most one in size: it comes back at `level`. "
-        "`range`: the entry of the table of ranges that bounds it.",
+        "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
+        "not given): it comes back at `level`. `range`: the entry of the table of ranges that bounds it.",
     )
 )
