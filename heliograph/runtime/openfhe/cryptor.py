@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import InternalError, RangeError, SecurityError
-from heliograph.execution.evaluation_keys import EvaluationKey
+from heliograph.evaluation_keys import EvaluationKey
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context

@@ -179,6 +179,4 @@ def _renumbered(sparse: bytes, ring: Ring) -> bytearray:
 
 
 def _unknown(what: str) -> InternalError:
-    return InternalError(
-        what, hint="this version of OpenFHE is not supported; see constraints.txt for the one that is"
-    )
+    return InternalError(what, hint="this version of OpenFHE is not supported; see constraints.txt for the one that is")

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import chain_at, key_chains
 from heliograph.errors import ProgramError
 from heliograph.execution.backend import Call
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.diagonals import diagonal_map
 from heliograph.passes.bsgs import pair_offsets
-from heliograph.execution.chains import Chain, chain_at, key_chains
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
-from heliograph.runtime.openfhe.template import moved
+from heliograph.runtime.openfhe.serial import retagged
+from heliograph.runtime.openfhe.template import meaningless, moved
 from heliograph.target import Ring
 
 DEFAULT_CACHE_BYTES = 1 << 30
@@ -93,7 +94,14 @@ class OpenFHEEvaluator:
     def adopt(self, x: Any, level: int, tag: str) -> Any:
         """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""
         ring = self.ring_at(level)
+        if ring == self.ring and ring.bootstrap is None:
+            return retagged(x, tag)
         return moved(x, ring, level, chain_tag(tag, self.ring, ring))
+
+    def example(self, level: int, tag: str) -> Any:
+        """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""
+        ring = self.ring_at(level)
+        return meaningless(ring, level, chain_tag(tag, self.ring, ring))
 
     def ring_at(self, level: int) -> Ring:
         """The lowest part of the chain that holds the level."""

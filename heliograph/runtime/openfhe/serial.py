@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from heliograph.errors import WireError
-from heliograph.execution.evaluation_keys import EvaluationKey
+from heliograph.evaluation_keys import EvaluationKey
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import (

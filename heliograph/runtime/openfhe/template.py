@@ -238,6 +238,16 @@ def _zero(ring: Ring, level: int, working: bool) -> Any:
     return context.EvalSub(fresh, fresh)
 
 
+def meaningless(ring: Ring, level: int, tag: str) -> Any:
+    """A ciphertext in the working context that nobody can decrypt, under a key that is thrown away; for timing."""
+    context = working_context(ring)
+    values = np.linspace(-1.0, 1.0, ring.slots)
+    plaintext = context.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
+    made = context.Encrypt(context.KeyGen().secretKey, plaintext)
+    made.SetKeyTag(tag)
+    return made
+
+
 def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
     """A computed ciphertext, of two parts, with the bookkeeping of a fresh one of the ring under the key named `tag`.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from heliograph.bootstrap_keys import all_bootstrap_rotations
-from heliograph.execution.chains import Chain
+from heliograph.chains import Chain
 from heliograph.target import Ring
 
 # The key to the sparse secret: two polynomials over three primes.
