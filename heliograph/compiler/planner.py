@@ -314,7 +314,9 @@ def _most_levels(log_ring: int, options: Options) -> int:
     """The longest chain that is secure on a ring, at the smallest scale that is ever planned."""
     levels = 1
     while levels < 100 and any(
-        Ring(log_ring, MIN_SCALE_BITS + _MIN_HEADROOM_BITS, MIN_SCALE_BITS, levels + 1, digits, options.security_bits).secure
+        Ring(
+            log_ring, MIN_SCALE_BITS + _MIN_HEADROOM_BITS, MIN_SCALE_BITS, levels + 1, digits, options.security_bits
+        ).secure
         for digits in range(1, levels + 3)
     ):
         levels += 1
