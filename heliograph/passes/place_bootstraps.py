@@ -21,8 +21,8 @@ import numpy as np
 from heliograph.approx.evaluate import plan_polynomial
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, SlotsType, Stage
-from heliograph.ir.diagonals import diagonal_map
 from heliograph.ir.layout import Layout
+from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.depth import node_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.target import BUILT_IN, CostTable, Ring
@@ -72,7 +72,7 @@ def slot_periods(program: Program) -> dict[Node, int]:
                 # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
                 periods[node] = a["in_period"] * a["out_period"] // a["in_shift"] * stride
             else:
-                periods[node] = max(a["in_period"] * stride, a["out_period"] * stride, known[0])
+                periods[node] = max(a["in_period"] * stride, a["out_period"] * stride, *known)
         elif node.op in ("mul_plain", "add_plain"):
             periods[node] = max(known[0], program.array(a["value"]).size)
         elif node.op in ("mul_pt", "add_pt"):
@@ -237,14 +237,12 @@ class _Search:
         ring, costs = self.ring, self.costs
         if node.op == "linear_transform":
             a = node.attrs
-            products = len(
-                diagonal_map(
-                    self.program.matrix(a["matrix"]), ring.slots, a["in_period"], a["out_period"], a["in_shift"]
-                ).offsets
+            products = sum(len(d.offsets) for d in transform_diagonals(a, self.program.matrix, ring.slots))
+            babies = costs.decompose_ms(ring, level + 1) + len(a["baby_steps"]) * costs.rotate_ms(
+                ring, level, hoisted=True
             )
             return (
-                costs.decompose_ms(ring, level + 1)
-                + len(a["baby_steps"]) * costs.rotate_ms(ring, level, hoisted=True)
+                len(node.inputs) * babies
                 + len(a["giant_steps"]) * costs.rotate_ms(ring, level)
                 + products * (costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level))
             )
