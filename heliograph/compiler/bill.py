@@ -17,6 +17,7 @@ from heliograph.compiler.savings import critical_depth, savings
 from heliograph.execution.backend import Call
 from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, Stage
+from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth, program_depth
 from heliograph.passes.intervals import Interval, hull, program_intervals
@@ -195,9 +196,10 @@ def bill(
         else savings(fused, polynomial, options, observed, samples, exact),
         "options": {
             "degree": options.degree,
-            "degrees": dict(options.degrees),
+            "degrees": dict(degrees_by_layer(fused, options.degrees)),
             "target_error": options.target_error,
             "method": options.method,
+            "spread": options.spread,
             "margin": options.margin,
             "precision_bits": options.precision_bits,
         },

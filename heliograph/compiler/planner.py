@@ -40,7 +40,7 @@ _NEARLY = 1.05
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 # Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
-_BOOTSTRAP_SCALES = (55, 56, 57)
+_BOOTSTRAP_SCALES = (55, 57)
 _BOOTSTRAP_HEADROOM_BITS = 5
 # Levels between bootstraps beyond which nothing is gained, where security does not bound them.
 _MAX_LEVELS_BETWEEN = 24

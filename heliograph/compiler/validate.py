@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heliograph.chains import chain_at, key_chains
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.layout import Layout
@@ -25,6 +26,8 @@ _MAX_TENSORS = 1024
 # A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.
 _MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
+_MAX_CHAINS = 8
+_CHAIN_FIELDS = {"level", "digits", "rotation_keys", "relinearization_key"}
 
 
 def refuse(what: str) -> WireError:
@@ -185,6 +188,38 @@ def check_rotations(value: object, ring: Ring) -> tuple[int, ...]:
     return amounts
 
 
+def check_keys(fields: Mapping[str, Any], ring: Ring) -> None:
+    """The keys of the whole chain, of its lower parts, and of bootstraps, from metadata or a public artifact."""
+    check_rotations(fields.get("rotation_keys"), ring)
+    if type(fields.get("relinearization_key")) is not bool:
+        raise refuse("relinearization_key is malformed")
+    chains = fields.get("chains", ())
+    if not isinstance(chains, Sequence) or isinstance(chains, str) or len(chains) > _MAX_CHAINS:
+        raise refuse("the list of lower chains is malformed")
+    above = ring.levels
+    for chain in chains:
+        if not isinstance(chain, Mapping) or set(chain) != _CHAIN_FIELDS:
+            raise refuse("a lower chain is malformed")
+        level = whole(chain["level"], "the level of a lower chain", 1, above - 1)
+        lower = ring.lower(level, whole(chain["digits"], "the digits of a lower chain", 1, level + 1))
+        if not lower.legal or not lower.secure:
+            raise refuse(f"the lower chain of level {level} has digits that do not exist, or too little security")
+        check_rotations(chain["rotation_keys"], ring)
+        if type(chain["relinearization_key"]) is not bool:
+            raise refuse("the relinearization_key of a lower chain is malformed")
+        above = level
+    slot_counts = fields.get("bootstrap_slots", ())
+    if not isinstance(slot_counts, Sequence) or isinstance(slot_counts, str) or len(slot_counts) > ring.log_ring:
+        raise refuse("the list of bootstrap_slots is malformed")
+    if slot_counts and ring.bootstrap is None:
+        raise refuse("it bootstraps on a ring that does not")
+    for slots in slot_counts:
+        if ring.slots % whole(slots, "the slots of a bootstrap", 1, ring.slots):
+            raise refuse(f"a bootstrap has {slots} slots, which does not divide {ring.slots}")
+    if list(slot_counts) != sorted(set(slot_counts)):
+        raise refuse("the list of bootstrap_slots is not in order")
+
+
 def check_sizes(program: Program, ring: Ring) -> None:
     """Raise a WireError where working out a node's type would already take room or time without bound.
 
@@ -223,11 +258,15 @@ def check_program(program: Program) -> Ring:
     batch = whole(metadata.get("batch", 1), "the number of samples at once", 1, ring.slots)
     if any(spec["layout"].get("stride", 1) != batch for key in ("inputs", "outputs") for spec in metadata[key]):
         raise refuse("its layouts hold another number of samples")
-    check_rotations(metadata.get("rotation_keys"), ring)
-    if type(metadata.get("relinearization_key")) is not bool:
-        raise refuse("relinearization_key is malformed")
-    if not metadata["relinearization_key"] and any(node.op == "relinearize" for node in program.nodes):
-        raise refuse("it relinearizes and has no key for it")
+    check_keys(metadata, ring)
+    chains = key_chains(metadata)
+    for node in program.nodes:
+        if not isinstance(node.type, CipherType) or node.op not in ("relinearize", "bootstrap"):
+            continue
+        if node.op == "relinearize" and not chain_at(chains, node.type.level).relinearization_key:
+            raise refuse("it relinearizes and has no key for it")
+        if node.op == "bootstrap" and node.attrs["slots"] not in metadata.get("bootstrap_slots", ()):
+            raise refuse("it bootstraps a number of slots that it does not declare")
     if metadata.get("flood") is not None:
         real(metadata["flood"], "the flooding noise", 0.0, 1e30)
     _check_paths(metadata.get("rotation_paths"), ring)

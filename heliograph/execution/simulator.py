@@ -258,9 +258,10 @@ class Simulator:
         self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
         self._count("bootstrap", x.level, a["slots"])
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
-        std = noise.bootstrap_std(ring, a["slots"]) if self.noisy else 0.0
-        error = np.tile(self._gaussian((a["slots"],)).real, copies.shape[0]) * (std / nominal) if std else 0.0
-        return self._made(mean + error, a["level"], x.log_scale, 2, 0.0, node.op)
+        if self.noisy:
+            error = noise.bootstrap_std(ring) * self._gaussian((a["slots"],)).real / nominal
+            mean = mean + np.tile(error, copies.shape[0]) - noise.BOOTSTRAP_CUBIC * (mean * nominal) ** 3 / nominal
+        return self._made(mean, a["level"], x.log_scale, 2, 0.0, node.op)
 
     def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         a = node.attrs

@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import chain_at, key_chains
 from heliograph.errors import ProgramError
 from heliograph.execution.backend import Call
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
-from heliograph.runtime.openfhe.context import make_context
+from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.serial import retagged
+from heliograph.runtime.openfhe.template import meaningless, moved
 from heliograph.target import Ring
 
 DEFAULT_CACHE_BYTES = 1 << 30
+# Between the name of the keys of the whole chain and the level of a lower part; no client's name has it.
+_LEVEL_MARK = "/"
 
 
 class PlaintextCache:
@@ -48,13 +54,24 @@ class PlaintextCache:
         self.bytes = 0
 
 
+def chain_tag(tag: str, whole: Ring, ring: Ring) -> str:
+    """The name of the keys of a chain: that of the whole chain, with the level after it for a lower part."""
+    base = tag.partition(_LEVEL_MARK)[0]
+    return base if ring == whole else f"{base}{_LEVEL_MARK}{ring.levels}"
+
+
 class OpenFHEEvaluator:
-    """Evaluates the nodes of one executable program; evaluation keys are found by the tag that ciphertexts carry."""
+    """Evaluates the nodes of one executable program; evaluation keys are found by the tag that ciphertexts carry.
+
+    Where the program has keys for lower parts of its chain, every ciphertext is in the context of the lowest part that
+    holds its level, under that part's tag (see `chain_tag`); it moves when its level crosses the border.
+    """
 
     def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.program = program
-        self.ring = Ring.from_json(program.metadata["ring"])
-        self.context = make_context(self.ring)
+        self.chains = key_chains(program.metadata)
+        self.ring = self.chains[0].ring
+        self._contexts = {chain.ring: working_context(chain.ring) for chain in self.chains}
         self.calls: Counter[Call] = Counter()
         self.cache = PlaintextCache(cache_bytes)
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
@@ -68,7 +85,42 @@ class OpenFHEEvaluator:
         self._shared: dict[int, tuple[Any, Any, dict[int, Any]]] = {}
 
     def describe(self, value: Any) -> tuple[int, int]:
-        return self.ring.levels - value.GetLevel(), value.NumberCiphertextElements()
+        mark = str(value.GetKeyTag()).partition(_LEVEL_MARK)[2]
+        levels = int(mark) if mark else self.ring.levels
+        return levels - value.GetLevel(), value.NumberCiphertextElements()
+
+    def prepare(self) -> None:
+        """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""
+        slot_counts = self.program.metadata.get("bootstrap_slots", ())
+        if slot_counts:
+            bootstrapping.prepare(self.ring, slot_counts)
+
+    def adopt(self, x: Any, level: int, tag: str) -> Any:
+        """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""
+        ring = self.ring_at(level)
+        if ring == self.ring and ring.bootstrap is None:
+            return retagged(x, tag)
+        return moved(x, ring, level, chain_tag(tag, self.ring, ring))
+
+    def example(self, level: int, tag: str) -> Any:
+        """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""
+        ring = self.ring_at(level)
+        return meaningless(ring, level, chain_tag(tag, self.ring, ring))
+
+    def ring_at(self, level: int) -> Ring:
+        """The lowest part of the chain that holds the level."""
+        return chain_at(self.chains, level).ring
+
+    def context_at(self, level: int) -> Any:
+        """The context in which ciphertexts of that level are."""
+        return self._contexts[self.ring_at(level)]
+
+    def _settled(self, x: Any, before: int, level: int) -> Any:
+        """A value whose level has changed, in the part of the chain where it belongs now."""
+        ring = self.ring_at(level)
+        if ring == self.ring_at(before):
+            return x
+        return moved(x, ring, level, chain_tag(str(x.GetKeyTag()), self.ring, ring))
 
     def _count(self, primitive: str, level: int, parts: int) -> None:
         self.calls[primitive, level, parts] += 1
@@ -76,24 +128,26 @@ class OpenFHEEvaluator:
     def _encode(self, values: Array, log_scale: float, degree: int, level: int) -> Any:
         """A plaintext whose true scale is 2**log_scale; OpenFHE is told the nominal one of that degree."""
         factor = 2.0 ** (log_scale - degree * self.ring.scale_bits)
-        spent, slots = self.ring.levels - level, values.size
+        context, slots = self.context_at(level), values.size
+        spent = self.ring_at(level).levels - level
         scaled = np.ascontiguousarray(values * factor)
         try:
-            return self.context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
+            return context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
         except RuntimeError as error:
             # OpenFHE refuses what would be rounded to zero everywhere; zero is then what it is.
             if "Scaling factor too small" not in str(error):
                 raise
-            return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
+            return context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
 
     def _scalar(self, value: float, log_scale: float, degree: int) -> float:
         return float(value * 2.0 ** (log_scale - degree * self.ring.scale_bits))
 
     def evaluate(self, node: Node, operands: Sequence[Any]) -> Any:
-        cc, x, a, op = self.context, operands[0], node.attrs, node.op
+        x, a, op = operands[0], node.attrs, node.op
         operand = node.inputs[0].type
         assert isinstance(operand, CipherType)
         level, parts = operand.level, operand.parts
+        cc = self.context_at(level)
         if op in ("add_ct", "sub_ct"):
             self._count("add", level, max(parts, operands[1].NumberCiphertextElements()))
             return cc.EvalAdd(x, operands[1]) if op == "add_ct" else cc.EvalSub(x, operands[1])
@@ -125,17 +179,34 @@ class OpenFHEEvaluator:
             return cc.EvalNegate(x)
         if op == "rescale":
             self._count("rescale", level, parts)
-            return cc.Rescale(x)
+            return self._settled(cc.Rescale(x), level, level - 1)
         if op == "level_drop":
-            return cc.LevelReduce(x, None, a["levels"])
+            return self._settled(cc.LevelReduce(x, None, a["levels"]), level, level - a["levels"])
+        if op == "bootstrap":
+            return self._bootstrap(node, x)
         if op == "relinearize":
             self._count("relinearize", level, parts)
             return cc.Relinearize(x)
         raise ProgramError(f"the OpenFHE backend does not evaluate {op}", where=node.loc)
 
+    def _bootstrap(self, node: Node, x: Any) -> Any:
+        operand, kind, slots = node.inputs[0].type, node.type, node.attrs["slots"]
+        assert isinstance(operand, CipherType)
+        assert isinstance(kind, CipherType)
+        self._count("bootstrap", operand.level, slots)
+        tag = chain_tag(str(x.GetKeyTag()), self.ring, self.ring)
+        if self.ring_at(operand.level) != self.ring:
+            x = moved(x, self.ring, operand.level, tag)
+        result = bootstrapping.bootstrap(self.ring, x, slots)
+        surplus = self.ring.bootstrap_level - kind.level
+        if surplus > 0:
+            result = self._contexts[self.ring].LevelReduce(result, None, surplus)
+        return self._settled(result, self.ring.levels, kind.level)
+
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
         """The ciphertext of that type plus a vector; not one of the program's calls."""
-        return self.context.EvalAdd(x, self._encode(values, kind.log_scale, x.GetNoiseScaleDeg(), kind.level))
+        plain = self._encode(values, kind.log_scale, x.GetNoiseScaleDeg(), kind.level)
+        return self.context_at(kind.level).EvalAdd(x, plain)
 
     def _vector(self, node: Node, log_scale: float, degree: int, level: int) -> Any:
         """The plaintext that a node adds or multiplies with.
@@ -161,49 +232,50 @@ class OpenFHEEvaluator:
 
     def _times(self, x: Any, factor: int, level: int, parts: int) -> Any:
         """A small whole multiple by doubling."""
-        total, power, rest = None, x, abs(factor)
+        cc, total, power, rest = self.context_at(level), None, x, abs(factor)
         while rest:
             if rest & 1:
                 if total is not None:
                     self._count("add", level, parts)
-                total = power if total is None else self.context.EvalAdd(total, power)
+                total = power if total is None else cc.EvalAdd(total, power)
             rest >>= 1
             if rest:
                 self._count("add", level, parts)
-                power = self.context.EvalAdd(power, power)
+                power = cc.EvalAdd(power, power)
         if total is None:
             raise ProgramError("a product with zero would be no ciphertext", hint="use a constant instead")
-        return self.context.EvalNegate(total) if factor < 0 else total
+        return cc.EvalNegate(total) if factor < 0 else total
 
     def _combination(self, node: Node, operands: Sequence[Any]) -> Any:
         a = node.attrs
         assert isinstance(node.type, CipherType)
         level, total = node.type.level, None
+        cc = self.context_at(level)
         for x, weight, plain in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
             self._count("mul_scalar", level, 2)
-            term = self.context.EvalMult(x, self._scalar(weight, plain, 1))
+            term = cc.EvalMult(x, self._scalar(weight, plain, 1))
             if total is None:
                 total = term
             else:
                 self._count("accumulate", level, 2)
-                self.context.EvalAddInPlace(total, term)
+                cc.EvalAddInPlace(total, term)
         assert total is not None
         if a["constant"]:
             self._count("add_plain", level, 2)
             constant = self._vector(node, node.type.log_scale, total.GetNoiseScaleDeg(), level)
-            total = self.context.EvalAdd(total, constant)
+            total = cc.EvalAdd(total, constant)
         return total
 
     def _rotate(self, x: Any, amount: int, level: int, hoisted: Any = None) -> Any:
         if hoisted is not None:
             self._count("rotate_hoisted", level, 2)
-            return self.context.EvalFastRotation(x, amount, self._order, hoisted)
+            return self.context_at(level).EvalFastRotation(x, amount, self._order, hoisted)
         self._count("rotate", level, 2)
-        return self.context.EvalRotate(x, amount)
+        return self.context_at(level).EvalRotate(x, amount)
 
     def _decompose(self, x: Any, level: int) -> Any:
         self._count("decompose", level, 2)
-        return self.context.EvalFastRotationPrecompute(x)
+        return self.context_at(level).EvalFastRotationPrecompute(x)
 
     def _rotate_node(self, node: Node, x: Any) -> Any:
         assert isinstance(node.type, CipherType)
@@ -222,9 +294,10 @@ class OpenFHEEvaluator:
 
     def _transform(self, node: Node, operands: Sequence[Any]) -> Any:
         """Hoisted baby steps, products with the diagonals, giant steps."""
-        a, cc, x = node.attrs, self.context, operands[0]
+        a, x = node.attrs, operands[0]
         assert isinstance(node.type, CipherType)
         level, number = node.type.level, self._index[node]
+        cc = self.context_at(level)
         diagonals = self._diagonals(node)
         groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
         rotated = [self._rotated(node, position, x) for position, x in enumerate(operands)]
