@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.simulate import simulate
-from heliograph.errors import PlanningError, ProgramError
+from heliograph.errors import PlanningError, ProgramError, RangeError
 from heliograph.execution.backend import calls_table, execute
+from heliograph.execution.ranges import chunk_of, polynomial_inputs
 from heliograph.interpret import interpret, pack_inputs, run_nodes
-from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage
+from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
 from heliograph.ir.diagonals import copies_fit, make_diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
@@ -357,3 +359,55 @@ def test_layouts_pack_samples_side_by_side() -> None:
     np.testing.assert_array_equal(layout.unpack([vector]), samples)
     np.testing.assert_array_equal(layout.copies(vector, 0)[:2], samples.reshape(2, -1))
     assert Layout.from_json(layout.to_json()) == layout
+
+
+def test_ranges_and_layers_of_values_in_several_ciphertexts() -> None:
+    """A polynomial's input in four ciphertexts: each is watched, and one value is put together from all."""
+    pytest.importorskip("openfhe")
+    from heliograph.runtime.debug import debug
+
+    def body(b: Builder, x: Node) -> Node:
+        kernel = np.zeros((8, 2, 1, 1))
+        kernel[:, 0, 0, 0] = np.arange(1, 9) / 8
+        h = b.op("conv", (x,), weight=b.constant(kernel, "w"), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+        return dense(b, b.op("tanh", (h,), Location("model.py", 3, 1, "act"), degree=3), 3)
+
+    program = network((2, 16, 16), body)
+    # Calibrated on small inputs: the last channel leaves its interval first.
+    random = np.random.default_rng(0)
+    program = replace(program, calibration=(random.uniform(-0.5, 0.5, size=(16, 2, 16, 16)),))
+    artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5))
+    points = polynomial_inputs(artifact.program)
+    assert sorted(chunk_of(artifact.program)[node] for node in points) == [0, 1, 2, 3]
+    good = random.uniform(-0.4, 0.4, size=(2, 16, 16))
+    simulate(artifact, good, check_ranges=True)
+    bad = good.copy()
+    bad[0, 3, 5] = 0.9
+    with pytest.raises(RangeError, match=r"element \[7, 3, 5\]"):
+        simulate(artifact, bad, check_ranges=True)
+    report = debug(artifact, good, program=program)
+    layer = report.layers[0]
+    assert layer.polynomial.shape == (8, 16, 16)
+    np.testing.assert_allclose(layer.polynomial, np.arange(1, 9)[:, None, None] / 8 * good[0], atol=1e-4)
+    assert layer.decrypted is not None
+    np.testing.assert_allclose(layer.decrypted, layer.polynomial, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+def test_moved_copies_are_used_where_values_leave_slots_free(backend: str) -> None:
+    """Channels of 8 x 8 at a ring of 2**11: the value between the convolutions stands in copies; three ways."""
+
+    def body(b: Builder, x: Node) -> Node:
+        h = square(b, conv(b, x, 4, seed=1))
+        h = square(b, conv(b, h, 4, seed=2))
+        return dense(b, conv(b, h, 4, seed=3), 3)
+
+    program = network((4, 8, 8), body, -0.5, 0.5)
+    made = compile(program, Options(security_bits=None, log_ring=11, precision_bits=5)).program
+    transforms = [node.attrs for node in made.nodes if node.op == "linear_transform"]
+    assert any(a.get("in_copies", 1) > 1 for a in transforms)
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 8, 8))
+    expected = interpret(program, x)
+    np.testing.assert_allclose(interpret(made, x), expected, atol=1e-6)
+    (got,), _ = run(made, [x], BACKENDS[backend](made))
+    assert largest_difference([got], [expected]) < 1e-3
