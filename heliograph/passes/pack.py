@@ -14,7 +14,7 @@ import numpy as np
 
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.diagonals import make_diagonal_map, positions_in_slots
+from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
 from heliograph.passes.bsgs import pair_offsets
 from heliograph.passes.choose_layouts import (
@@ -257,7 +257,7 @@ class _Packer:
                 if shift or out.shift:
                     copies = (1, out.copies_moved)
                     shape = (layout.period, out.period, shift, 1)
-                    offsets = make_diagonal_map(matrix, self.slots, *shape, *copies).offsets
+                    offsets = diagonal_map(matrix, self.slots, *shape, *copies).offsets
                 else:
                     offsets = tuple(self.plans.offsets(name, of, out)[o, i].tolist())
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
