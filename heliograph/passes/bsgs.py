@@ -14,6 +14,8 @@ from heliograph.target import CostTable, Ring
 
 # Splits tried on one set of offsets: enough for every split of three axes of a convolution.
 _MOST_SPLITS = 3000
+# What a key more is worth, in rotations a run: keys are what fills a server's memory.
+_KEY_SHARE = 0.2
 # With more diagonals than this products are what costs: splits by axes are not searched.
 _MOST_OFFSETS = 2048
 
@@ -118,13 +120,15 @@ def plan_steps(
     outputs: int = 1,
     products: int | None = None,
     thorough: bool = True,
+    held: Collection[int] | None = None,
 ) -> Steps:
     """The cheapest baby-step giant-step plan for these diagonals.
 
     Rotations that differ by `modulus` serve the same diagonal (default: only equal ones do). `strides` are the distances
     in the slots of neighbouring rows, columns and channels: with them partial grids are tried as baby steps. Baby steps
     are paid for each of the `inputs`, giant steps for each of the `outputs`; `products` is the number of diagonals of all
-    blocks (default: that of the offsets). Without `thorough` only residues of powers of two are tried.
+    blocks (default: that of the offsets). Without `thorough` only residues of powers of two are tried. With `held`, the
+    amounts that have a key already, each other one is worth a part of a rotation.
     """
     modulus = modulus or slots
     array = np.array(sorted(offsets), dtype=np.int64)
@@ -132,24 +136,24 @@ def plan_steps(
     if strides and array.size <= _MOST_OFFSETS:
         grid = np.sort(centred(array, modulus))
         parts += [(grid, baby) for baby in _by_axes(grid, [s for s in strides if 0 < s < modulus])]
-    best: tuple[float, int] | None = None
-    chosen: tuple[Array, Array] | None = None
+    keys = None if held is None else np.array(sorted({0, *held}), dtype=np.int64)
+    best: tuple[float, int, Array, Array, float] | None = None
     for source, baby in parts:
-        babies = int(np.count_nonzero(_distinct(baby % modulus, modulus)))
-        giants = int(np.count_nonzero(_distinct((source - baby) % modulus, modulus)))
-        price = (costs.rotations_ms(babies, giants, inputs, outputs), babies * inputs + giants * outputs)
-        if best is None or (price[0] < best[0] - 1e-9 or (price[0] < best[0] + 1e-9 and price[1] < best[1])):
-            best, chosen = price, (source, baby)
+        # Steps are named by their smallest representative, so that maps of different periods share keys.
+        steps = [centred(_distinct(s % modulus, modulus), modulus) % slots for s in (baby, source - baby)]
+        babies, giants = (int(np.count_nonzero(s)) for s in steps)
+        cost = price = costs.rotations_ms(babies, giants, inputs, outputs)
+        if keys is not None:
+            fresh = np.setdiff1d(np.concatenate(steps), keys).size
+            price += fresh * _KEY_SHARE * costs.single
+        number = babies * inputs + giants * outputs
+        if best is None or (price < best[0] - 1e-9 or (price < best[0] + 1e-9 and number < best[1])):
+            best = (price, number, steps[0], steps[1], cost)
     assert best is not None
-    assert chosen is not None
-    source, baby = chosen
-    # Steps are named by their smallest representative, so that maps of different periods share keys.
-    babies_used = np.unique(centred(baby % modulus, modulus) % slots)
-    giants_used = np.unique(centred((source - baby) % modulus, modulus) % slots)
     return Steps(
-        tuple(map(int, babies_used)),
-        tuple(map(int, giants_used)),
-        best[0] + (len(offsets) if products is None else products) * costs.product,
+        tuple(map(int, np.sort(best[2]))),
+        tuple(map(int, np.sort(best[3]))),
+        best[4] + (len(offsets) if products is None else products) * costs.product,
     )
 
 

@@ -36,6 +36,8 @@ class MapPlans:
         self._offsets = MapOffsets(slots)
         # The same question comes up for many maps: those of equal structure between equal layouts.
         self._known: dict[Any, tuple[float, Steps]] = {}
+        # What the plans made so far rotate by: those made later should need few other keys.
+        self.amounts: set[int] = set()
         self._positioned: dict[Any, Mapping[tuple[int, int], SparseMatrix]] = {}
 
     def _level(self, node: Node) -> int:
@@ -73,7 +75,10 @@ class MapPlans:
                 outputs=out.ciphertexts,
                 products=sum(offsets.size for offsets in blocks),
                 thorough=thorough,
+                held=self.amounts if thorough else None,
             )
+            if thorough:
+                self.amounts |= {*steps.baby, *steps.giant}
             sums = (spread(maps[0][1], out) // (out.run or out.period)).bit_length() - 1
             # The partial sums are added after the rescale, one level lower.
             cost = steps.cost_ms + out.ciphertexts * sums * self.costs.rotate_ms(self.ring, level - 1)
