@@ -93,3 +93,17 @@ def bootstrap_rotations(ring: Ring, slots: int) -> tuple[int, ...]:
 def all_bootstrap_rotations(ring: Ring, slot_counts: Iterable[int]) -> tuple[int, ...]:
     """The rotations of bootstraps of all these slot counts together, ascending."""
     return tuple(sorted({amount for slots in slot_counts for amount in bootstrap_rotations(ring, slots)}))
+
+
+def bootstrap_table_bytes(ring: Ring, slots: int) -> int:
+    """What the library keeps for bootstraps of that many slots: every diagonal of every factor, over the extended basis.
+
+    CoeffsToSlots is encoded at the top of the chain, SlotsToCoeffs at the levels where a value enters.
+    """
+    assert ring.bootstrap is not None
+    ends = (ring.levels, ring.bootstrap_input_level)
+    return sum(
+        factor.diagonals * (end - i + 1 + ring.special) * ring.ring_dim * 8
+        for budget, end, encoding in zip(ring.bootstrap, ends, (True, False), strict=True)
+        for i, factor in enumerate(_factors(slots, budget, encoding))
+    )
