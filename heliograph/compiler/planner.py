@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ _MAX_SCALE_BITS = 50
 # Room above the scale in the first modulus, for the size of the outputs: at least this many bits.
 _MIN_HEADROOM_BITS = 8
 # A chain within this factor of the fastest is taken where its keys are smaller.
-_NEARLY = 1.05
+_NEARLY = 1.1
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 # Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
@@ -267,9 +268,9 @@ def _placed(
 ) -> tuple[list[tuple[float, Program, Ring]], str]:
     """Cost, program and ring for every ring on which bootstraps can be placed; and why others failed."""
     found, failure = [], ""
-    for ring in rings:
+    for ring, one_size in itertools.product(rings, (False, True)):
         try:
-            cost, made = PlaceBootstraps(ring, options.costs, sizes).place(packed)
+            cost, made = PlaceBootstraps(ring, options.costs, sizes, one_size).place(packed)
         except TooFewLevelsError as few:
             failure = few.what
             continue
