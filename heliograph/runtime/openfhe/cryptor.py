@@ -14,7 +14,7 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.serial import automorphism_index
-from heliograph.runtime.openfhe.template import secret_key_template
+from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
 from heliograph.target import Ring
 
 
@@ -45,8 +45,7 @@ class OpenFHECryptor:
         """
         context, secret = make_context(key.ring), self._secret_in(key.ring)
         if key.kind == "encapsulation":
-            data = make_encapsulation_keys(context, key.ring, secret)
-            return library().DeserializeEvalKeyMapString(data, library().BINARY)
+            return make_encapsulation_keys(context, key.ring, secret)
         with registry.changing():
             try:
                 if key.kind == "relinearization":
@@ -72,9 +71,8 @@ class OpenFHECryptor:
             whole, lower = secret_key_template(self.ring), secret_key_template(ring)
             if lower.blocks_moduli != whole.blocks_moduli[: ring.towers]:
                 raise InternalError(f"{ring} is no lower part of {self.ring}")
-            data, length = self.secret_bytes(), 8 * ring.ring_dim
-            blocks = [data[begin : begin + length] for begin, _ in whole.blocks[: ring.towers]]
-            self._lower[ring] = library().DeserializePrivateKeyString(lower.fill(blocks, self.tag), library().BINARY)
+            data = lower.fill(self._secret_blocks()[: ring.towers], self.tag)
+            self._lower[ring] = library().DeserializePrivateKeyString(data, library().BINARY)
         return self._lower[ring]
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
@@ -116,8 +114,19 @@ class OpenFHECryptor:
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""
-        openfhe = library()
-        return bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
+        return secret_key_template(self.ring).fill(self._secret_blocks(), self.tag)
+
+    def _secret_blocks(self) -> list[bytes]:
+        """The coefficients of the secret modulo each prime.
+
+        They are looked for: OpenFHE writes a key that it has read with other gaps between them than one that it has made.
+        """
+        openfhe, length = library(), 8 * self.ring.ring_dim
+        data = bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
+        found = list(find_blocks(data, self.ring.ring_dim))
+        if tuple(modulus for _, modulus in found) != secret_key_template(self.ring).blocks_moduli:
+            raise InternalError("OpenFHE writes a secret key in another form than the one that we know")
+        return [data[begin : begin + length] for begin, _ in found]
 
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
