@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class OpenFHECryptor:
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
         self.ring = ring
         self.context = make_context(ring)
-        self._secret = self.context.KeyGen().secretKey if secret_key is None else secret_key
+        self._secret = _fresh_secret(ring) if secret_key is None else secret_key
         self._lower: dict[Ring, Any] = {}
 
     @property
@@ -117,16 +118,7 @@ class OpenFHECryptor:
         return secret_key_template(self.ring).fill(self._secret_blocks(), self.tag)
 
     def _secret_blocks(self) -> list[bytes]:
-        """The coefficients of the secret modulo each prime.
-
-        They are looked for: OpenFHE writes a key that it has read with other gaps between them than one that it has made.
-        """
-        openfhe, length = library(), 8 * self.ring.ring_dim
-        data = bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
-        found = list(find_blocks(data, self.ring.ring_dim))
-        if tuple(modulus for _, modulus in found) != secret_key_template(self.ring).blocks_moduli:
-            raise InternalError("OpenFHE writes a secret key in another form than the one that we know")
-        return [data[begin : begin + length] for begin, _ in found]
+        return _coefficients(self._secret, self.ring)
 
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
@@ -134,3 +126,30 @@ class OpenFHECryptor:
         openfhe = library()
         secret_key_template(ring).check(data, tag, "the secret key")
         return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))
+
+
+def _fresh_secret(ring: Ring) -> Any:
+    """A secret with coefficients -1, 0 and 1, each with probability 1/3.
+
+    In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
+    security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
+    """
+    dense = replace(ring, bootstrap=None)
+    secret = make_context(dense).KeyGen().secretKey
+    if ring.bootstrap is None:
+        return secret
+    data = secret_key_template(ring).fill(_coefficients(secret, dense), str(secret.GetKeyTag()))
+    return library().DeserializePrivateKeyString(data, library().BINARY)
+
+
+def _coefficients(secret: Any, ring: Ring) -> list[bytes]:
+    """The coefficients of a secret modulo each prime.
+
+    They are looked for: OpenFHE writes a key that it has read with other gaps between them than one that it has made.
+    """
+    openfhe, length = library(), 8 * ring.ring_dim
+    data = bytes(openfhe.Serialize(secret, openfhe.BINARY))
+    found = list(find_blocks(data, ring.ring_dim))
+    if tuple(modulus for _, modulus in found) != secret_key_template(ring).blocks_moduli:
+        raise InternalError("OpenFHE writes a secret key in another form than the one that we know")
+    return [data[begin : begin + length] for begin, _ in found]

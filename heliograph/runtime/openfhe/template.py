@@ -273,12 +273,12 @@ def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, working: bool) -> 
 
     Without these every later sum would compare parameters number by number; a sum with zero replaces them.
     """
-    zero = _zero(ring, level, working)
-    context = working_context(ring) if working else make_context(ring)
-    elements, nothing = ciphertext.GetElements(), zero.GetElements()
-    foreign, made = zero.Clone(), zero.Clone()
-    foreign.SetElements(elements)
-    made.SetElements([nothing[0]] * len(elements))
-    made.SetElements(context.EvalAdd(made, foreign).GetElements())
+    zero, context = _zero(ring, level, working), working_context(ring) if working else make_context(ring)
+    foreign, made = zero.CloneEmpty(), zero.Clone()
+    elements = ciphertext.GetElements()
+    if len(elements) != 2:
+        made.SetElementsMove([zero.GetElements()[0]] * len(elements))
+    foreign.SetElementsMove(elements)
+    context.EvalAddInPlace(made, foreign)
     made.SetKeyTag(tag)
     return made
