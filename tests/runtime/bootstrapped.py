@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-
 from runtime.support import toy_artifact
 
 from heliograph.compiler.artifact import Artifact

@@ -67,7 +67,9 @@ def test_a_server_reads_the_folder_and_serves(client: Client, server: Server, fo
     )
 
 
-def test_the_keys_in_one_message_serve_too_beside_another_client(artifact: Artifact, client: Client, server: Server) -> None:
+def test_the_keys_in_one_message_serve_too_beside_another_client(
+    artifact: Artifact, client: Client, server: Server
+) -> None:
     other = Client(artifact)
     with Server(artifact, EvaluationKeys.from_bytes(other.evaluation_keys().to_bytes())) as beside:
         check(other, beside, 3)

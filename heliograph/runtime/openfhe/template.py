@@ -139,7 +139,9 @@ def learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, ind
         if all(_below(reference, begin, n, modulus) for reference in references)
         and len({reference[begin : begin + 8 * n] for reference in references}) > 1
     ]
-    varying = [(offset, TAG_LENGTH) for offset in tag_offsets] + ([(index_offset, 4)] if index_offset is not None else [])
+    varying = [(offset, TAG_LENGTH) for offset in tag_offsets] + (
+        [(index_offset, 4)] if index_offset is not None else []
+    )
     edges = [0, *(edge for begin, _ in found for edge in (begin, begin + 8 * n)), len(first)]
     gaps = tuple((a, _blanked(first, a, b, varying)) for a, b in zip(edges[::2], edges[1::2], strict=True))
     template = Template(len(first), n, gaps, tuple(found), tag_offsets, index_offset)
