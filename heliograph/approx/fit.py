@@ -148,17 +148,18 @@ def _linear_program(
 
 
 def gaussian(
-    function: Function, low: float, high: float, degree: int, mean: float, std: float
+    function: Function, low: float, high: float, degree: int, mean: float, std: float, spread: float = 1.0
 ) -> npt.NDArray[np.float64]:
-    """Chebyshev coefficients of weighted least squares: the weight is the normal density of (mean, std), with a floor.
+    """Chebyshev coefficients of weighted least squares: the weight is the density of N(mean, (spread * std)^2) and a floor.
 
     The floor (0.1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
-    least squares under the density alone lets it blow up (OLA, section 4, widens the density by a factor instead).
+    least squares under the density alone lets it blow up. OLA, section 4, has no floor and no interval, and widens the
+    density by `spread`, its r, instead.
     """
     t = points(max(2000, 60 * degree))
     x = (high + low) / 2 + (high - low) / 2 * t
-    spread = max(std, (high - low) * 1e-3)
-    density = np.exp(-0.5 * ((x - mean) / spread) ** 2) + 0.001
+    width = max(spread * std, (high - low) * 1e-3)
+    density = np.exp(-0.5 * ((x - mean) / width) ** 2) + 0.001
     # The points crowd at the ends of the interval; dx makes the sum an integral over x.
     weight = np.sqrt(density * np.gradient(x))
     basis = np.polynomial.chebyshev.chebvander(t, degree)
@@ -175,12 +176,14 @@ def fit(
     mean: float | None = None,
     std: float | None = None,
     kinks: Sequence[float] = (0.0,),
+    spread: float = 1.0,
 ) -> Fit:
     """The polynomial of that degree for the function on [low, high]; `kinks` are where its slope may jump.
 
-    `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean`, `std`), or
-    interpolation. On an interval symmetric about zero, coefficients that vanish for a function which is even or odd up
-    to a linear term (ReLU, GELU, SiLU) are set to exactly zero: evaluation is cheaper without them.
+    `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and `spread`
+    times `std`), or interpolation; `rms_error` is under the density of `mean` and `std` itself. On an interval symmetric
+    about zero, coefficients that vanish for a function which is even or odd up to a linear term (ReLU, GELU, SiLU) are
+    set to exactly zero: evaluation is cheaper without them.
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"a polynomial needs an interval with low < high, not [{low}, {high}]")
@@ -191,7 +194,7 @@ def fit(
     elif method == "gaussian":
         if mean is None or std is None:
             raise ProgramError("method gaussian needs a mean and a standard deviation", hint="give calibration samples")
-        coefficients = gaussian(function, low, high, degree, mean, std)
+        coefficients = gaussian(function, low, high, degree, mean, std, spread)
     elif method == "interpolation":
         coefficients = interpolate(function, low, high, degree)
     else:
@@ -246,6 +249,7 @@ def smallest_degree(
     mean: float | None,
     std: float | None,
     max_degree: int = 255,
+    spread: float = 1.0,
 ) -> Fit:
     """The polynomial of the smallest degree whose `max_error` is at most `target_error`.
 
@@ -254,7 +258,7 @@ def smallest_degree(
     """
     if method != "minimax":
         for degree in range(1, max_degree + 1):
-            best = fit(function, low, high, degree, method, mean, std)
+            best = fit(function, low, high, degree, method, mean, std, spread=spread)
             if best.max_error <= target_error:
                 return best
         raise _unreachable(low, high, target_error, max_degree, best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.bill import bill, flooded, with_output_ranges
@@ -14,6 +15,7 @@ from heliograph.errors import ProgramError
 from heliograph.interpret import interpret_many
 from heliograph.ir import Program, Stage
 from heliograph.ir.verify import verify
+from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Calibrate
 
 _ERROR_SAMPLES = 64
@@ -43,10 +45,10 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
             watch(name, made)
         stages[made.stage.value] = str(made)
 
-    fused, polynomial, observed = program, program, Calibrate().run(program)
+    fused = linear_passes(program, seen) if program.stage is Stage.TENSOR else program
+    options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
+    polynomial, observed = fused, Calibrate().run(fused)
     if program.stage is Stage.TENSOR:
-        fused = linear_passes(program, seen)
-        observed = Calibrate().run(fused)
         polynomial = polynomial_passes(fused, options, seen, observed)
         stages["tensor"] = str(program)
     samples = sample_inputs(program, _ERROR_SAMPLES)

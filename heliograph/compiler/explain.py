@@ -199,16 +199,14 @@ def _rotations(program: Program) -> float:
 
 
 def _diagonals(program: Program) -> float:
-    from heliograph.ir.diagonals import diagonal_map
+    from heliograph.ir.slot_ops import transform_diagonals
 
     total = 0
     for node in program.nodes:
         if node.op == "linear_transform":
-            a, slots = node.attrs, node.inputs[0].type.slots  # type: ignore[union-attr]
-            offsets = diagonal_map(
-                program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
-            ).offsets
-            total += sum(1 for offset in offsets if offset)
+            slots = node.inputs[0].type.slots  # type: ignore[union-attr]
+            for diagonals in transform_diagonals(node.attrs, program.matrix, slots):
+                total += sum(1 for offset in diagonals.offsets if offset)
         elif node.op == "rotate":
             total += 1
     return total

@@ -47,6 +47,7 @@ def polynomial_passes(program: Program, options: Options, watch: Watch, observed
         target_error=options.target_error,
         margin=options.margin,
         method=options.method,
+        spread=options.spread,
         observed=observed,
     )
     program = _run(approximate, program, watch)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.bootstrap_keys import all_bootstrap_rotations, bootstrap_table_bytes
 from heliograph.chains import chain_at, key_chains
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.options import Options
@@ -20,7 +21,7 @@ from heliograph.interpret import input_shape, interpret_many, pack_inputs, unpac
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.verify import verify
 from heliograph.passes.depth import program_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps
+from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.target import (
     ADJUSTMENT_LEVELS,
@@ -40,7 +41,7 @@ _NEARLY = 1.05
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 # Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
-_BOOTSTRAP_SCALES = (55, 56, 57)
+_BOOTSTRAP_SCALES = (55, 57)
 _BOOTSTRAP_HEADROOM_BITS = 5
 # Levels between bootstraps beyond which nothing is gained, where security does not bound them.
 _MAX_LEVELS_BETWEEN = 24
@@ -232,24 +233,15 @@ def plan_bootstrapped(
             passes.append((name, made))
 
         packed = pack_passes(program, rings[0], options, keep)
-        samples = dict(pack_samples(packed, inputs))
-        placed = []
-        for ring in rings:
-            place = PlaceBootstraps(ring, options.costs, samples, options.margin)
-            try:
-                cost, made = place.place(packed)
-            except TooFewLevelsError as few:
-                failure = few.what
-                continue
-            if made is packed:
-                failure = "it fits the chain as it is"
-                continue
-            placed.append((cost, made, ring))
+        placed, failure = _placed(packed, rings, options, {})
+        if not placed:
+            sizes = observed_sizes(packed, pack_samples(packed, inputs), options.margin)
+            placed, failure = _placed(packed, rings, options, sizes)
         if not placed:
             continue
         least = min(cost for cost, _, _ in placed)
         near = [entry for entry in placed if entry[0] <= _NEARLY * least]
-        _, made, ring = min(near, key=lambda entry: (entry[2].rotation_key_bytes, entry[0]))
+        _, made, ring = min(near, key=lambda entry: (_bootstrap_bytes(entry[2], entry[1]), entry[0]))
         keep("place-bootstraps", verify(made, after="place-bootstraps"))
         try:
             executable = lower_passes(made, ring, options, keep, max(0, headroom - _BOOTSTRAP_HEADROOM_BITS))
@@ -261,6 +253,31 @@ def plan_bootstrapped(
             continue
         return _finished(executable, ring, calls, error, magnitude, options, passes, watch)
     raise PlanningError(failure or "no chain with bootstrapping is secure")
+
+
+def _bootstrap_bytes(ring: Ring, program: Program) -> int:
+    """Keys and tables of the bootstraps of a program."""
+    slot_counts = program.metadata["bootstrap_slots"]
+    keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
+    return keys + sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
+
+
+def _placed(
+    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
+) -> tuple[list[tuple[float, Program, Ring]], str]:
+    """Cost, program and ring for every ring on which bootstraps can be placed; and why others failed."""
+    found, failure = [], ""
+    for ring in rings:
+        try:
+            cost, made = PlaceBootstraps(ring, options.costs, sizes).place(packed)
+        except TooFewLevelsError as few:
+            failure = few.what
+            continue
+        if made is packed:
+            failure = "it fits the chain as it is"
+            continue
+        found.append((cost, made, ring))
+    return found, failure
 
 
 def _plan_on(

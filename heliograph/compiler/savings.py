@@ -16,6 +16,7 @@ from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.errors import HeliographError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
+from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth, program_depth
 
@@ -144,7 +145,8 @@ def _compiled(
     exact: Sequence[Array],
 ) -> dict[str, Any] | None:
     """The variant with these changes; None where it cannot be had."""
-    degrees, texts, made = dict(options.degrees), [], polynomial
+    chosen = degrees_by_layer(fused, options.degrees)
+    degrees, texts, made = dict(chosen), [], polynomial
     for change in group:
         if change.kind != "degree":
             continue
@@ -153,7 +155,7 @@ def _compiled(
         degrees[change.layer] = degree
         texts.append(f"degree {degree} instead of {old} for {_named(change)}")
     try:
-        if degrees != dict(options.degrees):
+        if degrees != chosen:
             variant = replace(options, degrees=degrees)
             made = polynomial_passes(fused, variant, lambda name, program: None, observed)
         for change in group:

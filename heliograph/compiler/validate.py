@@ -13,8 +13,8 @@ from typing import Any
 from heliograph.chains import chain_at, key_chains
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
-from heliograph.ir.diagonals import diagonal_map
 from heliograph.ir.layout import Layout
+from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.target import Ring
 
 MAX_NODES = 1 << 18
@@ -97,7 +97,7 @@ def _check_budget(value: object) -> tuple[int, int] | None:
 
 def check_layout(value: object, slots: int, what: str) -> Layout:
     """A layout from JSON that fits the slots and costs little to compute with."""
-    if not isinstance(value, Mapping) or set(value) != {
+    if not isinstance(value, Mapping) or set(value) - {"stride"} != {
         "shape",
         "slots",
         "period",
@@ -119,8 +119,9 @@ def check_layout(value: object, slots: int, what: str) -> Layout:
         width=whole(value["width"], f"the row width of {what}", 0, MAX_ELEMENTS),
         block=whole(value["block"], f"the block of {what}", 0, MAX_ELEMENTS),
         run=whole(value["run"], f"the run of {what}", 0, slots),
+        stride=whole(value.get("stride", 1), f"the stride of {what}", 1, slots),
     )
-    if slots % layout.period:
+    if slots % layout.stride or slots // layout.stride % layout.period:
         raise refuse(f"the period of {what} does not divide the slots")
     channels, rows, columns = layout.channels_rows_columns
     width = layout.width or columns * layout.gap
@@ -380,10 +381,12 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
                 raise refuse(f"{key} {what} are more than the slots")
             for step in a[key]:
                 whole(step, f"a rotation {what}", -ring.slots, ring.slots)
-        program.matrix(a["matrix"])
+        for name in a["matrices"]:
+            program.matrix(name)
         for key in ("in_period", "out_period"):
             whole(a[key], f"{key} {what}", 1, ring.slots)
         whole(a["in_shift"], f"the shift {what}", 0, ring.slots)
+        whole(a.get("stride", 1), f"the stride {what}", 1, ring.slots)
     elif node.op in ("mul_plain", "add_plain"):
         if not 0 < program.array(a["value"]).size <= ring.slots:
             raise refuse(f"the plaintext {what} does not fit the slots")
@@ -401,10 +404,10 @@ def check_transforms(program: Program, ring: Ring) -> None:
             continue
         a = node.attrs
         try:
-            matrix = program.matrix(a["matrix"])
-            diagonals = diagonal_map(matrix, ring.slots, a["in_period"], a["out_period"], a["in_shift"])
-            reached = {(g + b) % ring.slots for g in a["giant_steps"] for b in a["baby_steps"]}
-            good = reached.issuperset(offset % ring.slots for offset in diagonals.offsets)
+            good = True
+            for diagonals in transform_diagonals(a, program.matrix, ring.slots):
+                reached = {(g + b) % diagonals.modulus for g in a["giant_steps"] for b in a["baby_steps"]}
+                good &= reached.issuperset(offset % diagonals.modulus for offset in diagonals.offsets)
         except (HeliographError, IndexError, ValueError):
             good = False
         if not good:

@@ -19,9 +19,9 @@ from heliograph.errors import ProgramError, RangeError
 from heliograph.execution import noise
 from heliograph.execution.backend import Call
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.diagonals import diagonal_map
-from heliograph.ir.slot_ops import SCALE_TOLERANCE
-from heliograph.passes.bsgs import pair_offsets
+from heliograph.ir.diagonals import DiagonalMap
+from heliograph.ir.slot_ops import SCALE_TOLERANCE, transform_diagonals
+from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
 from heliograph.target import Ring
 
 
@@ -54,6 +54,8 @@ class Simulator:
         self._rotations = Counter(node.inputs[0] for node in rotations)
         self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
+        # Which transform makes which rotations; worked out when the first is met.
+        self._babies: dict[tuple[Node, int], BabySteps] | None = None
         log_primes = self.ring.log_primes
         self._log_q = [sum(log_primes[: level + 1]) for level in range(len(log_primes))]
 
@@ -136,7 +138,7 @@ class Simulator:
         if op == "lincomb":
             return self._combination(node, operands)
         if op == "linear_transform":
-            return self._transform(node, x)
+            return self._transform(node, operands)
         if op == "rotate":
             self._count_rotation(node, x.level)
             return self._rotate(x, a["amount"], node)
@@ -256,9 +258,10 @@ class Simulator:
         self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
         self._count("bootstrap", x.level, a["slots"])
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
-        std = noise.bootstrap_std(ring, a["slots"]) if self.noisy else 0.0
-        error = np.tile(self._gaussian((a["slots"],)).real, copies.shape[0]) * (std / nominal) if std else 0.0
-        return self._made(mean + error, a["level"], x.log_scale, 2, 0.0, node.op)
+        if self.noisy:
+            error = noise.bootstrap_std(ring) * self._gaussian((a["slots"],)).real / nominal
+            mean = mean + np.tile(error, copies.shape[0]) - noise.BOOTSTRAP_CUBIC * (mean * nominal) ** 3 / nominal
+        return self._made(mean, a["level"], x.log_scale, 2, 0.0, node.op)
 
     def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         a = node.attrs
@@ -277,47 +280,64 @@ class Simulator:
             self._count("add_plain", operands[0].level, 2)
         return self._made(total, operands[0].level, scales[0], 2, 0.0, node.op)
 
-    def _transform(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+    def _transform(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         """The transform as the backends evaluate it: hoisted baby steps, then giant steps."""
-        a, slots = node.attrs, self.ring.slots
-        diagonals = diagonal_map(
-            self.program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
-        )
-        groups = pair_offsets(diagonals.offsets, a["baby_steps"], a["giant_steps"], slots)
-        babies = sorted({b for pairs in groups.values() for b, _ in pairs})
-        direct = [b for b in babies if b and b not in self._paths]
-        rotated: dict[int, SimulatedCiphertext] = {0: x}
-        for b in direct:
-            rotated[b] = self._rotate(x, b, node)
-        if len(direct) > 1:
-            self._count("decompose", x.level, 2)
-        self.calls["rotate_hoisted" if len(direct) > 1 else "rotate", x.level, 2] += len(direct)
-        for b in (b for b in babies if b in self._paths):
-            value = x
-            for step in self._paths[b]:
+        a, slots, x = node.attrs, self.ring.slots, operands[0]
+        for other in operands[1:]:
+            self._needs(x.level == other.level, node, "operands at one level")
+        scales = [value.log_scale + plain for value, plain in zip(operands, a["plain_log_scales"], strict=True)]
+        self._needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node, "terms of one scale")
+        diagonals = self._diagonals(node)
+        groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+        for position in range(len(operands)):
+            self._count_babies(node, position, x.level)
+        rotated: dict[tuple[int, int], Array] = {}
+        for position, b in dict.fromkeys((position, b) for terms in groups.values() for position, b, _ in terms):
+            value = operands[position]
+            for step in self._paths.get(b, (b,) if b else ()):
                 value = self._rotate(value, step, node)
-                self._count("rotate", x.level, 2)
-            rotated[b] = value
-        scale = x.log_scale + a["plain_log_scale"]
-        total: Array = np.zeros(slots, dtype=np.complex128)
+            rotated[position, b] = value.slots if self.noisy else np.real(value.slots)
+        scale = scales[0]
+        total: Array = np.zeros(slots, dtype=np.complex128 if self.noisy else np.float64)
+        # What the rounding of the plaintexts adds is Gaussian, and its variance adds up over the products.
+        power: Array = np.zeros(slots)
+        rounding = [noise.encoding_std(self.ring) * 2.0**-plain for plain in a["plain_log_scales"]]
+        squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()} if self.noisy else {}
         switches = 0
-        for number, (g, pairs) in enumerate(groups.items()):
-            part: Array = np.zeros(slots, dtype=np.complex128)
-            for position, (b, offset) in enumerate(pairs):
-                plain = np.roll(self._plain(diagonals.diagonal(offset), a["plain_log_scale"]), g)
-                part = part + rotated[b].slots * plain
-                self._count("mul_plain", x.level, 2)
-                if position:
-                    self._count("accumulate", x.level, 2)
+        for number, (g, terms) in enumerate(groups.items()):
+            part, spread = np.zeros_like(total), np.zeros(slots)
+            for position, b, offset in terms:
+                diagonal = diagonals[position].diagonal(offset, g + b)
+                part += rotated[position, b] * (np.roll(diagonal, g) if g else diagonal)
+                if self.noisy:
+                    spread += squares[position, b]
+            self.calls["mul_plain", x.level, 2] += len(terms)
+            self.calls["accumulate", x.level, 2] += len(terms) - 1 + int(number > 0)
             for step in self._paths.get(g, (g,) if g else ()):
                 self._needs_key(step, x.level, node)
                 self._count("rotate", x.level, 2)
                 switches += 1
-            if number:
-                self._count("accumulate", x.level, 2)
-            total = total + np.roll(part, -g)
+            total += np.roll(part, -g)
+            power += np.roll(spread, -g)
         if not groups:
             self._count("mul_plain", x.level, 2)
-        total = total + switches * self._bias * 2.0**-scale
+        if self.noisy:
+            total = total + self._gaussian(total.shape) * np.sqrt(power)
+            total = total + switches * self._bias * 2.0**-scale
         std = math.sqrt(switches) * self._switch_std(x.level)
         return self._made(total, x.level, scale, 2, std, node.op)
+
+    def _diagonals(self, node: Node) -> list[DiagonalMap]:
+        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
+
+    def _count_babies(self, node: Node, position: int, level: int) -> None:
+        if self._babies is None:
+            self._babies = share_babies(self.program.nodes, self._diagonals, self._paths)
+        steps = self._babies[node, position]
+        if steps.decompose:
+            self._count("decompose", level, 2)
+        for b in steps.make:
+            if b in self._paths:
+                self.calls["rotate", level, 2] += len(self._paths[b])
+            else:
+                self._count("rotate_hoisted" if steps.hoisted else "rotate", level, 2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.range_table import range_entry
+from heliograph.passes.units import UnitGroup, unit_groups
+
+# By layer name, or one for each activation in program order.
+Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 
 # A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
 # not wider than this factor.
@@ -33,19 +37,22 @@ INVERTED = frozenset({"exp", "reciprocal", "sqrt", "rsqrt"})
 class Approximate:
     """Activations become `poly` nodes.
 
-    `degree` is for all layers, `degrees` for single ones (by layer name), `target_error` asks for the smallest degree
-    whose largest error is under it. `margin` widens an observed range on each side, as a share of its width. `observed`
-    is what `Calibrate` saw. A range is proved (intervals from the input range), observed, or declared at the op.
+    `degree` is for all layers, `degrees` for single ones (by layer name) or one for each in program order,
+    `target_error` asks for the smallest degree whose largest error is under it. `margin` widens an observed range on each
+    side, as a share of its width. `observed` is what `Calibrate` saw. A range is proved (intervals from the input range),
+    observed, or declared at the op.
+    `spread` widens the normal distribution that method gaussian weighs with (OLA's r).
 
-    Between two linear maps a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) = r f(x / r), and
-    the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
+    Between linear maps, sums included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) =
+    r f(x / r), and the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
     """
 
     degree: int | None = None
-    degrees: Mapping[str, int] = field(default_factory=dict)
+    degrees: Degrees = field(default_factory=dict)
     target_error: float | None = None
     margin: float = 0.1
     method: str | None = None
+    spread: float = 1.0
     observed: Mapping[Node, Observed] = field(default_factory=dict)
 
     name: ClassVar[str] = "approximate"
@@ -53,20 +60,15 @@ class Approximate:
     makes: ClassVar[Stage] = Stage.POLYNOMIAL
 
     def run(self, program: Program) -> Program:
+        if not isinstance(self.degrees, Mapping):
+            return replace(self, degrees=degrees_by_layer(program, self.degrees)).run(program)
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
-        layers = [node.loc.layer for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]
-        for layer in self.degrees:
-            if layer not in layers:
-                near = difflib.get_close_matches(layer, layers, n=3) or layers[:5]
-                raise ProgramError(
-                    f"degrees names the layer {layer!r}, and no activation is called that",
-                    where="Options.degrees",
-                    hint=f"activations here: {', '.join(near) or 'none'}",
-                )
+        degrees_by_layer(program, self.degrees)
         new: dict[Node, Node] = {}
         bounds: dict[Node, Bounds | None] = {}
         ranges: list[dict[str, Any]] = []
         users = program.users()
+        groups = unit_groups(program, self.observed, self.margin)
         # The unit sizes that a value was divided by, flattened; its readers multiply by them.
         divided: dict[Node, Array] = {}
         for node in program.nodes:
@@ -77,16 +79,20 @@ class Approximate:
                 if node.op == "input":
                     builder.inputs.append(node)
                 bounds[made] = transfer(made, [bounds[operand] for operand in made.inputs], builder.context, {})
-            elif node.op == "affine" and any(operand in divided for operand in operands):
+            elif node.op == "affine" and (node in groups or any(operand in divided for operand in operands)):
                 made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
                 bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
+                if node in groups:
+                    made = _divided(builder, made, groups[node].settle(node, bounds[made]), bounds)
+                    divided[made] = groups[node].settle(node, None)
             elif self._is_composed(node):
                 operand = node.inputs[0]
                 shared = len(users[operand]) > 1 or operand in program.outputs
                 low = Lowering(builder, node, bounds, ranges, self.margin, frozenset(operands if shared else ()))
                 made = self._composed(low, node, operands[0])
-            elif self._by_unit(program, node, users):
-                made = self._unit_activation(builder, node, operands[0], bounds, ranges, divided)
+            elif node in groups and OPS[node.op].activation is not None:
+                made = self._unit_activation(builder, node, operands[0], bounds, ranges, groups[node])
+                divided[made] = groups[node].settle(node, None)
             elif node.op == "poly":
                 made = self._given(builder, node, operands[0], bounds, ranges)
             elif OPS[node.op].activation is None:
@@ -95,6 +101,8 @@ class Approximate:
                     builder.inputs.append(node)
                 known = [bounds[operand] for operand in made.inputs]
                 bounds[made] = transfer(made, known, builder.context, {})
+                if node in groups:
+                    divided[made] = groups[node].settle(node, None)
             else:
                 made = self._activation(builder, node, operands[0], bounds, ranges)
             new[node] = made
@@ -187,9 +195,9 @@ class Approximate:
 
     def _is_composed(self, node: Node) -> bool:
         """Whether one polynomial does not serve: the function has none, or none was asked for by its degree."""
-        if node.op in INVERTED and (node.loc.layer in self.degrees or "degree" in node.attrs):
+        if node.op in INVERTED and node.loc.layer in self.degrees:
             return False
-        return node.op in COMPOSED or node.op in INVERTED or (node.op == "abs" and "gap" in node.attrs)
+        return _composed(node)
 
     def _composed(self, low: Lowering, node: Node, operand: Node) -> Node:
         """A composition of several polynomials, with its proof."""
@@ -210,20 +218,6 @@ class Approximate:
         error = self.target_error or float(node.attrs.get("gap", DEFAULT_GAP * width))
         return (lower_abs if node.op == "abs" else lower_max)(low, operand, interval, source, seen, error)
 
-    def _by_unit(self, program: Program, node: Node, users: Mapping[Node, list[Node]]) -> bool:
-        """Whether both neighbours of an activation are linear maps that can take the sizes of its units in."""
-        return (
-            OPS[node.op].homogeneous
-            and node.inputs[0] in self.observed
-            and self.observed[node.inputs[0]].reach is not None
-            and not {"low", "high"} & node.attrs.keys()
-            and node.inputs[0].op == "affine"
-            and len(users[node.inputs[0]]) == 1
-            and node.inputs[0] not in program.outputs
-            and node not in program.outputs
-            and all(user.op == "affine" for user in users[node])
-        )
-
     def _unit_activation(
         self,
         builder: Builder,
@@ -231,49 +225,46 @@ class Approximate:
         operand: Node,
         bounds: dict[Node, Bounds | None],
         ranges: list[dict[str, Any]],
-        divided: dict[Node, Array],
+        group: UnitGroup,
     ) -> Node:
+        """The polynomial of an activation whose operand is divided by unit."""
         activation, attrs = OPS[node.op].activation, node.attrs
         assert activation is not None
-        assert isinstance(node.type, TensorType)
-        seen = self.observed[node.inputs[0]]
-        assert seen.reach is not None
-        reach: Array = np.broadcast_to(seen.reach * (1.0 + self.margin), node.type.shape).ravel()
+        seen, sizes, reach = self.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
         proved = bounds.get(operand)
         source = "observed"
         if proved is not None:
-            most = np.maximum(np.abs(proved[0]), np.abs(proved[1]))
-            source = "proved" if (most <= reach).all() else "observed"
-            reach = np.minimum(reach, most)
-        # A unit that is always zero may have any size but zero.
-        reach = np.maximum(reach, 1e-6 * max(float(reach.max()), 1e-6))
-        inner = _scaled(builder, operand, list(operand.inputs), [None] * len(operand.inputs), 1.0 / reach)
-        size = float(np.sqrt(np.mean(reach**2)))
+            proved = proved[0] * sizes, proved[1] * sizes
+            inside = np.maximum(np.abs(proved[0]), np.abs(proved[1])) <= reach * sizes * (1.0 + 1e-9)
+            source = "proved" if inside.all() else "observed"
+        size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
         method = attrs.get("method") or self.method or "gaussian"
-        largest = float(reach.max())
         try:
             chosen = self._fit(
                 node,
                 lambda x: np.asarray(activation(x, attrs)),
-                -1.0,
-                1.0,
+                -reach,
+                reach,
                 method,
                 seen.mean / size,
-                max(seen.std / size, 1e-3),
+                max(seen.std / size, 1e-3 * reach),
                 largest,
             )
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
-        made = builder.op("poly", (inner,), node.loc, coefficients=coefficients, low=-1.0, high=1.0, range=len(ranges))
-        builder.metadata.setdefault("unit_sizes", {})[str(len(ranges))] = [float(f"{unit:.9g}") for unit in reach]
+        made = builder.op(
+            "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)
+        )
+        builder.metadata.setdefault("unit_sizes", {})[str(len(ranges))] = [
+            float(f"{reach * unit:.9g}") for unit in sizes
+        ]
         bounds[made] = _image_bounds(node, chosen)
-        divided[made] = reach
         ranges.append(
             range_entry(
                 node,
                 node.op,
-                Interval(-largest, largest),
+                Interval(-largest * reach, largest * reach),
                 source,
                 degree=chosen.degree,
                 method=chosen.method,
@@ -283,7 +274,7 @@ class Approximate:
                 margin=self.margin,
                 proved=None if proved is None else hull(proved),
                 units=int(np.asarray(seen.reach).size),
-                smallest_unit=float(reach.min()),
+                smallest_unit=float(sizes.min()) * reach,
             )
         )
         return made
@@ -326,12 +317,57 @@ class Approximate:
         unit: float = 1.0,
     ) -> Fit:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`."""
+        assert isinstance(self.degrees, Mapping)
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
-        if degree is not None:
-            return fit(function, low, high, degree, method, mean, std)
-        if self.target_error is not None:
-            return smallest_degree(function, low, high, self.target_error / unit, method, mean, std)
-        return fit(function, low, high, DEFAULT_DEGREE, method, mean, std)
+        if degree is None and self.target_error is not None:
+            return smallest_degree(function, low, high, self.target_error / unit, method, mean, std, spread=self.spread)
+        degree = DEFAULT_DEGREE if degree is None else degree
+        return fit(function, low, high, degree, method, mean, std, spread=self.spread)
+
+
+def _composed(node: Node) -> bool:
+    """Whether several polynomials stand for the node where nothing else is asked for."""
+    return (
+        node.op in COMPOSED
+        or (node.op in INVERTED and "degree" not in node.attrs)
+        or (node.op == "abs" and "gap" in node.attrs)
+    )
+
+
+def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
+    """The degrees by layer name, from a mapping or from one degree for each activation in program order.
+
+    Compositions (sign, softmax, ...) have no degree of their own and are not counted. A `ProgramError` where a name is
+    no activation's, where the number is another one, or where two activations share a name and differ.
+    """
+    if isinstance(degrees, Mapping):
+        layers = [node.loc.layer for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]
+        for layer in degrees:
+            if layer not in layers:
+                near = difflib.get_close_matches(layer, layers, n=3) or layers[:5]
+                raise ProgramError(
+                    f"degrees names the layer {layer!r}, and no activation is called that",
+                    where="Options.degrees",
+                    hint=f"activations here: {', '.join(near) or 'none'}",
+                )
+        return degrees
+    activations = (node for node in program.nodes if OPS[node.op].activation is not None and node.type.secret)
+    nodes = [node for node in activations if not _composed(node)]
+    if len(nodes) != len(degrees):
+        raise ProgramError(
+            f"degrees lists {len(degrees)} of them, and the program has {len(nodes)} activations that take one",
+            where="Options.degrees",
+            hint=f"in program order: {', '.join(node.loc.layer or node.op for node in nodes[:40]) or 'none'}",
+        )
+    table: dict[str, int] = {}
+    for node, degree in zip(nodes, degrees, strict=True):
+        if table.setdefault(node.loc.layer, degree) != degree:
+            raise ProgramError(
+                f"two activations are called {node.loc.layer!r}, and degrees lists two degrees for them",
+                where=node.loc,
+                hint="give them names of their own, or one degree",
+            )
+    return table
 
 
 def _contradicted(node: Node, low: float, high: float, seen: Observed) -> ProgramError:
@@ -348,6 +384,14 @@ def _image_bounds(node: Node, polynomial: Fit) -> Bounds:
     assert isinstance(node.type, TensorType)
     low, high = polynomial.image()
     return np.full(node.type.size, low), np.full(node.type.size, high)
+
+
+def _divided(builder: Builder, made: Node, sizes: Array, bounds: dict[Node, Bounds | None]) -> Node:
+    """The new `affine` with its rows divided by the unit sizes."""
+    inner = _scaled(builder, made, list(made.inputs), [None] * len(made.inputs), 1.0 / sizes)
+    known = bounds.get(made)
+    bounds[inner] = None if known is None else (known[0] / sizes, known[1] / sizes)
+    return inner
 
 
 def _scaled(

@@ -367,8 +367,8 @@ class _Emitter:
             else self._at(self.made[operand] if as_is else self._ready(operand), level)
             for operand in node.inputs
         ]
-        if node.op in _ROTATIONS and self._type(operands[0]).parts > 2:
-            operands = [self._relinearized(operands[0])]
+        if node.op in _ROTATIONS:
+            operands = [self._relinearized(value) if self._type(value).parts > 2 else value for value in operands]
         attrs = dict(node.attrs)
         if node.op == "rescale":
             if not self.levels.pending[node.inputs[0]]:
@@ -390,7 +390,7 @@ class _Emitter:
                     where=node.loc,
                     hint="use a larger scale",
                 )
-            if node.op == "lincomb":
+            if node.op in ("lincomb", "linear_transform"):
                 attrs["plain_log_scales"] = plain
             else:
                 attrs["plain_log_scale"] = plain[0]

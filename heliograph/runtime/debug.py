@@ -284,6 +284,7 @@ def _originals(
         degrees=chosen["degrees"],
         target_error=chosen["target_error"],
         method=chosen["method"],
+        spread=chosen["spread"],
         margin=chosen["margin"],
     )
     made: dict[str, Program] = {}

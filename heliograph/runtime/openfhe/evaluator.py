@@ -12,8 +12,9 @@ from heliograph.chains import chain_at, key_chains
 from heliograph.errors import ProgramError
 from heliograph.execution.backend import Call
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.diagonals import diagonal_map
-from heliograph.passes.bsgs import pair_offsets
+from heliograph.ir.diagonals import DiagonalMap
+from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
 from heliograph.runtime.openfhe.serial import retagged
@@ -79,6 +80,9 @@ class OpenFHEEvaluator:
         # Rotations of one value share its decomposition: how many are still to come, and of which ciphertext.
         self._rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
         self._digits: dict[int, tuple[Any, Any, int]] = {}
+        # The same for transforms: who makes which rotations, and of each ciphertext the digits and rotations still needed.
+        self._babies: dict[tuple[Node, int], BabySteps] | None = None
+        self._shared: dict[int, tuple[Any, Any, dict[int, Any]]] = {}
 
     def describe(self, value: Any) -> tuple[int, int]:
         mark = str(value.GetKeyTag()).partition(_LEVEL_MARK)[2]
@@ -124,7 +128,7 @@ class OpenFHEEvaluator:
     def _encode(self, values: Array, log_scale: float, degree: int, level: int) -> Any:
         """A plaintext whose true scale is 2**log_scale; OpenFHE is told the nominal one of that degree."""
         factor = 2.0 ** (log_scale - degree * self.ring.scale_bits)
-        context, slots = self.context_at(level), self.ring.slots
+        context, slots = self.context_at(level), values.size
         spent = self.ring_at(level).levels - level
         scaled = np.ascontiguousarray(values * factor)
         try:
@@ -153,7 +157,7 @@ class OpenFHEEvaluator:
         if op == "lincomb":
             return self._combination(node, operands)
         if op == "linear_transform":
-            return self._transform(node, x)
+            return self._transform(node, operands)
         if op == "rotate":
             return self._rotate_node(node, x)
         if op == "mul_plain":
@@ -288,38 +292,28 @@ class OpenFHEEvaluator:
             self._digits[key] = (x, digits, left - 1)
         return self._rotate(x, amount, level, digits)
 
-    def _transform(self, node: Node, x: Any) -> Any:
+    def _transform(self, node: Node, operands: Sequence[Any]) -> Any:
         """Hoisted baby steps, products with the diagonals, giant steps."""
-        a, slots = node.attrs, self.ring.slots
+        a, x = node.attrs, operands[0]
         assert isinstance(node.type, CipherType)
         level, number = node.type.level, self._index[node]
         cc = self.context_at(level)
-        diagonals = diagonal_map(
-            self.program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
-        )
-        groups = pair_offsets(diagonals.offsets, a["baby_steps"], a["giant_steps"], slots)
-        babies = sorted({b for pairs in groups.values() for b, _ in pairs})
-        direct = [b for b in babies if b and b not in self._paths]
-        rotated: dict[int, Any] = {0: x}
-        digits = self._decompose(x, level) if len(direct) > 1 else None
-        for b in direct:
-            rotated[b] = self._rotate(x, b, level, digits)
-        for b in (b for b in babies if b in self._paths):
-            value = x
-            for step in self._paths[b]:
-                value = self._rotate(value, step, level)
-            rotated[b] = value
+        diagonals = self._diagonals(node)
+        groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+        rotated = [self._rotated(node, position, x) for position, x in enumerate(operands)]
         size = self._plaintext_bytes(level)
         total = None
-        for g, pairs in groups.items():
+        for g, terms in groups.items():
             part = None
-            for b, offset in pairs:
+            for position, b, offset in terms:
 
-                def make(offset: int = offset, g: int = g) -> Any:
-                    return self._encode(np.roll(diagonals.diagonal(offset), g), a["plain_log_scale"], 1, level)
+                def make(position: int = position, b: int = b, offset: int = offset, g: int = g) -> Any:
+                    # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
+                    values = np.roll(diagonals[position].one_run(offset, g + b), g)
+                    return self._encode(values, a["plain_log_scales"][position], 1, level)
 
                 self._count("mul_plain", level, 2)
-                term = cc.EvalMult(rotated[b], self.cache.get((number, offset), make, size))
+                term = cc.EvalMult(rotated[position][b], self.cache.get((number, position, offset), make, size))
                 if part is None:
                     part = term
                 else:
@@ -335,5 +329,35 @@ class OpenFHEEvaluator:
         if total is None:
             # A map that is zero everywhere: a ciphertext of zeros of the right level and scale.
             self._count("mul_plain", level, 2)
-            total = cc.EvalMult(x, self._encode(np.zeros(slots), a["plain_log_scale"], 1, level))
+            total = cc.EvalMult(x, self._encode(np.zeros(self.ring.slots), a["plain_log_scales"][0], 1, level))
         return total
+
+    def _diagonals(self, node: Node) -> list[DiagonalMap]:
+        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
+
+    def _rotated(self, node: Node, position: int, x: Any) -> dict[int, Any]:
+        """The baby steps of one operand; those that a later transform of the same value reads too are kept for it."""
+        if self._babies is None:
+            self._babies = share_babies(self.program.nodes, self._diagonals, self._paths)
+        steps, source = self._babies[node, position], self._index[node.inputs[position]]
+        assert isinstance(node.type, CipherType)
+        level = node.type.level
+        of, digits, kept = self._shared.pop(source, (None, None, {}))
+        rotated: dict[int, Any] = {0: x, **(kept if of is x else {})}
+        wanted = steps.make
+        # An evaluation that was broken off leaves rotations of its own ciphertext behind: nothing of it is taken.
+        if of is not x:
+            digits, wanted = None, tuple(b for b in steps.all if b)
+        for b in wanted:
+            if b not in self._paths:
+                if steps.hoisted and digits is None:
+                    digits = self._decompose(x, level)
+                rotated[b] = self._rotate(x, b, level, digits)
+                continue
+            value = x
+            for step in self._paths[b]:
+                value = self._rotate(value, step, level)
+            rotated[b] = value
+        if not steps.last:
+            self._shared[source] = (x, digits, {b: rotated[b] for b in steps.keep})
+        return rotated
