@@ -17,7 +17,7 @@ from heliograph.compiler.planner import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import Call
-from heliograph.interpret import interpret_many
+from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
@@ -136,6 +136,8 @@ def bill(
         "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
         "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
     }
+    if batch_of(program) > 1:
+        times["evaluate_sample_ms"] = times["evaluate_ms"] / batch_of(program)
     values: dict[str, Any] = {
         "name": program.name,
         "security_bits": ring.security_bits,
@@ -178,6 +180,7 @@ def bill(
         "error_samples": sample_count,
         "output_magnitude": plan.output_magnitude,
         "ranges": ranges,
+        "batch": batch_of(program),
         "output_ranges": program.metadata.get("output_ranges", {}),
         "flood": options.flood,
         "proved_share": proved / len(ranges) if ranges else 1.0,

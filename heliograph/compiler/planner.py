@@ -18,7 +18,7 @@ from heliograph.compiler.pipeline import Watch, back_passes, lower_passes, pack_
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.backend import Call, execute
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import input_shape, interpret_many, pack_inputs, unpack_outputs
+from heliograph.interpret import batch_of, input_shape, interpret_many, pack_inputs, unpack_outputs
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.verify import verify
 from heliograph.passes.depth import program_depth
@@ -147,8 +147,18 @@ def bootstrapping_rings(log_ring: int, scale: int, options: Options) -> list[Rin
 
 def pack_samples(program: Program, inputs: Sequence[Array]) -> Mapping[Node, Array]:
     """The slot vectors of each sample by input node, with a leading sample axis."""
-    many = [pack_inputs(program, [array[i] for array in inputs]) for i in range(inputs[0].shape[0])]
+    many = [pack_inputs(program, _one(program, inputs, i)) for i in range(inputs[0].shape[0])]
     return {node: np.concatenate([one[node] for one in many]) for node in many[0]}
+
+
+def _one(program: Program, samples: Sequence[Array], position: int) -> list[Array]:
+    """One sample for each input: with an axis of one where a secret input takes several at once."""
+    secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batch_of(program) > 1}
+    names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
+    return [
+        array[position : position + 1] if name in secret else array[position]
+        for name, array in zip(names, samples, strict=True)
+    ]
 
 
 def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Counter[Call]]:
@@ -156,8 +166,7 @@ def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, C
     worst = 0.0
     calls: Counter[Call] = Counter()
     for position in range(samples[0].shape[0]):
-        sample = [array[position] for array in samples]
-        vectors = pack_inputs(program, sample)
+        vectors = pack_inputs(program, _one(program, samples, position))
         outputs = []
         for noisy in (False, True):
             simulator = Simulator(program, seed=position, noisy=noisy)

@@ -72,7 +72,8 @@ def slot_periods(program: Program) -> dict[Node, int]:
                 # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
                 periods[node] = a["in_period"] * a["out_period"] // a["in_shift"] * stride
             else:
-                periods[node] = max(a["in_period"] * stride, a["out_period"] * stride, *known)
+                ends = (a["in_period"] * a.get("in_copies", 1), a["out_period"] * a.get("out_copies", 1))
+                periods[node] = max(*(end * stride for end in ends), *known)
         elif node.op in ("mul_plain", "add_plain"):
             periods[node] = max(known[0], program.array(a["value"]).size)
         elif node.op in ("mul_pt", "add_pt"):
