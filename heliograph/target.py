@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from heliograph.errors import SecurityError
 
@@ -15,6 +17,14 @@ SPECIAL_PRIME_BITS = 60
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
+# What OpenFHE's bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular
+# reduction after CoeffsToSlots, and before SlotsToCoeffs one product that brings the message to its place.
+MODULAR_REDUCTION_LEVELS = 10
+ADJUSTMENT_LEVELS = 1
+MODULAR_REDUCTION_PRODUCTS = 20
+# OpenFHE's bootstrap takes this share of what its operations would cost one by one: it keeps sums of rotations in the
+# extended basis. (Six settings at N = 2**16 lie between 0.66 and 0.77.)
+_BOOTSTRAP_SHARE = 0.7
 
 
 def max_log_pq(log_ring: int, security_bits: int) -> int:
@@ -108,6 +118,13 @@ class Ring:
 
     `digits` splits the chain for key switching; each digit has at most `alpha` primes, and `special` primes of 60 bits
     cover the largest digit.
+
+    `bootstrap` has the levels that a bootstrap spends on (CoeffsToSlots, SlotsToCoeffs), None where there is none.
+    SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and comes back at
+    `bootstrap_level`.
+
+    With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
+    digits and special primes of its own. The secret is the same; keys made here are smaller (see `lower`).
     """
 
     log_ring: int
@@ -116,6 +133,8 @@ class Ring:
     levels: int
     digits: int
     security_bits: int | None = 128
+    bootstrap: tuple[int, int] | None = None
+    chain_levels: int | None = None
 
     @property
     def ring_dim(self) -> int:
@@ -151,7 +170,8 @@ class Ring:
 
     @property
     def primes(self) -> tuple[int, ...]:
-        return chain_primes(self.log_ring, self.first_mod_bits, self.scale_bits, self.levels)
+        whole = self.levels if self.chain_levels is None else self.chain_levels
+        return chain_primes(self.log_ring, self.first_mod_bits, self.scale_bits, whole)[: self.towers]
 
     @property
     def log_primes(self) -> tuple[float, ...]:
@@ -175,6 +195,7 @@ class Ring:
             # Primes that are 1 modulo 2N lie about 2N ln(q) apart; all must lie close to 2**scale_bits.
             and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
             and bool(self.primes)
+            and (self.bootstrap is None or self.bootstrap_level > self.bootstrap_input_level)
         )
 
     @property
@@ -195,14 +216,30 @@ class Ring:
         return -(-towers // self.alpha)
 
     @property
+    def bootstrap_input_level(self) -> int:
+        """Where a value must stand to be bootstrapped."""
+        assert self.bootstrap is not None
+        return self.bootstrap[1] + ADJUSTMENT_LEVELS
+
+    @property
+    def bootstrap_level(self) -> int:
+        """Where a bootstrapped value comes back."""
+        assert self.bootstrap is not None
+        return self.levels - self.bootstrap[0] - MODULAR_REDUCTION_LEVELS
+
+    def lower(self, level: int, digits: int) -> Ring:
+        """The lower part of this chain up to `level`, with digits of its own."""
+        return replace(self, levels=level, digits=digits, bootstrap=None, chain_levels=self.chain_levels or self.levels)
+
+    @property
     def rotation_key_bytes(self) -> int:
         return 2 * self.digits * (self.towers + self.special) * self.ring_dim * 8
 
     def ciphertext_bytes(self, level: int, parts: int = 2) -> int:
         return parts * (level + 1) * self.ring_dim * 8
 
-    def to_json(self) -> dict[str, int | None]:
-        return {
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {
             "log_ring": self.log_ring,
             "first_mod_bits": self.first_mod_bits,
             "scale_bits": self.scale_bits,
@@ -210,6 +247,15 @@ class Ring:
             "digits": self.digits,
             "security_bits": self.security_bits,
         }
+        if self.bootstrap is not None:
+            made["bootstrap"] = list(self.bootstrap)
+        return made
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Ring:
+        """The ring that `to_json` described."""
+        bootstrap = value.get("bootstrap")
+        return Ring(**{**value, "bootstrap": None if bootstrap is None else tuple(bootstrap)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +313,32 @@ class CostTable:
     def mul_ms(self, ring: Ring, level: int) -> float:
         """A product of two ciphertexts, not relinearized."""
         return self._ms(ring, 0, 4 * (level + 1), 0)
+
+    def bootstrap_ms(self, ring: Ring, slots: int) -> float:
+        """One bootstrap of that many slots: its rotations, products and rescales at the levels where they happen.
+
+        CoeffsToSlots at the top and SlotsToCoeffs at the bottom take log2(slots) butterfly layers in as many maps as they
+        have levels, with baby and giant steps; the modular reduction between is a polynomial with about thirty products.
+        Values that fill all slots are reduced twice, in two halves; sparse ones are first summed over their copies.
+        """
+        assert ring.bootstrap is not None
+        layers, whole = slots.bit_length() - 1, slots == ring.slots
+        total, level = 0.0, ring.levels
+        total += (ring.slots.bit_length() - 1 - layers) * self.rotate_ms(ring, level)
+        for maps, top in ((ring.bootstrap[0], ring.levels), (ring.bootstrap[1], ring.bootstrap_input_level)):
+            for i in range(maps):
+                level = top - i
+                diagonals = 2 ** (-(-layers // maps) + 1) - 1
+                baby = 2 ** math.ceil(math.log2(diagonals) / 2)
+                total += self.decompose_ms(ring, level + 1) + baby * self.rotate_ms(ring, level, hoisted=True)
+                total += -(-diagonals // baby) * self.rotate_ms(ring, level)
+                total += 1.3 * diagonals * self.mul_plain_ms(ring, level) + self.rescale_ms(ring, level)
+        begin = ring.levels - ring.bootstrap[0]
+        for i in range(MODULAR_REDUCTION_PRODUCTS):
+            level = begin - i * MODULAR_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS
+            each = self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
+            total += each * (2 if whole else 1)
+        return _BOOTSTRAP_SHARE * total
 
     def rescale_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return self._ms(ring, parts * (level + 1), parts * level, 0)

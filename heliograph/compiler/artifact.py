@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import key_chains
 from heliograph.compiler.plain_bounds import check_plain_part
 from heliograph.compiler.report import Report
 from heliograph.compiler.report_fields import check_report
 from heliograph.compiler.validate import (
     check_interface,
+    check_keys,
     check_program,
     check_ring,
-    check_rotations,
     check_sizes,
     printable,
     real,
@@ -26,6 +27,7 @@ from heliograph.compiler.validate import (
 )
 from heliograph.container import Bytes, Container, file_kind, pack, read_file, unpack, write_file
 from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
 from heliograph.ir import Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Constant
@@ -33,7 +35,7 @@ from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
 from heliograph.target import Ring
 
-VERSION = 2
+VERSION = 3
 MAX_ARTIFACT_BYTES = 4 * 1024**3
 MAX_TEXT_BYTES = 64 * 1024**2
 MAX_PUBLIC_BYTES = 64 * 1024**2
@@ -42,15 +44,17 @@ _PREDICTED = (
     "output_magnitude",
 )  # fmt: skip
 _PUBLIC_FIELDS = {
-    "name", "fingerprint", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "predicted"
+    "name", "fingerprint", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains",
+    "bootstrap_slots", "predicted",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class PublicArtifact:
-    """What a client needs: ring, layouts, ranges, rotation amounts. No weights, no program.
+    """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
 
-    `fingerprint` names the artifact; keys and ciphertexts carry it.
+    `fingerprint` names the artifact; keys and ciphertexts carry it. `chains` and `bootstrap_slots` are those of the
+    program's metadata.
     """
 
     name: str
@@ -61,20 +65,34 @@ class PublicArtifact:
     rotation_keys: tuple[int, ...]
     relinearization_key: bool
     predicted: Mapping[str, Any]
+    chains: tuple[Mapping[str, Any], ...] = ()
+    bootstrap_slots: tuple[int, ...] = ()
 
     def public(self) -> PublicArtifact:
         return self
+
+    @property
+    def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
+        """The keys that the client makes for the server."""
+        return _evaluation_keys(self._key_fields())
+
+    def _key_fields(self) -> dict[str, Any]:
+        return {
+            "ring": self.ring.to_json(),
+            "rotation_keys": list(self.rotation_keys),
+            "relinearization_key": self.relinearization_key,
+            "chains": [dict(chain) for chain in self.chains],
+            "bootstrap_slots": list(self.bootstrap_slots),
+        }
 
     def to_bytes(self) -> bytes:
         fields = {
             "name": self.name,
             "fingerprint": self.fingerprint,
-            "ring": self.ring.to_json(),
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
-            "rotation_keys": list(self.rotation_keys),
-            "relinearization_key": self.relinearization_key,
             "predicted": dict(self.predicted),
+            **self._key_fields(),
         }
         return pack(Container("public artifact", VERSION, fields))
 
@@ -102,8 +120,9 @@ class PublicArtifact:
                 raise refuse("an input lacks its levels or scales")
             if any("log_scales" not in spec for spec in f["outputs"]):
                 raise refuse("an output lacks its scales")
-            if type(f["relinearization_key"]) is not bool or not _is_fingerprint(f["fingerprint"]):
-                raise refuse("its fingerprint or relinearization_key is malformed")
+            if not _is_fingerprint(f["fingerprint"]):
+                raise refuse("its fingerprint is malformed")
+            check_keys(f, ring)
             for key in _PREDICTED:
                 real(f["predicted"][key], key, 0.0, 1e18)
             return PublicArtifact(
@@ -112,9 +131,11 @@ class PublicArtifact:
                 ring,
                 tuple(f["inputs"]),
                 tuple(f["outputs"]),
-                check_rotations(f["rotation_keys"], ring),
+                tuple(f["rotation_keys"]),
                 f["relinearization_key"],
                 {key: f["predicted"][key] for key in _PREDICTED},
+                tuple(f["chains"]),
+                tuple(f["bootstrap_slots"]),
             )
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
@@ -126,6 +147,10 @@ class PublicArtifact:
 def load_public(path: str | Path) -> PublicArtifact:
     """The public part of the artifact in a file, which may hold the whole or only that part."""
     return PublicArtifact.load(path) if file_kind(path) == "public artifact" else Artifact.load(path).public()
+
+
+def _evaluation_keys(fields: Mapping[str, Any]) -> tuple[EvaluationKey, ...]:
+    return evaluation_keys(key_chains(fields), fields.get("bootstrap_slots", ()))
 
 
 def _is_fingerprint(value: object) -> bool:
@@ -155,7 +180,12 @@ class Artifact:
 
     @property
     def ring(self) -> Ring:
-        return Ring(**self.program.metadata["ring"])
+        return Ring.from_json(self.program.metadata["ring"])
+
+    @property
+    def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
+        """The keys that a server of this program takes."""
+        return _evaluation_keys(self.program.metadata)
 
     @property
     def plain_inputs(self) -> tuple[str, ...]:
@@ -199,6 +229,8 @@ class Artifact:
             tuple(metadata["rotation_keys"]),
             metadata["relinearization_key"],
             {key: values[key] for key in _PREDICTED},
+            tuple(metadata.get("chains", ())),
+            tuple(metadata.get("bootstrap_slots", ())),
         )
 
     def to_bytes(self) -> bytes:

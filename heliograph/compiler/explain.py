@@ -199,16 +199,14 @@ def _rotations(program: Program) -> float:
 
 
 def _diagonals(program: Program) -> float:
-    from heliograph.ir.diagonals import diagonal_map
+    from heliograph.ir.slot_ops import transform_diagonals
 
     total = 0
     for node in program.nodes:
         if node.op == "linear_transform":
-            a, slots = node.attrs, node.inputs[0].type.slots  # type: ignore[union-attr]
-            offsets = diagonal_map(
-                program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
-            ).offsets
-            total += sum(1 for offset in offsets if offset)
+            slots = node.inputs[0].type.slots  # type: ignore[union-attr]
+            for diagonals in transform_diagonals(node.attrs, program.matrix, slots):
+                total += sum(1 for offset in diagonals.offsets if offset)
         elif node.op == "rotate":
             total += 1
     return total
@@ -232,5 +230,5 @@ def _keys(program: Program) -> float:
 def _alive(program: Program) -> float:
     if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
         return 0.0
-    ring = Ring(**program.metadata["ring"])
+    ring = Ring.from_json(program.metadata["ring"])
     return round(peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8 / 1e6, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.ir import CipherType, Program, SparseMatrix
-from heliograph.ir.diagonals import diagonal_map
+from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.schedule import peak_towers
 from heliograph.target import Ring
 
@@ -35,10 +35,10 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
             continue
         size = ring.ciphertext_bytes(node.type.level, parts=1) + 16 * ring.slots
         if node.op == "linear_transform":
-            a = node.attrs
-            matrix = program.matrix(a["matrix"])
-            diagonals = diagonal_map(matrix, ring.slots, a["in_period"], a["out_period"], a["in_shift"])
-            plaintexts += len(diagonals.offsets) * size
+            plaintexts += sum(
+                len(diagonals.offsets) * size
+                for diagonals in transform_diagonals(node.attrs, program.matrix, ring.slots)
+            )
         elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
             plaintexts += size
     plaintexts = min(plaintexts, PLAINTEXT_CACHE_BYTES)

@@ -31,6 +31,7 @@ class Options:
     memory_bytes: bound on the server's predicted peak memory.
     flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure generator;
         it hides what decisions (argmax, comparisons) leave of the values they were made on.
+    bootstrap: True or False; by default values are bootstrapped only where no ring carries the program without.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
     costs: the prices of primitives: those measured on this machine (`heliograph doctor --calibrate`) or the built-in ones.
     dump_ir: a folder that gets the program after each pass.
@@ -47,6 +48,7 @@ class Options:
     key_bytes: int | None = None
     memory_bytes: int | None = None
     flood: float | None = None
+    bootstrap: bool | None = None
     log_ring: int | None = None
     scale_bits: int | None = None
     digits: int | None = None
@@ -89,6 +91,8 @@ class Options:
             refuse(
                 "target_error", "degree is given too, and one of them decides; degrees can name single layers beside it"
             )
+        if self.bootstrap not in (None, True, False):
+            refuse("bootstrap", "True, False or None")
         if self.security_bits not in (128, None):
             refuse("security_bits", "128 bits are planned for, or None for none")
         if self.degree is not None and not 1 <= self.degree <= 511:

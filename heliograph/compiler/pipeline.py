@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from heliograph.compiler.options import Options
-from heliograph.ir import Node, Program
+from heliograph.ir import Node, Program, Stage
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Transform, apply
 from heliograph.passes.calibrate import Calibrate, Observed
@@ -60,20 +60,26 @@ def approximate_pass(options: Options, observed: Mapping[Node, Observed]) -> App
 
 def back_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
     """From polynomials to a scheduled program on one ring."""
+    return lower_passes(pack_passes(program, ring, options, watch), ring, options, watch)
+
+
+def pack_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+    """From polynomials on tensors (or on as many slots as their author wrote) to polynomials on the ring's slots."""
+    if program.stage is Stage.PACKED:
+        return _run(FitSlots(ring), program, watch)
     program = _run(Pack(ring, options.costs), program, watch)
     CleanSlots().run(program)
-    return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch)
+    return program
 
 
-def slot_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
-    """From a program that its author wrote on slots to a scheduled one on one ring."""
-    program = _run(FitSlots(ring), program, watch)
-    return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch)
+def lower_passes(program: Program, ring: Ring, options: Options, watch: Watch, output_shift: int = 0) -> Program:
+    """From polynomials on slots to a scheduled program on one ring."""
+    return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch, output_shift)
 
 
-def level_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+def level_passes(program: Program, ring: Ring, options: Options, watch: Watch, output_shift: int = 0) -> Program:
     """From slots to a scheduled program on one ring."""
-    for transform in (PlanLevels(ring), SelectKeys(ring, options.key_bytes), Schedule()):
+    for transform in (PlanLevels(ring, output_shift), SelectKeys(ring, options.key_bytes, options.costs), Schedule()):
         program = _run(transform, program, watch)
     return program
 

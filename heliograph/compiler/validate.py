@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heliograph.chains import chain_at, key_chains
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
-from heliograph.ir.diagonals import diagonal_map
 from heliograph.ir.layout import Layout
+from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.target import Ring
 
 MAX_NODES = 1 << 18
@@ -25,6 +26,8 @@ _MAX_TENSORS = 1024
 # A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.
 _MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
+_MAX_CHAINS = 8
+_CHAIN_FIELDS = {"level", "digits", "rotation_keys", "relinearization_key"}
 
 
 def refuse(what: str) -> WireError:
@@ -71,6 +74,7 @@ def check_ring(value: object) -> Ring:
         levels=whole(value.get("levels"), "levels", 1, 100),
         digits=whole(value.get("digits"), "digits", 1, 101),
         security_bits=None if security is None else 128,
+        bootstrap=_check_budget(value.get("bootstrap")),
     )
     if set(value) != set(ring.to_json()) or not ring.legal:
         raise refuse("the ring has digits or primes that do not exist")
@@ -82,9 +86,18 @@ def check_ring(value: object) -> Ring:
     return ring
 
 
+def _check_budget(value: object) -> tuple[int, int] | None:
+    """The levels of a bootstrap's two linear transforms."""
+    if value is None:
+        return None
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise refuse("the level budget of bootstrapping is malformed")
+    return whole(value[0], "a level budget", 1, 8), whole(value[1], "a level budget", 1, 8)
+
+
 def check_layout(value: object, slots: int, what: str) -> Layout:
     """A layout from JSON that fits the slots and costs little to compute with."""
-    if not isinstance(value, Mapping) or set(value) != {
+    if not isinstance(value, Mapping) or set(value) - {"stride"} != {
         "shape",
         "slots",
         "period",
@@ -106,8 +119,9 @@ def check_layout(value: object, slots: int, what: str) -> Layout:
         width=whole(value["width"], f"the row width of {what}", 0, MAX_ELEMENTS),
         block=whole(value["block"], f"the block of {what}", 0, MAX_ELEMENTS),
         run=whole(value["run"], f"the run of {what}", 0, slots),
+        stride=whole(value.get("stride", 1), f"the stride of {what}", 1, slots),
     )
-    if slots % layout.period:
+    if slots % layout.stride or slots // layout.stride % layout.period:
         raise refuse(f"the period of {what} does not divide the slots")
     channels, rows, columns = layout.channels_rows_columns
     width = layout.width or columns * layout.gap
@@ -174,6 +188,38 @@ def check_rotations(value: object, ring: Ring) -> tuple[int, ...]:
     return amounts
 
 
+def check_keys(fields: Mapping[str, Any], ring: Ring) -> None:
+    """The keys of the whole chain, of its lower parts, and of bootstraps, from metadata or a public artifact."""
+    check_rotations(fields.get("rotation_keys"), ring)
+    if type(fields.get("relinearization_key")) is not bool:
+        raise refuse("relinearization_key is malformed")
+    chains = fields.get("chains", ())
+    if not isinstance(chains, Sequence) or isinstance(chains, str) or len(chains) > _MAX_CHAINS:
+        raise refuse("the list of lower chains is malformed")
+    above = ring.levels
+    for chain in chains:
+        if not isinstance(chain, Mapping) or set(chain) != _CHAIN_FIELDS:
+            raise refuse("a lower chain is malformed")
+        level = whole(chain["level"], "the level of a lower chain", 1, above - 1)
+        lower = ring.lower(level, whole(chain["digits"], "the digits of a lower chain", 1, level + 1))
+        if not lower.legal or not lower.secure:
+            raise refuse(f"the lower chain of level {level} has digits that do not exist, or too little security")
+        check_rotations(chain["rotation_keys"], ring)
+        if type(chain["relinearization_key"]) is not bool:
+            raise refuse("the relinearization_key of a lower chain is malformed")
+        above = level
+    slot_counts = fields.get("bootstrap_slots", ())
+    if not isinstance(slot_counts, Sequence) or isinstance(slot_counts, str) or len(slot_counts) > ring.log_ring:
+        raise refuse("the list of bootstrap_slots is malformed")
+    if slot_counts and ring.bootstrap is None:
+        raise refuse("it bootstraps on a ring that does not")
+    for slots in slot_counts:
+        if ring.slots % whole(slots, "the slots of a bootstrap", 1, ring.slots):
+            raise refuse(f"a bootstrap has {slots} slots, which does not divide {ring.slots}")
+    if list(slot_counts) != sorted(set(slot_counts)):
+        raise refuse("the list of bootstrap_slots is not in order")
+
+
 def check_sizes(program: Program, ring: Ring) -> None:
     """Raise a WireError where working out a node's type would already take room or time without bound.
 
@@ -209,11 +255,15 @@ def check_program(program: Program) -> Ring:
         raise refuse("its primes are not those of its ring")
     check_interface(metadata.get("inputs"), ring, "input")
     check_interface(metadata.get("outputs"), ring, "output")
-    check_rotations(metadata.get("rotation_keys"), ring)
-    if type(metadata.get("relinearization_key")) is not bool:
-        raise refuse("relinearization_key is malformed")
-    if not metadata["relinearization_key"] and any(node.op == "relinearize" for node in program.nodes):
-        raise refuse("it relinearizes and has no key for it")
+    check_keys(metadata, ring)
+    chains = key_chains(metadata)
+    for node in program.nodes:
+        if not isinstance(node.type, CipherType) or node.op not in ("relinearize", "bootstrap"):
+            continue
+        if node.op == "relinearize" and not chain_at(chains, node.type.level).relinearization_key:
+            raise refuse("it relinearizes and has no key for it")
+        if node.op == "bootstrap" and node.attrs["slots"] not in metadata.get("bootstrap_slots", ()):
+            raise refuse("it bootstraps a number of slots that it does not declare")
     if metadata.get("flood") is not None:
         real(metadata["flood"], "the flooding noise", 0.0, 1e30)
     _check_paths(metadata.get("rotation_paths"), ring)
@@ -331,10 +381,12 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
                 raise refuse(f"{key} {what} are more than the slots")
             for step in a[key]:
                 whole(step, f"a rotation {what}", -ring.slots, ring.slots)
-        program.matrix(a["matrix"])
+        for name in a["matrices"]:
+            program.matrix(name)
         for key in ("in_period", "out_period"):
             whole(a[key], f"{key} {what}", 1, ring.slots)
         whole(a["in_shift"], f"the shift {what}", 0, ring.slots)
+        whole(a.get("stride", 1), f"the stride {what}", 1, ring.slots)
     elif node.op in ("mul_plain", "add_plain"):
         if not 0 < program.array(a["value"]).size <= ring.slots:
             raise refuse(f"the plaintext {what} does not fit the slots")
@@ -352,10 +404,10 @@ def check_transforms(program: Program, ring: Ring) -> None:
             continue
         a = node.attrs
         try:
-            matrix = program.matrix(a["matrix"])
-            diagonals = diagonal_map(matrix, ring.slots, a["in_period"], a["out_period"], a["in_shift"])
-            reached = {(g + b) % ring.slots for g in a["giant_steps"] for b in a["baby_steps"]}
-            good = reached.issuperset(offset % ring.slots for offset in diagonals.offsets)
+            good = True
+            for diagonals in transform_diagonals(a, program.matrix, ring.slots):
+                reached = {(g + b) % diagonals.modulus for g in a["giant_steps"] for b in a["baby_steps"]}
+                good &= reached.issuperset(offset % diagonals.modulus for offset in diagonals.offsets)
         except (HeliographError, IndexError, ValueError):
             good = False
         if not good:

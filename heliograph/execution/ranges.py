@@ -21,6 +21,11 @@ def polynomial_inputs(program: Program) -> dict[Node, int]:
     return {node.inputs[0]: node.attrs["range"] for node in program.nodes if "range" in node.attrs}
 
 
+def chunk_of(program: Program) -> dict[Node, int]:
+    """Which ciphertext of a polynomial's input each of the `polynomial_inputs` is."""
+    return {node.inputs[0]: node.attrs.get("chunk", 0) for node in program.nodes if "range" in node.attrs}
+
+
 def range_layout(program: Program, entry: int) -> Layout:
     """Where the elements of a polynomial's input stand."""
     return Layout.from_json(program.metadata["range_layouts"][str(entry)])
@@ -69,25 +74,25 @@ class RangeWatch:
         self.largest: dict[int, float] = {}
         self._read = read
         self._watched = polynomial_inputs(program)
-        self._places = {
-            entry: layout.places() for entry in set(self._watched.values()) for layout in [range_layout(program, entry)]
-        }
+        self._chunks = chunk_of(program)
 
     def observe(self, node: Node, value: Any) -> None:
         entry = self._watched.get(node)
         if entry is None:
             return
         layout, known = range_layout(self.program, entry), self.program.metadata["ranges"][entry]
-        copies = self._read(node, value).reshape(-1, layout.period)[:, self._places[entry]]
+        chunk = self._chunks[node]
+        copies = layout.copies(self._read(node, value), chunk)
         # Copies of one element differ by the error of encryption only; the worst one counts.
         worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]
         size = np.abs(worst)
-        self.largest[entry] = float(size.max(initial=0.0))
+        self.largest[entry] = max(self.largest.get(entry, 0.0), float(size.max(initial=0.0)))
         out = ~(size <= 1.0 + self.slack)
         if not out.any():
             return
         most = int(size.argmax())
-        index = tuple(int(i) for i in np.unravel_index(most, layout.shape)) if layout.shape else ()
+        flat = int(layout.elements(chunk)[0][most])
+        index = tuple(int(i) for i in np.unravel_index(flat, layout.shape)) if layout.shape else ()
         self.excesses.append(
             Excess(
                 known["layer"] or known["function"],

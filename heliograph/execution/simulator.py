@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import Chain, chain_at, key_chains
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution import noise
 from heliograph.execution.backend import Call
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.diagonals import diagonal_map
-from heliograph.ir.slot_ops import SCALE_TOLERANCE
-from heliograph.passes.bsgs import pair_offsets
+from heliograph.ir.diagonals import DiagonalMap
+from heliograph.ir.slot_ops import SCALE_TOLERANCE, transform_diagonals
+from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
 from heliograph.target import Ring
 
 
@@ -42,16 +43,19 @@ class Simulator:
 
     def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
         self.program = program
-        self.ring = Ring(**program.metadata["ring"])
+        self.ring = Ring.from_json(program.metadata["ring"])
         self.noisy = noisy
         self.calls: Counter[Call] = Counter()
         self._random = np.random.default_rng(seed)
         self._bias = noise.switch_bias(self.ring, self._random) if noisy else np.zeros(self.ring.slots)
-        self._keys = frozenset(program.metadata["rotation_keys"])
+        self._chains = key_chains(program.metadata)
+        self._keys = [frozenset(chain.rotation_keys) for chain in self._chains]
         rotations = [node for node in program.nodes if node.op == "rotate"]
         self._rotations = Counter(node.inputs[0] for node in rotations)
         self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
+        # Which transform makes which rotations; worked out when the first is met.
+        self._babies: dict[tuple[Node, int], BabySteps] | None = None
         log_primes = self.ring.log_primes
         self._log_q = [sum(log_primes[: level + 1]) for level in range(len(log_primes))]
 
@@ -134,7 +138,7 @@ class Simulator:
         if op == "lincomb":
             return self._combination(node, operands)
         if op == "linear_transform":
-            return self._transform(node, x)
+            return self._transform(node, operands)
         if op == "rotate":
             self._count_rotation(node, x.level)
             return self._rotate(x, a["amount"], node)
@@ -175,9 +179,11 @@ class Simulator:
             self._needs(x.level >= a["levels"], node, f"{a['levels']} levels to drop")
             return self._made(x.slots, x.level - a["levels"], x.log_scale, x.parts, 0.0, op)
         if op == "relinearize":
-            self._needs(bool(self.program.metadata.get("relinearization_key")), node, "a relinearization key")
+            self._needs(self._chain(x.level).relinearization_key, node, "a relinearization key")
             self._count("relinearize", x.level, 3)
             return self._switched(x.slots, x, op)
+        if op == "bootstrap":
+            return self._bootstrap(node, x)
         raise ProgramError(f"the simulator does not know {op}", where=node.loc)
 
     def _gaussian(self, shape: tuple[int, ...]) -> Array:
@@ -211,13 +217,51 @@ class Simulator:
     def _rotate(self, x: SimulatedCiphertext, amount: int, node: Node) -> SimulatedCiphertext:
         if amount % self.ring.slots == 0:
             return x
-        self._needs(amount % self.ring.slots in self._keys, node, f"a rotation key for {amount}")
+        self._needs_key(amount % self.ring.slots, x.level, node)
         return self._switched(np.roll(x.slots, -amount), x, "rotate")
+
+    def _chain(self, level: int) -> Chain:
+        """The part of the chain, and its keys, in which ciphertexts of that level are worked on."""
+        return chain_at(self._chains, level)
+
+    def _needs_key(self, amount: int, level: int, node: Node) -> None:
+        held = amount in self._keys[self._chains.index(self._chain(level))]
+        self._needs(held, node, f"a rotation key for {amount} at level {level}")
 
     def _switched(self, slots: Array, x: SimulatedCiphertext, what: str) -> SimulatedCiphertext:
         """Slots after a key switch of x."""
         biased = slots + self._bias * 2.0**-x.log_scale
-        return self._made(biased, x.level, x.log_scale, 2, noise.switch_std(self.ring, x.level), what)
+        return self._made(biased, x.level, x.log_scale, 2, self._switch_std(x.level), what)
+
+    def _switch_std(self, level: int) -> float:
+        return noise.switch_std(self._chain(level).ring, level)
+
+    def _bootstrap(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
+        a, ring = node.attrs, self.ring
+        if ring.bootstrap is None:
+            raise ProgramError("this ring does not bootstrap", where=node.loc)
+        self._needs(x.parts == 2, node, "a ciphertext of two parts")
+        self._needs(x.level == ring.bootstrap_input_level, node, f"an operand at level {ring.bootstrap_input_level}")
+        self._needs(a["level"] <= ring.bootstrap_level, node, f"to return to level {ring.bootstrap_level} at most")
+        copies = x.slots.reshape(-1, a["slots"])
+        # To the library the value is what its scale makes of it.
+        nominal = 2.0 ** (x.log_scale - ring.scale_bits)
+        largest = float(np.abs(copies).max(initial=0.0)) * nominal
+        if largest > noise.BOOTSTRAP_LIMIT:
+            raise RangeError(
+                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {1.0 / nominal:.4g} at most",
+                why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
+                hint="give calibration samples like this input, or a larger Options.margin",
+            )
+        apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
+        self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
+        self._count("bootstrap", x.level, a["slots"])
+        mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
+        if self.noisy:
+            error = noise.bootstrap_std(ring) * self._gaussian((a["slots"],)).real / nominal
+            mean = mean + np.tile(error, copies.shape[0]) - noise.BOOTSTRAP_CUBIC * (mean * nominal) ** 3 / nominal
+        return self._made(mean, a["level"], x.log_scale, 2, 0.0, node.op)
 
     def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         a = node.attrs
@@ -236,47 +280,64 @@ class Simulator:
             self._count("add_plain", operands[0].level, 2)
         return self._made(total, operands[0].level, scales[0], 2, 0.0, node.op)
 
-    def _transform(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+    def _transform(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         """The transform as the backends evaluate it: hoisted baby steps, then giant steps."""
-        a, slots = node.attrs, self.ring.slots
-        diagonals = diagonal_map(
-            self.program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
-        )
-        groups = pair_offsets(diagonals.offsets, a["baby_steps"], a["giant_steps"], slots)
-        babies = sorted({b for pairs in groups.values() for b, _ in pairs})
-        direct = [b for b in babies if b and b not in self._paths]
-        rotated: dict[int, SimulatedCiphertext] = {0: x}
-        for b in direct:
-            rotated[b] = self._rotate(x, b, node)
-        if len(direct) > 1:
-            self._count("decompose", x.level, 2)
-        self.calls["rotate_hoisted" if len(direct) > 1 else "rotate", x.level, 2] += len(direct)
-        for b in (b for b in babies if b in self._paths):
-            value = x
-            for step in self._paths[b]:
+        a, slots, x = node.attrs, self.ring.slots, operands[0]
+        for other in operands[1:]:
+            self._needs(x.level == other.level, node, "operands at one level")
+        scales = [value.log_scale + plain for value, plain in zip(operands, a["plain_log_scales"], strict=True)]
+        self._needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node, "terms of one scale")
+        diagonals = self._diagonals(node)
+        groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+        for position in range(len(operands)):
+            self._count_babies(node, position, x.level)
+        rotated: dict[tuple[int, int], Array] = {}
+        for position, b in dict.fromkeys((position, b) for terms in groups.values() for position, b, _ in terms):
+            value = operands[position]
+            for step in self._paths.get(b, (b,) if b else ()):
                 value = self._rotate(value, step, node)
-                self._count("rotate", x.level, 2)
-            rotated[b] = value
-        scale = x.log_scale + a["plain_log_scale"]
-        total: Array = np.zeros(slots, dtype=np.complex128)
+            rotated[position, b] = value.slots if self.noisy else np.real(value.slots)
+        scale = scales[0]
+        total: Array = np.zeros(slots, dtype=np.complex128 if self.noisy else np.float64)
+        # What the rounding of the plaintexts adds is Gaussian, and its variance adds up over the products.
+        power: Array = np.zeros(slots)
+        rounding = [noise.encoding_std(self.ring) * 2.0**-plain for plain in a["plain_log_scales"]]
+        squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()} if self.noisy else {}
         switches = 0
-        for number, (g, pairs) in enumerate(groups.items()):
-            part: Array = np.zeros(slots, dtype=np.complex128)
-            for position, (b, offset) in enumerate(pairs):
-                plain = np.roll(self._plain(diagonals.diagonal(offset), a["plain_log_scale"]), g)
-                part = part + rotated[b].slots * plain
-                self._count("mul_plain", x.level, 2)
-                if position:
-                    self._count("accumulate", x.level, 2)
+        for number, (g, terms) in enumerate(groups.items()):
+            part, spread = np.zeros_like(total), np.zeros(slots)
+            for position, b, offset in terms:
+                diagonal = diagonals[position].diagonal(offset, g + b)
+                part += rotated[position, b] * (np.roll(diagonal, g) if g else diagonal)
+                if self.noisy:
+                    spread += squares[position, b]
+            self.calls["mul_plain", x.level, 2] += len(terms)
+            self.calls["accumulate", x.level, 2] += len(terms) - 1 + int(number > 0)
             for step in self._paths.get(g, (g,) if g else ()):
-                self._needs(step in self._keys, node, f"a rotation key for {step}")
+                self._needs_key(step, x.level, node)
                 self._count("rotate", x.level, 2)
                 switches += 1
-            if number:
-                self._count("accumulate", x.level, 2)
-            total = total + np.roll(part, -g)
+            total += np.roll(part, -g)
+            power += np.roll(spread, -g)
         if not groups:
             self._count("mul_plain", x.level, 2)
-        total = total + switches * self._bias * 2.0**-scale
-        std = math.sqrt(switches) * noise.switch_std(self.ring, x.level)
+        if self.noisy:
+            total = total + self._gaussian(total.shape) * np.sqrt(power)
+            total = total + switches * self._bias * 2.0**-scale
+        std = math.sqrt(switches) * self._switch_std(x.level)
         return self._made(total, x.level, scale, 2, std, node.op)
+
+    def _diagonals(self, node: Node) -> list[DiagonalMap]:
+        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
+
+    def _count_babies(self, node: Node, position: int, level: int) -> None:
+        if self._babies is None:
+            self._babies = share_babies(self.program.nodes, self._diagonals, self._paths)
+        steps = self._babies[node, position]
+        if steps.decompose:
+            self._count("decompose", level, 2)
+        for b in steps.make:
+            if b in self._paths:
+                self.calls["rotate", level, 2] += len(self._paths[b])
+            else:
+                self._count("rotate_hoisted" if steps.hoisted else "rotate", level, 2)

@@ -23,6 +23,8 @@ class Layout:
     Places are those of the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g stand at
     `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and stand in order.
     `block` is the room for one group of channels, `width` that for one row.
+    With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and
+    run count the slots of one sample.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +35,7 @@ class Layout:
     width: int = 0
     block: int = 0
     run: int = 0
+    stride: int = 1
 
     @property
     def size(self) -> int:
@@ -47,37 +50,75 @@ class Layout:
             return self.shape[0], 1, self.shape[1]
         return 1, 1, self.size
 
+    def axes(self) -> tuple[Array, Array, Array]:
+        """What channel, row and column add to the place of an element: (C,), (H,), (W,)."""
+        channels, rows, columns = self.channels_rows_columns
+        g, width = self.gap, self.width or columns * self.gap
+        block = self.block or rows * g * width
+        c = np.arange(channels, dtype=np.int64)
+        inner = c % (g * g)
+        return (
+            (c // (g * g)) * block + inner // g * width + inner % g,
+            np.arange(rows) * g * width,
+            np.arange(columns) * g,
+        )
+
     def places(self) -> Array:
         """The place of each element, (size,)."""
-        channels, rows, columns = self.channels_rows_columns
-        width = self.width or columns * self.gap
-        block = self.block or rows * self.gap * width
-        g = self.gap
-        c, y, x = np.ogrid[:channels, :rows, :columns]
-        inner = c % (g * g)
-        place = (c // (g * g)) * block + (g * y + inner // g) * width + g * x + inner % g
-        return np.broadcast_to(place, (channels, rows, columns)).reshape(-1).astype(np.int64)
+        c, y, x = self.axes()
+        return (c[:, np.newaxis, np.newaxis] + y[:, np.newaxis] + x).reshape(-1)
 
     @property
     def ciphertexts(self) -> int:
-        return int(self.places().max()) // self.period + 1
+        return self.last_place // self.period + 1
+
+    @property
+    def last_place(self) -> int:
+        """The largest place."""
+        return sum(int(axis.max(initial=0)) for axis in self.axes())
+
+    def elements(self, chunk: int) -> tuple[Array, Array]:
+        """The flat indices of the elements in one ciphertext, and their positions there."""
+        places = self.places()
+        if chunk == 0 and int(places.max(initial=0)) < self.period:
+            return np.arange(places.size), places
+        index = np.flatnonzero(places // self.period == chunk)
+        return index, places[index] % self.period
+
+    def used(self, chunk: int) -> Array:
+        """Which slots of one ciphertext hold an element, (slots,)."""
+        there = np.zeros(self.period, dtype=bool)
+        there[self.elements(chunk)[1]] = True
+        own = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
+        return np.repeat(there[own], self.stride)
+
+    def copies(self, vector: Array, chunk: int) -> Array:
+        """What the copies of one ciphertext's elements hold, those of all samples too: (copies, elements)."""
+        rows = vector.reshape(-1, self.period, self.stride).swapaxes(1, 2).reshape(-1, self.period)
+        return np.asarray(rows[:, self.elements(chunk)[1]])
 
     def pack(self, tensor: Array) -> list[Array]:
-        """The slot vectors of one sample, one per ciphertext; slots without an element hold zero."""
-        if tensor.shape != self.shape:
+        """The slot vectors of one sample, one per ciphertext; slots without an element hold zero.
+
+        With a stride k > 1 the tensor may have a leading axis of at most k samples; the slots of those that are missing
+        hold zero.
+        """
+        samples = tensor[np.newaxis] if tensor.shape == self.shape else tensor
+        if samples.shape[1:] != self.shape or not 0 < samples.shape[0] <= self.stride:
             raise ProgramError(f"expected shape {self.shape}, got {tensor.shape}")
-        places = self.places()
-        flat = np.zeros(self.ciphertexts * self.period)
-        flat[places] = tensor.reshape(-1)
-        where = positions_in_slots(self.slots, self.period, self.shift, self.run)
-        return [flat[i * self.period : (i + 1) * self.period][where] for i in range(self.ciphertexts)]
+        where = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
+        flat = np.zeros((self.ciphertexts * self.period, self.stride))
+        flat[self.places(), : samples.shape[0]] = samples.reshape(samples.shape[0], -1).T
+        chunks = flat.reshape(self.ciphertexts, self.period, self.stride)
+        return [chunk[where].reshape(-1) for chunk in chunks]
 
     def unpack(self, vectors: list[Array]) -> Array:
-        """The tensor from its slot vectors (the first copy of each)."""
-        flat = np.concatenate([vector[: self.period] for vector in vectors])
+        """The tensor from its slot vectors (the first copy of each); with a stride, (stride, *shape)."""
         if self.shift:
             raise ProgramError("a shifted layout is for inputs only")
-        return flat[self.places()].reshape(self.shape)
+        flat = np.concatenate([vector[: self.period * self.stride].reshape(self.period, -1) for vector in vectors])
+        samples = flat[self.places()].T
+        return np.asarray(samples.reshape(self.shape if self.stride == 1 else (self.stride, *self.shape)))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -89,6 +130,7 @@ class Layout:
             "width": self.width,
             "block": self.block,
             "run": self.run,
+            **({"stride": self.stride} if self.stride > 1 else {}),
         }
 
     @staticmethod
@@ -102,4 +144,5 @@ class Layout:
             value["width"],
             value["block"],
             value["run"],
+            value.get("stride", 1),
         )

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.diagonals import diagonal_map, shift_for
+from heliograph.ir.diagonals import DiagonalMap, diagonal_map, shift_for
 from heliograph.ir.layout import Layout
-from heliograph.ir.node import Array
+from heliograph.ir.node import Array, SparseMatrix
 from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
@@ -124,53 +124,86 @@ def _slots_of(values: Sequence[Array]) -> int:
 
 
 def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    if context.shape(a["matrix"]) != (a["out_period"], a["in_period"]):
-        raise ProgramError(
-            f"linear_transform: matrix @{a['matrix']} is {context.shape(a['matrix'])}, "
-            f"the periods say ({a['out_period']}, {a['in_period']})"
-        )
+    _same_slots("linear_transform", operands)
+    if len(a["matrices"]) != len(operands):
+        raise ProgramError(f"linear_transform: {len(operands)} operands, {len(a['matrices'])} matrices")
+    for name in a["matrices"]:
+        if context.shape(name) != (a["out_period"], a["in_period"]):
+            raise ProgramError(
+                f"linear_transform: matrix @{name} is {context.shape(name)}, "
+                f"the periods say ({a['out_period']}, {a['in_period']})"
+            )
+    stride = a.get("stride", 1)
+    if stride < 1 or operands[0].slots % stride:
+        raise ProgramError(f"linear_transform: stride {stride} does not divide {operands[0].slots} slots")
+    slots = operands[0].slots // stride
     for name in ("in_period", "out_period"):
-        if a[name] < 1 or operands[0].slots % a[name]:
-            raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {operands[0].slots} slots")
-    if a["in_shift"] and shift_for(operands[0].slots, a["in_period"], a["out_period"])[0] != a["in_shift"]:
+        if a[name] < 1 or slots % a[name]:
+            raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {slots} slots")
+    if a["in_shift"] and shift_for(slots, a["in_period"], a["out_period"])[0] != a["in_shift"]:
         raise ProgramError(f"linear_transform: no layout of these periods has copies shifted by {a['in_shift']}")
     entries = a["in_period"] * a["out_period"]
-    if a["in_shift"] and (entries % a["in_shift"] or entries // a["in_shift"] > operands[0].slots):
+    if a["in_shift"] and (entries % a["in_shift"] or entries // a["in_shift"] > slots):
         raise ProgramError(
             f"linear_transform: in_shift {a['in_shift']} does not spread {entries} entries over the slots"
         )
-    return _plain_product_type("linear_transform")(operands, a, context)
+    for operand in operands:
+        _two_parts("linear_transform", operand)
+    if not isinstance(operands[0], CipherType):
+        return SlotsType(operands[0].slots, any(operand.secret for operand in operands))
+    return _scaled_terms("linear_transform", operands, a)
+
+
+def _scaled_terms(op: str, operands: Sequence[CipherType], a: Attrs) -> CipherType:
+    """The type of a sum of products with plaintexts, each of its own scale, that meet at one scale."""
+    _same_level(op, operands)
+    if len(a.get("plain_log_scales", ())) != len(operands):
+        raise ProgramError(f"{op}: the scales of its plaintexts are not planned")
+    scales = [o.log_scale + s for o, s in zip(operands, a["plain_log_scales"], strict=True)]
+    if max(scales) - min(scales) > SCALE_TOLERANCE:
+        raise ProgramError(f"{op}: its terms have scales 2^{min(scales):.6f} to 2^{max(scales):.6f}")
+    return replace(operands[0], log_scale=scales[0])
+
+
+def transform_diagonals(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: int) -> list[DiagonalMap]:
+    """The diagonals of each operand of a `linear_transform`; `matrix` gives the constant of a name."""
+    stride = a.get("stride", 1)
+    return [
+        diagonal_map(matrix(name), slots, a["in_period"], a["out_period"], a["in_shift"], stride)
+        for name in a["matrices"]
+    ]
 
 
 def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    x = values[0]
-    diagonals = diagonal_map(
-        context.matrix(a["matrix"]), _slots_of(values), a["in_period"], a["out_period"], a["in_shift"]
-    )
-    out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
-    for offset in diagonals.offsets:
-        out += diagonals.diagonal(offset) * np.roll(x, -offset, axis=-1)
-    return out
+    total: Any = 0.0
+    for x, diagonals in zip(values, transform_diagonals(a, context.matrix, _slots_of(values)), strict=True):
+        out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
+        for offset in diagonals.offsets:
+            out += diagonals.diagonal(offset) * np.roll(x, -offset, axis=-1)
+        total = total + out
+    return np.asarray(total)
 
 
 define(
     OpSpec(
         "linear_transform",
         SLOTS,
-        (1, 1),
+        (1, None),
         {
-            "matrix": "constant",
+            "matrices": "constants",
             "in_period": "int",
             "in_shift": "int",
             "out_period": "int",
+            "stride": "int?",
             "baby_steps": "ints",
             "giant_steps": "ints",
-            "plain_log_scale": "float?",
+            "plain_log_scales": "floats?",
         },
         _transform_type,
         _transform,
-        "Partial sums of a sparse map by diagonals: out[s] = sum of diag_k[s] * x[s + k], k = giant + baby. "
-        "Slots that share a row (equal modulo out_period) are summed by the rotations that follow; see ir/diagonals.py.",
+        "Partial sums of sparse maps of the operands by diagonals: out[s] = sum of diag_k[s] * x[s + k], k = giant + baby; "
+        "giant steps are taken once for all operands. Slots that share a row (equal modulo out_period) are summed by the "
+        "rotations that follow; with a `stride` the slots hold so many samples side by side. See ir/diagonals.py.",
         depth=1,
     )
 )
@@ -251,25 +284,33 @@ _LAYOUT = ("slots", "period", "gap", "width", "block")
 
 def layout_of_pack(shape: tuple[int, ...], a: Attrs) -> Layout:
     """The layout in which a `pack` node puts its tensor."""
-    return Layout(shape, **{key: a[key] for key in _LAYOUT})
+    return Layout(shape, **{key: a[key] for key in _LAYOUT}, stride=a.get("stride", 1))
 
 
 def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     operand = operands[0]
     if not isinstance(operand, TensorType) or operand.secret:
         raise ProgramError("pack takes a plain tensor")
-    if a["slots"] < 1 or a["period"] < 1 or a["slots"] % a["period"] or a["gap"] < 1 or min(a["width"], a["block"]) < 0:
+    stride, chunk = a.get("stride", 1), a.get("chunk", 0)
+    one = a["slots"] // stride if stride > 0 and a["slots"] > 0 and a["slots"] % stride == 0 else 0
+    if one < 1 or a["period"] < 1 or one % a["period"] or a["gap"] < 1 or min(a["width"], a["block"]) < 0:
         raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
     layout = layout_of_pack(tuple(a["shape"]), a)
-    fits = layout.size == operand.size <= a["period"] and min(a["shape"], default=1) > 0
-    if not fits or int(layout.places().max()) >= a["period"]:
+    fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and 0 <= chunk < layout.ciphertexts
+    # Each sample of a batch takes the same plain value.
+    if not fits or layout.size > layout.ciphertexts * a["period"] or (layout.ciphertexts > 1 and a["period"] != one):
         raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
     return SlotsType(a["slots"], secret=False)
 
 
 def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    layout = layout_of_pack(tuple(a["shape"]), a)
-    return np.stack([layout.pack(sample.reshape(layout.shape))[0] for sample in values[0]])
+    layout, chunk = layout_of_pack(tuple(a["shape"]), a), a.get("chunk", 0)
+    return np.stack(
+        [
+            layout.pack(np.broadcast_to(sample.reshape(layout.shape), (layout.stride, *layout.shape)))[chunk]
+            for sample in values[0]
+        ]
+    )
 
 
 def _with_plain(op: str, infer: _Infer) -> _Infer:
@@ -289,10 +330,19 @@ define(
         "pack",
         SLOTS,
         (1, 1),
-        {"shape": "ints", "slots": "int", "period": "int", "gap": "int", "width": "int", "block": "int"},
+        {
+            "shape": "ints",
+            "slots": "int",
+            "period": "int",
+            "gap": "int",
+            "width": "int",
+            "block": "int",
+            "stride": "int?",
+            "chunk": "int?",
+        },
         _pack_type,
         _pack,
-        "The slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/layout.py).",
+        "A slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/layout.py): that of ciphertext `chunk`.",
     )
 )
 define(
@@ -326,15 +376,9 @@ def _combination_type(operands: Sequence[Any], a: Attrs, context: Context) -> Ty
         raise ProgramError(f"lincomb: {len(operands)} operands, {len(a['weights'])} weights")
     if not isinstance(operands[0], CipherType):
         return SlotsType(operands[0].slots, any(o.secret for o in operands))
-    _same_level("lincomb", operands)
     for operand in operands:
         _two_parts("lincomb", operand)
-    if len(a.get("plain_log_scales", ())) != len(operands):
-        raise ProgramError("lincomb: the scales of its weights are not planned")
-    scales = [o.log_scale + s for o, s in zip(operands, a["plain_log_scales"], strict=True)]
-    if max(scales) - min(scales) > SCALE_TOLERANCE:
-        raise ProgramError(f"lincomb: its terms have scales 2^{min(scales):.6f} to 2^{max(scales):.6f}")
-    return replace(operands[0], log_scale=scales[0])
+    return _scaled_terms("lincomb", operands, a)
 
 
 def _combination(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -349,10 +393,11 @@ define(
         "lincomb",
         SLOTS,
         (1, None),
-        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?", "range": "int?"},
+        {"weights": "floats", "constant": "float", "plain_log_scales": "floats?", "range": "int?", "chunk": "int?"},
         _combination_type,
         _combination,
-        "Sum of weights times operands, plus a constant. `range`: its first operand is the input of that polynomial.",
+        "Sum of weights times operands, plus a constant. `range`: its first operand is ciphertext `chunk` of the input of "
+        "that polynomial.",
         depth=1,
     )
 )
@@ -397,10 +442,11 @@ define(
         "mul_ct",
         SLOTS,
         (2, 2),
-        {"range": "int?"},
+        {"range": "int?", "chunk": "int?"},
         _product_type,
         lambda values, a, context: values[0] * values[1],
-        "Slotwise product of two ciphertexts, not relinearized. `range`: its first operand is the input of that polynomial.",
+        "Slotwise product of two ciphertexts, not relinearized. `range`: its first operand is ciphertext `chunk` of the "
+        "input of that polynomial.",
         depth=1,
     )
 )
@@ -462,5 +508,33 @@ define(
         lambda operands, a, context: replace(operands[0], parts=2),
         _identity,
         "Bring a product of three parts back to two (one key switch).",
+    )
+)
+
+
+def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
+    operand = operands[0]
+    _two_parts("bootstrap", operand)
+    if not 0 < a["slots"] <= operand.slots or operand.slots % a["slots"]:
+        raise ProgramError(f"bootstrap: {operand.slots} slots are no multiple of a period of {a['slots']}")
+    if isinstance(operand, SlotsType):
+        return operand
+    if "level" not in a:
+        raise ProgramError("bootstrap: the level that it returns to is not planned")
+    if not operand.level < a["level"] < len(context.log_primes):
+        raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
+    return replace(operand, level=a["level"])
+
+
+define(
+    OpSpec(
+        "bootstrap",
+        SLOTS,
+        (1, 1),
+        {"slots": "int", "level": "int?", "size_bits": "int?", "range": "int?"},
+        _bootstrap_type,
+        _identity,
+        "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
+        "not given): it comes back at `level`. `range`: the entry of the table of ranges that bounds it.",
     )
 )

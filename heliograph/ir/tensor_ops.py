@@ -522,9 +522,10 @@ define(
         "poly",
         ARITHMETIC | {Stage.PACKED},
         (1, 1),
-        {"coefficients": "constant", "low": "float", "high": "float", "range": "int?"},
+        {"coefficients": "constant", "low": "float", "high": "float", "range": "int?", "chunk": "int?"},
         _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
-        "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges`.",
+        "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges` "
+        "and `chunk`, on slots, the ciphertext of a value of several.",
     )
 )

@@ -113,16 +113,23 @@ def rotation_steps(node: Node) -> Iterable[int]:
 
 
 def _verify_executable(program: Program, after: str) -> None:
-    keys = set(program.metadata.get("rotation_keys", ()))
+    lower = [
+        (entry["level"], set(entry["rotation_keys"]), entry["relinearization_key"])
+        for entry in reversed(program.metadata.get("chains", ()))
+    ]
+    whole = (1 << 30, set(program.metadata.get("rotation_keys", ())), program.metadata.get("relinearization_key"))
     paths = {int(amount): path for amount, path in program.metadata.get("rotation_paths", {}).items()}
     for node in program.nodes:
         slots = getattr(node.type, "slots", 0)
+        # Keys are those of the lowest part of the chain that holds the ciphertext.
+        level = getattr(node.type, "level", 0)
+        keys, relinearizes = next((entry[1], entry[2]) for entry in (*lower, whole) if entry[0] >= level)
         for step in rotation_steps(node):
             amount = step % slots
             path = paths.get(amount, [amount]) if node.op == "linear_transform" else [amount]
             if amount and (sum(path) % slots != amount or not keys.issuperset(path)):
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
-        if node.op == "relinearize" and program.metadata.get("relinearization_key") is not True:
+        if node.op == "relinearize" and relinearizes is not True:
             raise _fail(program, after, "products have a relinearization key", node, "the metadata have none")
     last_uses = program.metadata.get("last_uses")
     if last_uses is None or [list(freed) for freed in last_uses] != last_use_table(program.nodes, program.outputs):

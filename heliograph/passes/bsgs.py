@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.ir import Array, Node
+from heliograph.ir.diagonals import DiagonalMap
 from heliograph.target import CostTable, Ring
+
+# Splits tried on one set of offsets: enough for every split of three axes of a convolution.
+_MOST_SPLITS = 3000
+# With more diagonals than this products are what costs: splits by axes are not searched.
+_MOST_OFFSETS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Every offset is one baby step plus one giant step, modulo the slots; `cost_ms` prices the whole transform."""
+    """Every offset is one baby step plus one giant step, modulo the period; `cost_ms` prices the whole transform."""
 
     baby: tuple[int, ...]
     giant: tuple[int, ...]
@@ -23,55 +31,211 @@ class Steps:
         return sum(1 for step in (*self.baby, *self.giant) if step)
 
 
-def split(offset: int, modulus: int, centred: bool, slots: int) -> tuple[int, int]:
-    """(baby, giant) of one offset."""
-    baby = (offset + modulus // 2) % modulus - modulus // 2 if centred else offset % modulus
-    return baby % slots, (offset - baby) % slots
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """What the parts of a transform cost at one level; `product` includes encoding where plaintexts are not kept."""
+
+    product: float
+    hoisted: float
+    single: float
+    decompose: float
+
+    @staticmethod
+    def at(ring: Ring, level: int, costs: CostTable, encoded: bool = False) -> StepCosts:
+        product = costs.mul_plain_ms(ring, level) + costs.add_ms(ring, level)
+        return StepCosts(
+            product + (costs.encode_ms(ring, level) if encoded else 0.0),
+            costs.rotate_ms(ring, level, hoisted=True),
+            costs.rotate_ms(ring, level),
+            costs.decompose_ms(ring, level + 1),
+        )
+
+    def rotations_ms(self, babies: int, giants: int, inputs: int = 1, outputs: int = 1) -> float:
+        """So many baby steps of each input and giant steps of each output, those by zero not counted."""
+        baby = self.decompose + babies * self.hoisted if babies > 1 else babies * self.single
+        return inputs * baby + outputs * giants * self.single
 
 
-def _candidates(offsets: Sequence[int], slots: int) -> list[int]:
-    """Moduli worth trying: powers of two, and the distances that are frequent between the diagonals."""
-    moduli = {1 << i for i in range(slots.bit_length())}
-    if 1 < len(offsets) <= 4096:
-        array = np.array(offsets)
+def centred(values: Array, modulus: int) -> Array:
+    """The representatives in (-modulus/2, modulus/2]."""
+    return (values + (modulus - 1) // 2) % modulus - (modulus - 1) // 2
+
+
+def _by_modulus(array: Array, thorough: bool) -> list[Array]:
+    """Baby parts by residues: of powers of two, and of the distances that are frequent between the diagonals."""
+    moduli = {1 << i for i in range(int(array.max()).bit_length() + 1)}
+    if thorough and 1 < array.size <= _MOST_OFFSETS:
         for stride in (1, 2, 3, 4, 5, 7, 9):
             distances, counts = np.unique(array[stride:] - array[:-stride], return_counts=True)
             moduli.update(int(d) for d in distances[np.argsort(-counts)[:12]])
-    return sorted(m for m in moduli if m > 0)
+    parts = []
+    for modulus in sorted(m for m in moduli if m > 0):
+        parts += [array % modulus, (array + modulus // 2) % modulus - modulus // 2]
+    return parts
 
 
-def plan_steps(offsets: Sequence[int], slots: int, ring: Ring, level: int, costs: CostTable) -> Steps:
-    """The cheapest baby-step giant-step plan for these diagonals at a level."""
-    products = len(offsets) * (costs.mul_plain_ms(ring, level) + costs.add_ms(ring, level))
-    hoisted = costs.rotate_ms(ring, level, hoisted=True)
-    single = costs.rotate_ms(ring, level)
-    decompose = costs.decompose_ms(ring, level + 1)
+def _coordinates(array: Array, strides: Sequence[int]) -> list[tuple[int, Array]]:
+    """The offsets as sums of whole multiples of the strides, largest first; axes along which nothing varies are left out."""
+    axes, rest = [], array.copy()
+    for stride in sorted(set(strides) | {1}, reverse=True):
+        along = (rest + stride // 2) // stride
+        rest = rest - along * stride
+        if along.any():
+            axes.append((stride, along))
+    return axes
+
+
+def _by_axes(array: Array, strides: Sequence[int]) -> list[Array]:
+    """Baby parts that are a stretch along each axis of the grid that the offsets of a convolution form."""
+    axes = _coordinates(array, strides)
+    choices: list[list[Array]] = []
+    for stride, along in axes:
+        low, high = int(along.min()), int(along.max())
+        count = high - low + 1
+        lengths = set(range(1, min(count, 8) + 1)) | {count} | {-(-count // i) for i in range(1, 9)}
+        parts = []
+        for length in sorted(lengths):
+            # Stretches begin where the axis does, moved so that both kinds of steps include zero where they can.
+            first = low % length - (length if low % length else 0)
+            parts.append(((along - first) % length + first) * stride)
+        choices.append(parts)
+    total = 1
+    for parts in choices:
+        total *= len(parts)
+    if total > _MOST_SPLITS:
+        return []
+    return [sum(parts, np.zeros_like(array)) for parts in itertools.product(*choices)]
+
+
+def plan_steps(
+    offsets: Sequence[int],
+    slots: int,
+    costs: StepCosts,
+    *,
+    modulus: int | None = None,
+    strides: Sequence[int] = (),
+    inputs: int = 1,
+    outputs: int = 1,
+    products: int | None = None,
+    thorough: bool = True,
+) -> Steps:
+    """The cheapest baby-step giant-step plan for these diagonals.
+
+    Rotations that differ by `modulus` serve the same diagonal (default: only equal ones do). `strides` are the distances
+    in the slots of neighbouring rows, columns and channels: with them partial grids are tried as baby steps. Baby steps
+    are paid for each of the `inputs`, giant steps for each of the `outputs`; `products` is the number of diagonals of all
+    blocks (default: that of the offsets). Without `thorough` only residues of powers of two are tried.
+    """
+    modulus = modulus or slots
     array = np.array(sorted(offsets), dtype=np.int64)
-    best: tuple[float, int, bool] | None = None
-    for modulus in _candidates(offsets, slots):
-        for centred in (False, True):
-            baby = (array + modulus // 2) % modulus - modulus // 2 if centred else array % modulus
-            babies = int(np.count_nonzero(np.unique(baby % slots)))
-            giants = int(np.count_nonzero(np.unique((array - baby) % slots)))
-            cost = (decompose + babies * hoisted if babies > 1 else babies * single) + giants * single
-            if best is None or cost < best[0] - 1e-9:
-                best = (cost, modulus, centred)
+    parts = [(array, baby) for baby in _by_modulus(array, thorough)]
+    if strides and array.size <= _MOST_OFFSETS:
+        grid = np.sort(centred(array, modulus))
+        parts += [(grid, baby) for baby in _by_axes(grid, [s for s in strides if 0 < s < modulus])]
+    best: tuple[float, int] | None = None
+    chosen: tuple[Array, Array] | None = None
+    for source, baby in parts:
+        babies = int(np.count_nonzero(_distinct(baby % modulus, modulus)))
+        giants = int(np.count_nonzero(_distinct((source - baby) % modulus, modulus)))
+        price = (costs.rotations_ms(babies, giants, inputs, outputs), babies * inputs + giants * outputs)
+        if best is None or (price[0] < best[0] - 1e-9 or (price[0] < best[0] + 1e-9 and price[1] < best[1])):
+            best, chosen = price, (source, baby)
     assert best is not None
-    cost, modulus, centred = best
-    pairs = [split(int(k), modulus, centred, slots) for k in array]
-    return Steps(tuple(sorted({b for b, _ in pairs})), tuple(sorted({g for _, g in pairs})), cost + products)
+    assert chosen is not None
+    source, baby = chosen
+    # Steps are named by their smallest representative, so that maps of different periods share keys.
+    babies_used = np.unique(centred(baby % modulus, modulus) % slots)
+    giants_used = np.unique(centred((source - baby) % modulus, modulus) % slots)
+    return Steps(
+        tuple(map(int, babies_used)),
+        tuple(map(int, giants_used)),
+        best[0] + (len(offsets) if products is None else products) * costs.product,
+    )
+
+
+def _distinct(values: Array, modulus: int) -> Array:
+    """The distinct values below the modulus."""
+    if values.size * 16 < modulus:
+        return np.unique(values)
+    there = np.zeros(modulus, dtype=bool)
+    there[values] = True
+    return np.flatnonzero(there)
 
 
 def pair_offsets(
-    offsets: Sequence[int], baby: Sequence[int], giant: Sequence[int], slots: int
+    offsets: Sequence[int], baby: Sequence[int], giant: Sequence[int], modulus: int
 ) -> dict[int, list[tuple[int, int]]]:
-    """For each giant step the (baby step, offset) pairs that it serves; each offset is served once."""
-    wanted = {offset % slots: offset for offset in offsets}
+    """For each giant step the (baby step, offset) pairs that it serves; each offset is served once.
+
+    Baby and giant step add up to the offset modulo `modulus`.
+    """
+    wanted = {offset % modulus: offset for offset in offsets}
     table: dict[int, list[tuple[int, int]]] = {}
     for g in giant:
         for b in baby:
-            offset = wanted.pop((g + b) % slots, None)
+            offset = wanted.pop((g + b) % modulus, None)
             if offset is not None:
                 table.setdefault(g, []).append((b, offset))
     assert not wanted, "the steps do not reach every diagonal"
+    return table
+
+
+def transform_terms(
+    diagonals: Sequence[DiagonalMap], baby: Sequence[int], giant: Sequence[int]
+) -> dict[int, list[tuple[int, int, int]]]:
+    """For each giant step of a `linear_transform` its (operand, baby step, offset), in the order of evaluation."""
+    table: dict[int, list[tuple[int, int, int]]] = {g: [] for g in giant}
+    for operand, one in enumerate(diagonals):
+        for g, pairs in pair_offsets(one.offsets, baby, giant, one.modulus).items():
+            table[g] += [(operand, b, offset) for b, offset in pairs]
+    return {g: terms for g, terms in table.items() if terms}
+
+
+@dataclass(frozen=True, slots=True)
+class BabySteps:
+    """The baby steps of one operand at one transform: all, those to make now, and those that a later one reads too.
+
+    `hoisted`: the steps share a decomposition; `decompose`: it is made now, for all transforms of that value.
+    """
+
+    all: tuple[int, ...]
+    make: tuple[int, ...]
+    keep: frozenset[int]
+    hoisted: bool
+    decompose: bool
+    last: bool
+
+
+def share_babies(
+    nodes: Sequence[Node], diagonals: Callable[[Node], Sequence[DiagonalMap]], composed: Collection[int]
+) -> dict[tuple[Node, int], BabySteps]:
+    """For each transform and operand, in the order of evaluation, what it makes of the baby steps that several share.
+
+    Maps that read one value share its decomposition and its rotations. `composed` are the amounts that have no key of
+    their own: they are not hoisted.
+    """
+    readers: dict[Node, list[tuple[Node, int]]] = {}
+    wanted: dict[tuple[Node, int], list[int]] = {}
+    for node in nodes:
+        if node.op != "linear_transform":
+            continue
+        terms = transform_terms(diagonals(node), node.attrs["baby_steps"], node.attrs["giant_steps"])
+        for position, operand in enumerate(node.inputs):
+            steps = {b for group in terms.values() for number, b, _ in group if number == position and b}
+            readers.setdefault(operand, []).append((node, position))
+            wanted[node, position] = sorted(steps)
+    table: dict[tuple[Node, int], BabySteps] = {}
+    for uses in readers.values():
+        hoisted = len({b for use in uses for b in wanted[use] if b not in composed}) > 1
+        made: set[int] = set()
+        decomposed = False
+        for number, use in enumerate(uses):
+            later = {b for other in uses[number + 1 :] for b in wanted[other]}
+            fresh = tuple(b for b in wanted[use] if b not in made)
+            decompose = hoisted and not decomposed and any(b not in composed for b in fresh)
+            decomposed |= decompose
+            made |= set(fresh)
+            table[use] = BabySteps(
+                tuple(wanted[use]), fresh, frozenset(later & made), hoisted, decompose, number == len(uses) - 1
+            )
     return table

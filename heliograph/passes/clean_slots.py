@@ -11,8 +11,8 @@ import numpy as np
 from heliograph.errors import InternalError
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, SlotsType
-from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
+from heliograph.ir.slot_ops import transform_diagonals
 
 # A constant this small is zero but for the rounding of floating point, and far below the error of encryption.
 _ZERO = 1e-12
@@ -55,13 +55,10 @@ class CleanSlots:
         position = 0
         for spec in program.metadata["outputs"]:
             layout = Layout.from_json(spec["layout"])
-            places = layout.places()
             for chunk in range(layout.ciphertexts):
                 node = program.outputs[position]
                 position += 1
-                used = np.zeros(layout.period, dtype=bool)
-                used[places[places // layout.period == chunk] % layout.period] = True
-                spare = depends[node] & ~np.tile(used, layout.slots // layout.period)
+                spare = depends[node] & ~layout.used(chunk)
                 if spare.any() and leak is None:
                     leak = InternalError(
                         f"output {spec['name']!r} would leak: slot {int(np.argmax(spare))} depends on the input and "
@@ -81,19 +78,21 @@ class CleanSlots:
     ) -> Array:
         operands = [known[n] for n in node.inputs if n.type.secret]
         if node.op == "input":
-            layout = layouts[node.attrs["name"]]
-            places = layout.places()
-            used = np.zeros(layout.period, dtype=bool)
-            chunk = node.attrs["chunk"]
-            used[places[places // layout.period == chunk] % layout.period] = True
-            return np.asarray(used[positions_in_slots(layout.slots, layout.period, layout.shift, layout.run)])
+            return layouts[node.attrs["name"]].used(node.attrs["chunk"])
         if node.op == "linear_transform":
-            a = node.attrs
             slots = operands[0].size
-            diagonals = diagonal_map(program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"])
             out = np.zeros(slots, dtype=bool)
-            for offset in diagonals.offsets:
-                out |= (diagonals.diagonal(offset) != 0) & np.roll(operands[0], -offset)
+            every = transform_diagonals(node.attrs, program.matrix, slots)
+            for source, diagonals in zip(node.inputs, every, strict=True):
+                depends = known[source]
+                if not diagonals.turns and depends.all():
+                    # Every slot depends on the input: so does every row with an entry.
+                    rows = np.zeros(diagonals.run, dtype=bool)
+                    rows[diagonals.places] = True
+                    out |= np.tile(np.repeat(rows, diagonals.stride), slots // (diagonals.run * diagonals.stride))
+                    continue
+                for offset in diagonals.offsets:
+                    out |= (diagonals.diagonal(offset) != 0) & np.roll(depends, -offset)
             return out
         if node.op == "rotate":
             return np.roll(operands[0], -node.attrs["amount"])

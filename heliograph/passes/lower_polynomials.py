@@ -24,19 +24,25 @@ class LowerPolynomials:
             if node.op != "poly":
                 return builder.copy(node, operands)
             coefficients = list(map(float, program.array(node.attrs["coefficients"])))
-            return emit_polynomial(builder, operands[0], coefficients, node.loc, node.attrs.get("range"))
+            interval, chunk = node.attrs.get("range"), node.attrs.get("chunk")
+            return emit_polynomial(builder, operands[0], coefficients, node.loc, interval, chunk)
 
         return builder.rewrite(program, emit)
 
 
 def emit_polynomial(
-    builder: Builder, x: Node, coefficients: list[float], loc: Location, interval: int | None = None
+    builder: Builder,
+    x: Node,
+    coefficients: list[float],
+    loc: Location,
+    interval: int | None = None,
+    chunk: int | None = None,
 ) -> Node:
     """The value of a Chebyshev series at x in [-1, 1], by the cheapest plan of least depth.
 
-    The first node that reads x carries `interval` as its attribute `range`, so that x can be found in later stages.
+    The first node that reads x carries `interval` as its attribute `range`, and `chunk`: x can be found later.
     """
-    marks = {} if interval is None else {"range": interval}
+    marks = {} if interval is None else {"range": interval, "chunk": chunk}
     power: dict[int, Node] = {1: x}
     value: dict[int, Node] = {}
     result = x

@@ -1,231 +1,185 @@
-"""Choose where every tensor stands in the slots, and turn maps into diagonals.
+"""Turn tensors into slot vectors and maps into diagonals, in the layouts that cost least (passes/choose_layouts.py).
 
-All values that meet in a sum, a product or a polynomial share one layout; maps lead from layout to layout. Layouts are
-chosen by the cost of the maps around them, improved one group at a time until nothing changes.
+A value is a list of slot vectors, one per ciphertext. A map has a block for each pair of a result's and an operand's
+ciphertext; baby steps of an operand serve all its blocks, giant steps of a result are taken after its blocks are added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import networkx
 import numpy as np
 
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.diagonals import make_diagonal_map, shift_for
+from heliograph.ir.diagonals import make_diagonal_map, modulus_of, shift_for
 from heliograph.ir.layout import Layout
-from heliograph.ir.node import next_power_of_two
-from heliograph.ir.row_ops import ROW_OPS
-from heliograph.passes.bsgs import Steps, plan_steps
-from heliograph.passes.depth import levels_below
+from heliograph.passes.bsgs import StepCosts, Steps, pair_offsets, plan_steps
+from heliograph.passes.choose_layouts import (
+    candidate_layouts,
+    choose_layouts,
+    group_values,
+    in_the_clear,
+    largest_batch,
+)
+from heliograph.passes.depth import levels_below, program_depth
+from heliograph.passes.map_offsets import MapOffsets
 from heliograph.target import BUILT_IN, CostTable, Ring
 
-_ROUNDS = 3
+# Where a program is deeper than the chain, maps stand between a bootstrap and its polynomial's levels: about here.
+_LEVEL_BETWEEN_BOOTSTRAPS = 4
+# Shifted copies are worked out in tables of all pairs of places.
+_MOST_SHIFTED_PAIRS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Tensors become slot vectors; `affine` becomes `linear_transform` and rotations."""
+    """Tensors become slot vectors; `affine` becomes `linear_transform` and rotations.
+
+    `batch`: so many samples (a power of two) side by side in the same ciphertexts, or "max" for as many as fit.
+    """
 
     ring: Ring
     costs: CostTable = field(default=BUILT_IN)
+    batch: int | str = 1
 
     name: ClassVar[str] = "pack"
     needs: ClassVar[Stage] = Stage.POLYNOMIAL
     makes: ClassVar[Stage] = Stage.PACKED
 
     def run(self, program: Program) -> Program:
-        return _Packer(program, self.ring, self.costs).run()
+        room = largest_batch(program, self.ring.slots) if self.batch != 1 else 1
+        batch = room if self.batch == "max" else int(self.batch)
+        if batch > room:
+            raise PlanningError(
+                f"{batch} samples do not fit side by side: ring 2^{self.ring.log_ring} has room for {room}",
+                hint='use a smaller batch, or batch="max"',
+            )
+        return _Packer(program, self.ring, self.costs, batch).run()
 
 
 class _Packer:
-    def __init__(self, program: Program, ring: Ring, costs: CostTable) -> None:
-        self.program, self.ring, self.costs = program, ring, costs
-        self.slots = ring.slots
+    def __init__(self, program: Program, ring: Ring, costs: CostTable, batch: int) -> None:
+        self.program, self.ring, self.costs, self.batch = program, ring, costs, batch
+        # The slots of one sample.
+        self.slots = ring.slots // batch
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.below = levels_below(program)
+        self.deep = program_depth(program) > ring.levels
         self.users = program.users()
-        self.group: dict[Node, int] = {}
-        self.members: list[list[Node]] = []
-        self._group_nodes()
-        # (matrix, layout in, layout out, level) -> plan; the same question comes up in every round.
-        self.known: dict[Any, tuple[float, Steps, Layout]] = {}
-        self.positioned: dict[Any, SparseMatrix] = {}
+        self.groups = group_values(program)
+        self.offsets = MapOffsets(self.slots)
+        # The same question comes up for many maps: those of equal structure between equal layouts.
+        self.known: dict[Any, tuple[float, Steps]] = {}
+        self.positioned: dict[Any, Mapping[tuple[int, int], SparseMatrix]] = {}
         # The plain nodes of the packed program.
         self.clear: dict[Node, Node] = {}
 
-    # ------------------------------------------------------------------------------------------ layouts
+    # ------------------------------------------------------------------------------------------ prices
 
-    def _group_nodes(self) -> None:
-        graph: networkx.Graph = networkx.Graph()
-        graph.add_nodes_from(node for node in self.program.nodes if not _in_the_clear(node))
-        for node in graph:
-            # Rows keep their places or have places of their own: see `_pinned`.
-            if node.op not in ("affine", "input", "constant") and (node.op not in ROW_OPS or node.op == "roll_rows"):
-                graph.add_edges_from((node, operand) for operand in node.inputs if not _in_the_clear(operand))
-        order = {node: i for i, node in enumerate(self.program.nodes)}
-        components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
-        for members in sorted(components, key=lambda c: order[c[0]]):
-            for node in members:
-                self.group[node] = len(self.members)
-            self.members.append(members)
+    def _level(self, node: Node) -> int:
+        level = max(1, self.below[node] + 1)
+        return min(level, _LEVEL_BETWEEN_BOOTSTRAPS) if self.deep else level
 
-    def _shape(self, members: list[Node]) -> tuple[int, ...]:
-        """The richest shape in a group: a spatial one where there is one."""
-        shapes = [node.type.shape for node in members if isinstance(node.type, TensorType)]
-        return max(shapes, key=lambda shape: (len(shape) in (2, 3), len(shape)))
+    def _cost(self, node: Node, operand: Node, name: Any, layout: Layout, out: Layout) -> float:
+        """The price of one map, by the splits that are quickly found."""
+        cost = self._steps(node, [(name, layout)], out, thorough=False)[0]
+        shifted = self._shifted(operand, layout, out)
+        if shifted is not None and self.program.matrix(name).data.size:
+            cost = min(cost, self._shifted_steps(node, name, shifted, out)[0])
+        return cost
 
-    def _pinned(self) -> dict[int, Layout]:
-        """The layouts that ops on rows fix: a row in as many slots as the next power of two holds columns."""
-        pinned: dict[int, Layout] = {}
-        for node in self.program.nodes:
-            for member in (node, *node.inputs) if node.op in ROW_OPS else ():
-                assert isinstance(member.type, TensorType)
-                shape, number = member.type.shape, self.group[member]
-                columns = shape[-1]
-                block = next_power_of_two(columns)
-                rows = Layout(shape, self.slots, 1, width=columns, block=block) if len(shape) == 2 else None
-                layout = self._layout(rows or Layout(shape, self.slots, 1))
-                if pinned.setdefault(number, layout) != layout:
-                    raise InternalError(f"rows of two shapes share a layout: {pinned[number].shape} and {shape}")
-        return pinned
+    def _steps(
+        self, node: Node, maps: Sequence[tuple[Any, Layout]], out: Layout, *, thorough: bool
+    ) -> tuple[float, Steps]:
+        """Cost and steps of maps whose operands have one period, with the rotations that add up partial sums."""
+        level = self._level(node)
+        structures = tuple((self.offsets.structure(self.program.matrix(name)), layout) for name, layout in maps)
+        key = (structures, out, level, thorough)
+        if key not in self.known:
+            blocks = [
+                offsets
+                for name, layout in maps
+                for offsets in self._offsets(name, layout, out).values()
+                if offsets.size
+            ]
+            period = maps[0][1].period
+            steps = plan_steps(
+                np.unique(np.concatenate(blocks)).tolist() if blocks else (0,),
+                self.slots,
+                StepCosts.at(self.ring, level, self.costs, self.deep),
+                modulus=modulus_of(self.slots, period, out.period, 0),
+                strides=_strides([*(layout for _, layout in maps), out]) if thorough else (),
+                inputs=sum(layout.ciphertexts for _, layout in maps),
+                outputs=out.ciphertexts,
+                products=sum(offsets.size for offsets in blocks),
+                thorough=thorough,
+            )
+            sums = (max(period, out.period) // out.period).bit_length() - 1
+            # The partial sums are added after the rescale, one level lower.
+            cost = steps.cost_ms + out.ciphertexts * sums * self.costs.rotate_ms(self.ring, level - 1)
+            self.known[key] = cost, steps
+        return self.known[key]
 
-    def _candidates(self) -> list[list[Layout]]:
-        pinned = self._pinned()
-        shapes = [self._shape(members) for members in self.members]
-        frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
-        frames |= {(1, shape[-1]) for shape in shapes if len(shape) == 2}
-        table = []
-        for number, shape in enumerate(shapes):
-            layouts = [pinned.get(number) or self._layout(Layout(shape, self.slots, 1))]
-            if len(shape) in (2, 3) and number not in pinned:
-                rows, columns = (shape[-2] if len(shape) == 3 else 1), shape[-1]
-                for frame_rows, frame_columns in sorted(frames):
-                    gap = 1
-                    while rows * gap <= max(frame_rows, gap if rows == 1 else 0) and columns * gap <= frame_columns:
-                        area = max(frame_rows, rows * gap) * frame_columns
-                        for block in {area, next_power_of_two(area)}:
-                            layouts.append(self._layout(Layout(shape, self.slots, 1, 0, gap, frame_columns, block)))
-                        gap *= 2
-            fitting = [layout for layout in dict.fromkeys(layouts) if layout.period <= self.slots]
-            if not fitting:
-                smallest = min(layout.period for layout in layouts)
-                raise PlanningError(
-                    f"a tensor of shape {shape} needs {smallest} slots; ring 2^{self.ring.log_ring} has {self.slots}",
-                    hint="tensors larger than one ciphertext are not carried yet",
-                )
-            table.append(sorted(fitting, key=lambda layout: (layout.period, layout.gap, layout.block)))
-        return table
-
-    def _layout(self, layout: Layout) -> Layout:
-        """The layout with its period: the least power of two that holds every place."""
-        return replace(layout, period=next_power_of_two(int(layout.places().max()) + 1))
-
-    def _choose(self) -> list[Layout]:
-        candidates = self._candidates()
-        chosen = [layouts[0] for layouts in candidates]
-        maps = [node for node in self.program.nodes if node.op == "affine" and node.type.secret]
-        around: list[list[Node]] = [[] for _ in self.members]
-        for node in maps:
-            for number in {self.group[node], *(self.group[operand] for operand in node.inputs)}:
-                around[number].append(node)
-
-        def price(number: int) -> float:
-            # Products and polynomials cost the same in every layout.
-            return sum(self._map_cost(node, chosen) for node in around[number])
-
-        for _ in range(_ROUNDS):
-            before = list(chosen)
-            for number, layouts in enumerate(candidates):
-                if len(layouts) == 1:
-                    continue
-                prices = []
-                for layout in layouts:
-                    chosen[number] = layout
-                    prices.append(price(number))
-                chosen[number] = layouts[int(np.argmin(prices))]
-            if chosen == before:
-                break
-        return chosen
-
-    def _map_cost(self, node: Node, chosen: list[Layout]) -> float:
-        out = chosen[self.group[node]]
-        total = 0.0
-        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
-            total += self._transform(node, operand, name, chosen[self.group[operand]], out)[0]
-        return total
+    def _offsets(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Array]:
+        return self.offsets.blocks(self.program.matrix(name), layout, out)
 
     def _shifted(self, operand: Node, layout: Layout, out: Layout) -> Layout | None:
         """The layout with shifted copies, for an input that one map reads; the client packs that for nothing."""
         users = self.users[operand]
-        if operand.op != "input" or len(self.members[self.group[operand]]) > 1 or len(users) > 1:
+        if operand.op != "input" or len(self.groups.members[self.groups.of[operand]]) > 1 or len(users) > 1:
             return None
-        if operand in self.program.outputs:
+        if operand in self.program.outputs or layout.ciphertexts > 1 or out.ciphertexts > 1:
+            return None
+        if layout.period * out.period > _MOST_SHIFTED_PAIRS:
             return None
         shift, run = shift_for(self.slots, layout.period, out.period)
         return replace(layout, shift=shift, run=run) if shift else None
 
-    def _position_matrix(self, name: Any, layout: Layout, out: Layout) -> SparseMatrix:
+    def _shifted_steps(self, node: Node, name: Any, layout: Layout, out: Layout) -> tuple[float, Steps]:
+        level = self._level(node)
+        key = (name, layout, out, level)
+        if key not in self.known:
+            matrix = self._blocks(name, layout, out)[0, 0]
+            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, layout.shift).offsets
+            prices = StepCosts.at(self.ring, level, self.costs, self.deep)
+            steps = plan_steps(offsets or (0,), self.slots, prices)
+            sums = (layout.run // out.period).bit_length() - 1
+            self.known[key] = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1), steps
+        return self.known[key]
+
+    def _blocks(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], SparseMatrix]:
+        """The matrix in positions, by block: (ciphertext of the result, ciphertext of the operand)."""
         key = (name, _plain(layout), out)
         if key not in self.positioned:
-            matrix = self.program.matrix(name)
-            rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-            import scipy.sparse
-
-            self.positioned[key] = SparseMatrix.of(
-                scipy.sparse.csr_array(
-                    (matrix.data, (out.places()[rows], layout.places()[matrix.indices])),
-                    shape=(out.period, layout.period),
-                )
-            )
+            self.positioned[key] = _in_positions(self.program.matrix(name), layout, out)
         return self.positioned[key]
-
-    def _transform(
-        self, node: Node, operand: Node, name: Any, layout: Layout, out: Layout
-    ) -> tuple[float, Steps, Layout]:
-        """Cost, steps and the operand's layout (perhaps shifted) of one map."""
-        level = max(1, self.below[node] + 1)
-        key = (name, operand, layout, out, level)
-        if key in self.known:
-            return self.known[key]
-        matrix = self._position_matrix(name, layout, out)
-        best: tuple[float, Steps, Layout] | None = None
-        for candidate in (layout, self._shifted(operand, layout, out)):
-            if candidate is None:
-                continue
-            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, candidate.shift).offsets
-            steps = plan_steps(offsets or (0,), self.slots, self.ring, level, self.costs)
-            sums = (_run(candidate, out) // out.period).bit_length() - 1
-            # The partial sums are added after the rescale, one level lower.
-            cost = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1)
-            if best is None or cost < best[0]:
-                best = (cost, steps, candidate)
-        assert best is not None
-        self.known[key] = best
-        return best
 
     # ------------------------------------------------------------------------------------------ emission
 
     def run(self) -> Program:
-        program, builder = self.program, self.builder
-        chosen = self._choose()
+        program, builder, of = self.program, self.builder, self.groups.of
+        candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch)
+        chosen = choose_layouts(program, self.groups, candidates, self._cost)
         # An input's layout takes the shift that its map wants.
         for node in program.nodes:
-            if node.op == "affine" and node.type.secret:
-                out = chosen[self.group[node]]
-                for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
-                    number = self.group[operand]
-                    chosen[number] = self._transform(node, operand, name, _plain(chosen[number]), out)[2]
-        new: dict[Node, Node] = {}
+            for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
+                layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
+                shifted = self._shifted(operand, layout, out) if node.type.secret else None
+                if shifted is None or not program.matrix(name).data.size:
+                    continue
+                cost = self._steps(node, [(name, layout)], out, thorough=True)[0]
+                if self._shifted_steps(node, name, shifted, out)[0] < cost:
+                    chosen[of[operand]] = shifted
+        new: dict[Node, list[Node]] = {}
         intervals: dict[str, Any] = {}
         for node in program.nodes:
-            if _in_the_clear(node):
+            if in_the_clear(node):
                 self.clear[node] = self._copied(node)
                 continue
-            layout = chosen[self.group[node]]
+            layout = chosen[of[node]]
             if node.op == "constant":
                 continue
             if node.op == "input":
@@ -233,21 +187,13 @@ class _Packer:
             elif node.op == "affine":
                 new[node] = self._affine(node, new, chosen)
             elif node.op == "poly":
-                new[node] = builder.op(
-                    "poly",
-                    (new[node.inputs[0]],),
-                    node.loc,
-                    coefficients=node.attrs["coefficients"],
-                    low=-1.0,
-                    high=1.0,
-                    range=node.attrs.get("range"),
-                )
+                new[node] = self._poly(node, new[node.inputs[0]])
                 if "range" in node.attrs:
                     intervals[str(node.attrs["range"])] = layout.to_json()
             elif node.op in ("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"):
                 new[node] = new[node.inputs[0]]
             elif node.op in ("sum_rows", "roll_rows"):
-                new[node] = self._rows(node, new[node.inputs[0]], chosen[self.group[node.inputs[0]]])
+                new[node] = [self._rows(node, new[node.inputs[0]][0], chosen[of[node.inputs[0]]])]
             elif node.op in ("add", "sub"):
                 new[node] = self._sum(node, new, layout)
             elif node.op == "mul":
@@ -262,11 +208,13 @@ class _Packer:
                 "shape": list(node.attrs["shape"]),
                 "low": node.attrs.get("low"),
                 "high": node.attrs.get("high"),
-                "layout": chosen[self.group[node]].to_json(),
+                "layout": chosen[of[node]].to_json(),
             }
             for node in program.inputs
             if node.type.secret
         ]
+        if self.batch > 1:
+            metadata["batch"] = self.batch
         outputs: dict[str, Node] = {}
         specs: list[dict[str, Any]] = []
         for name, node in zip(program.output_names, program.outputs, strict=True):
@@ -277,8 +225,9 @@ class _Packer:
                     hint="compute it outside of the program, and return it in the clear",
                 )
             assert isinstance(node.type, TensorType)
-            outputs[name] = new[node]
-            specs.append({"name": name, "shape": list(node.type.shape), "layout": chosen[self.group[node]].to_json()})
+            for chunk, vector in enumerate(new[node]):
+                outputs[name if len(new[node]) == 1 else f"{name}/{chunk}"] = vector
+            specs.append({"name": name, "shape": list(node.type.shape), "layout": chosen[of[node]].to_json()})
         metadata["outputs"] = specs
         return builder.finish(outputs)
 
@@ -289,108 +238,177 @@ class _Packer:
             return node
         return self.builder.copy(node, [self.clear.get(operand, operand) for operand in node.inputs])
 
-    def _packed(self, node: Node, layout: Layout) -> Node:
-        """The slot vector of a plain run-time value beside ciphertexts of that layout."""
+    def _chunk(self, chunk: int, of: int) -> int | None:
+        """The attribute that says which ciphertext of a value of several a node is."""
+        return chunk if of > 1 else None
+
+    def _packed(self, node: Node, layout: Layout) -> list[Node]:
+        """The slot vectors of a plain run-time value beside ciphertexts of that layout."""
         attrs = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
-        return self.builder.op("pack", (self.clear[node],), node.loc, **attrs)
+        attrs["stride"] = layout.stride if layout.stride > 1 else None
+        count = layout.ciphertexts
+        return [
+            self.builder.op("pack", (self.clear[node],), node.loc, **attrs, chunk=self._chunk(chunk, count))
+            for chunk in range(count)
+        ]
+
+    def _rotate(self, value: Node, amount: int, node: Node) -> Node:
+        return self.builder.op("rotate", (value,), node.loc, amount=amount * self.batch)
 
     def _rows(self, node: Node, value: Node, layout: Layout) -> Node:
         """Rotations by whole rows; the sum of all rows lands in each of them."""
         if node.op == "roll_rows":
             amount = node.attrs["amount"] * layout.block % layout.period
-            return self.builder.op("rotate", (value,), node.loc, amount=amount) if amount else value
+            return self._rotate(value, amount, node) if amount else value
         step = layout.period // 2
         while step >= layout.block:
-            turned = self.builder.op("rotate", (value,), node.loc, amount=step)
-            value = self.builder.op("add_ct", (value, turned), node.loc)
+            value = self.builder.op("add_ct", (value, self._rotate(value, step, node)), node.loc)
             step //= 2
         return value
 
-    def _product(self, node: Node, new: Mapping[Node, Node], layout: Layout) -> Node:
-        left, right = node.inputs
-        if _in_the_clear(left):
-            left, right = right, left
-        if _in_the_clear(right):
-            return self.builder.op("mul_pt", (new[left], self._packed(right, layout)), node.loc)
-        return self.builder.op("mul_ct", (new[left], new[right]), node.loc)
+    def _poly(self, node: Node, values: Sequence[Node]) -> list[Node]:
+        attrs = {"coefficients": node.attrs["coefficients"], "low": -1.0, "high": 1.0, "range": node.attrs.get("range")}
+        return [
+            self.builder.op("poly", (value,), node.loc, **attrs, chunk=self._chunk(chunk, len(values)))
+            for chunk, value in enumerate(values)
+        ]
 
-    def _input(self, node: Node, layout: Layout) -> Node:
-        return self.builder.input(
-            node.attrs["name"],
+    def _product(self, node: Node, new: Mapping[Node, list[Node]], layout: Layout) -> list[Node]:
+        left, right = node.inputs
+        if in_the_clear(left):
+            left, right = right, left
+        if in_the_clear(right):
+            return self._each("mul_pt", new[left], self._packed(right, layout), node)
+        return self._each("mul_ct", new[left], new[right], node)
+
+    def _each(self, op: str, left: Sequence[Node], right: Sequence[Node], node: Node) -> list[Node]:
+        return [self.builder.op(op, pair, node.loc) for pair in zip(left, right, strict=True)]
+
+    def _negated(self, values: Sequence[Node], node: Node) -> list[Node]:
+        return [self.builder.op("negate", (value,), node.loc) for value in values]
+
+    def _input(self, node: Node, layout: Layout) -> list[Node]:
+        return [
+            self.builder.input(
+                node.attrs["name"],
+                node.loc,
+                slots=self.ring.slots,
+                chunk=chunk,
+                low=node.attrs.get("low"),
+                high=node.attrs.get("high"),
+            )
+            for chunk in range(layout.ciphertexts)
+        ]
+
+    def _affine(self, node: Node, new: Mapping[Node, list[Node]], chosen: Sequence[Layout]) -> list[Node]:
+        out = chosen[self.groups.of[node]]
+        # Operands of one period share giant steps and the rotations that add up partial sums.
+        alike: dict[tuple[int, int], list[tuple[Node, Any, Layout]]] = {}
+        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+            layout = chosen[self.groups.of[operand]]
+            alike.setdefault((layout.period, layout.shift), []).append((operand, name, layout))
+        partial: list[tuple[int, list[Node]]] = []
+        for maps in alike.values():
+            layout = maps[0][2]
+            run = layout.run or max(layout.period, out.period)
+            partial.append((run, [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)]))
+        made = [
+            self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.period)
+            for o in range(out.ciphertexts)
+        ]
+        if "bias" in node.attrs:
+            made = self._add_plain(made, self.builder.context.array(node.attrs["bias"]), out, node, node.attrs["bias"])
+        return made
+
+    def _transform(
+        self,
+        node: Node,
+        maps: Sequence[tuple[Node, Any, Layout]],
+        new: Mapping[Node, list[Node]],
+        out: Layout,
+        chunk: int,
+    ) -> Node:
+        """One ciphertext of the partial sums of maps whose operands have one period."""
+        layout = maps[0][2]
+        if layout.shift:
+            steps = self._shifted_steps(node, maps[0][1], layout, out)[1]
+        else:
+            steps = self._steps(node, [(name, of) for _, name, of in maps], out, thorough=True)[1]
+        modulus = modulus_of(self.slots, layout.period, out.period, layout.shift)
+        operands, names, used = [], [], set()
+        for operand, name, of in maps:
+            for (o, i), matrix in self._blocks(name, of, out).items():
+                if o != chunk:
+                    continue
+                operands.append(new[operand][i])
+                names.append(self.builder.constant(matrix, str(name)))
+                if layout.shift:
+                    offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, layout.shift).offsets
+                else:
+                    offsets = tuple(self._offsets(name, of, out)[o, i].tolist())
+                for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
+                    used |= {(b, g) for b, _ in pairs}
+        if not operands:
+            # Nothing reaches these rows: a map that is zero.
+            zero = SparseMatrix.of(np.zeros((out.period, layout.period)))
+            operands, names = [new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
+        return self.builder.op(
+            "linear_transform",
+            operands,
             node.loc,
-            slots=self.slots,
-            chunk=0,
-            low=node.attrs.get("low"),
-            high=node.attrs.get("high"),
+            matrices=tuple(names),
+            in_period=layout.period,
+            in_shift=layout.shift,
+            out_period=out.period,
+            stride=self.batch if self.batch > 1 else None,
+            baby_steps=tuple(sorted({b * self.batch for b, _ in used})),
+            giant_steps=tuple(sorted({g * self.batch for _, g in used})),
         )
 
-    def _affine(self, node: Node, new: Mapping[Node, Node], chosen: list[Layout]) -> Node:
-        builder, out = self.builder, chosen[self.group[node]]
-        partial: list[tuple[int, Node]] = []
-        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
-            layout = chosen[self.group[operand]]
-            steps = self._transform(node, operand, name, _plain(layout), out)[1]
-            matrix = self._position_matrix(name, layout, out)
-            made = builder.op(
-                "linear_transform",
-                (new[operand],),
-                node.loc,
-                matrix=builder.constant(matrix, str(name)),
-                in_period=layout.period,
-                in_shift=layout.shift,
-                out_period=out.period,
-                baby_steps=steps.baby,
-                giant_steps=steps.giant,
-            )
-            partial.append((_run(layout, out), made))
+    def _summed(self, node: Node, partial: Sequence[tuple[int, Node]], period: int) -> Node:
+        """The sum of partial sums that are spread over runs of slots, in every slot of its row."""
         run = max(run for run, _ in partial)
         total: Node | None = None
         while True:
             for _, made in (item for item in partial if item[0] == run):
-                total = made if total is None else builder.op("add_ct", (total, made), node.loc)
+                total = made if total is None else self.builder.op("add_ct", (total, made), node.loc)
             assert total is not None
-            if run == out.period:
-                break
+            if run == period:
+                return total
             run //= 2
-            total = builder.op("add_ct", (total, builder.op("rotate", (total,), node.loc, amount=run)), node.loc)
-        if "bias" in node.attrs:
-            total = self._add_plain(total, builder.context.array(node.attrs["bias"]), out, node, node.attrs["bias"])
-        return total
+            total = self.builder.op("add_ct", (total, self._rotate(total, run, node)), node.loc)
 
-    def _add_plain(self, value: Node, tensor: Array, layout: Layout, node: Node, name: Any) -> Node:
-        flat = np.zeros(layout.period)
+    def _add_plain(self, values: Sequence[Node], tensor: Array, layout: Layout, node: Node, name: Any) -> list[Node]:
+        flat = np.zeros(layout.ciphertexts * layout.period)
         flat[layout.places()] = tensor.ravel()
-        constant = self.builder.constant(flat, f"{name}.slots")
-        return self.builder.op("add_plain", (value,), node.loc, value=constant)
+        made = []
+        for chunk, value in zip(flat.reshape(-1, layout.period), values, strict=True):
+            constant = self.builder.constant(np.repeat(chunk, self.batch), f"{name}.slots")
+            made.append(self.builder.op("add_plain", (value,), node.loc, value=constant))
+        return made
 
-    def _sum(self, node: Node, new: Mapping[Node, Node], layout: Layout) -> Node:
+    def _sum(self, node: Node, new: Mapping[Node, list[Node]], layout: Layout) -> list[Node]:
         left, right = node.inputs
-        if _in_the_clear(left) or _in_the_clear(right):
-            known, value = (right, left) if _in_the_clear(right) else (left, right)
-            operand, vector = new[value], self._packed(known, layout)
+        if in_the_clear(left) or in_the_clear(right):
+            known, value = (right, left) if in_the_clear(right) else (left, right)
+            operands, vectors = new[value], self._packed(known, layout)
             if node.op == "sub" and known is left:
-                operand = self.builder.op("negate", (operand,), node.loc)
+                operands = self._negated(operands, node)
             elif node.op == "sub":
-                vector = self.builder.op("negate", (vector,), node.loc)
-            return self.builder.op("add_pt", (operand, vector), node.loc)
+                vectors = self._negated(vectors, node)
+            return self._each("add_pt", operands, vectors, node)
         if right.op == "constant" or left.op == "constant":
             constant, value = (right, left) if right.op == "constant" else (left, right)
             assert isinstance(node.type, TensorType)
             array = np.broadcast_to(self.builder.context.array(constant.attrs["value"]), node.type.shape)
-            operand = new[value]
+            operands = new[value]
             if node.op == "sub":
                 array = -array if constant is right else array
-                operand = operand if constant is right else self.builder.op("negate", (operand,), node.loc)
+                operands = operands if constant is right else self._negated(operands, node)
             if not array.any():
-                return operand
-            return self._add_plain(operand, array, layout, node, constant.attrs["value"])
-        op = "add_ct" if node.op == "add" else "sub_ct"
-        return self.builder.op(op, (new[left], new[right]), node.loc)
-
-
-def _in_the_clear(node: Node) -> bool:
-    """Whether the server computes this value at run time, from plain inputs (constants are known before)."""
-    return not node.type.secret and node.op != "constant"
+                return operands
+            return self._add_plain(operands, array, layout, node, constant.attrs["value"])
+        return self._each("add_ct" if node.op == "add" else "sub_ct", new[left], new[right], node)
 
 
 def _plain(layout: Layout) -> Layout:
@@ -398,6 +416,45 @@ def _plain(layout: Layout) -> Layout:
     return replace(layout, shift=0, run=0)
 
 
-def _run(layout: Layout, out: Layout) -> int:
-    """The slots over which the terms of one row are spread."""
-    return layout.run or max(layout.period, out.period)
+def _strides(layouts: Sequence[Layout]) -> list[int]:
+    """The distances of neighbouring columns, rows and groups of channels in these layouts."""
+    distances = set()
+    for layout in layouts:
+        _, rows, columns = layout.channels_rows_columns
+        width = layout.width or columns * layout.gap
+        distances |= {width, layout.block or rows * layout.gap * width}
+    return sorted(distances)
+
+
+def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
+    """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
+    import scipy.sparse
+
+    shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
+    places_in, places_out = layout.places(), out.places()
+    if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
+        whole = matrix
+    else:
+        # Rows are moved as they are; columns are renamed.
+        order = np.argsort(places_out, kind="stable")
+        lengths = np.diff(matrix.indptr)[order].astype(np.int64)
+        indptr: Array = np.zeros(shape[0] + 1, dtype=np.int64)
+        indptr[places_out[order] + 1] = lengths
+        indptr = np.cumsum(indptr)
+        starts = np.cumsum(lengths) - lengths
+        gather = np.repeat(matrix.indptr[order] - starts, lengths) + np.arange(matrix.data.size)
+        columns = places_in.astype(np.int32)[matrix.indices[gather]]
+        csr = scipy.sparse.csr_array((matrix.data[gather], columns, indptr.astype(np.int32)), shape=shape)
+        csr.sort_indices()
+        whole = SparseMatrix(shape, csr.data, csr.indices, csr.indptr)
+    if out.ciphertexts == layout.ciphertexts == 1:
+        return {(0, 0): whole} if whole.data.size else {}
+    blocks = {}
+    csr = whole.csr()
+    for o in range(out.ciphertexts):
+        rows = csr[o * out.period : (o + 1) * out.period]
+        for i in range(layout.ciphertexts):
+            block = rows[:, i * layout.period : (i + 1) * layout.period]
+            if block.nnz:
+                blocks[o, i] = SparseMatrix.of(block)
+    return blocks

@@ -50,9 +50,13 @@ def _secret_inputs(node: Node) -> tuple[Node, ...]:
 
 
 class Levels:
-    """The level at which each secret node of a packed program runs, and whether it is a product not yet rescaled."""
+    """The level at which each secret node of a packed program runs, and whether it is a product not yet rescaled.
 
-    def __init__(self, program: Program) -> None:
+    The level of a bootstrap is the one that it returns to: what its readers want. Its operand is wanted where bootstrapping
+    on `ring` begins.
+    """
+
+    def __init__(self, program: Program, ring: Ring | None = None) -> None:
         self.program = program
         nodes = self.nodes = [node for node in program.nodes if node.type.secret]
         self.pending: dict[Node, bool] = {}
@@ -85,6 +89,13 @@ class Levels:
                 level = max(as_is[node], ready[node] + 1, 1)
             else:
                 level = max(as_is[node], ready[node], 0)
+            if node.op == "bootstrap":
+                if ring is None or ring.bootstrap is None:
+                    raise InternalError("a bootstrap in a ring that is not planned for it")
+                # It raises a value; where its readers want none higher, it was superfluous but does no harm.
+                self.level[node] = max(level, ring.bootstrap_input_level + 1)
+                ready[node.inputs[0]] = max(ready[node.inputs[0]], ring.bootstrap_input_level)
+                continue
             self.level[node] = level
             wanted = as_is if self.takes_pending(node) else ready
             for operand in _secret_inputs(node):
@@ -99,17 +110,27 @@ class Levels:
         """Levels that the chain needs."""
         return max(self.level.values(), default=0)
 
+    @property
+    def bootstrapped(self) -> int:
+        """The highest level that a bootstrap has to return to."""
+        return max((level for node, level in self.level.items() if node.op == "bootstrap"), default=0)
+
 
 class _Scales:
     """True log2 scales. `scale` is that of the value as it is; `ready` that after its rescale, if it is pending."""
 
-    def __init__(self, program: Program, levels: Levels, log_primes: Sequence[float], nominal: float) -> None:
+    def __init__(
+        self, program: Program, levels: Levels, log_primes: Sequence[float], nominal: float, output_shift: int
+    ) -> None:
         self.program, self.levels, self.log_primes, self.nominal = program, levels, log_primes, nominal
         self.scale: dict[Node, float] = {}
         self._adjustable: dict[Node, bool] = {}
         self.mismatch: Node | None = None
         for node in levels.nodes:
             self._visit(node)
+        for node in program.outputs:
+            if self.adjustable(node):
+                self.fix(node, nominal - output_shift + self._drop(node))
         # Readers first: what a sum or product wants of an open scale comes before its default.
         for node in reversed(levels.nodes):
             self.force(node)
@@ -157,6 +178,9 @@ class _Scales:
                     if self.adjustable(operand):
                         self._set_seen(node, operand, scale)
         elif operands:
+            if node.op == "bootstrap" and self.adjustable(operands[0]):
+                # A value up to 2**k in size takes a scale k bits smaller: to the bootstrap it is then at most one.
+                self._set_seen(node, operands[0], self.nominal - node.attrs.get("size_bits", 0))
             self._adjustable[node] = self.adjustable(operands[0])
         else:
             self._adjustable[node] = False
@@ -201,9 +225,13 @@ class _Scales:
 
 @dataclass(frozen=True, slots=True)
 class PlanLevels:
-    """Packed values become ciphertexts with level and true scale, on the chain of `ring`."""
+    """Packed values become ciphertexts with level and true scale, on the chain of `ring`.
+
+    Outputs get a scale `output_shift` bits below the others where it can be chosen: room in the first modulus.
+    """
 
     ring: Ring
+    output_shift: int = 0
 
     name: ClassVar[str] = "plan-levels"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -220,10 +248,15 @@ class PlanLevels:
 
     def _run(self, program: Program) -> Program:
         for _ in range(_MAX_CORRECTIONS):
-            levels = Levels(program)
+            levels = Levels(program, self.ring)
             if levels.depth > self.ring.levels:
                 raise TooFewLevelsError(levels.depth, self.ring.levels)
-            scales = _Scales(program, levels, self.ring.log_primes, float(self.ring.scale_bits))
+            if levels.bootstrapped and levels.bootstrapped > self.ring.bootstrap_level:
+                raise TooFewLevelsError(
+                    self.ring.levels + levels.bootstrapped - self.ring.bootstrap_level, self.ring.levels
+                )
+            nominal = float(self.ring.scale_bits)
+            scales = _Scales(program, levels, self.ring.log_primes, nominal, self.output_shift)
             if scales.mismatch is None:
                 return _Emitter(program, levels, scales, self.ring).run()
             program = _correct(program, levels, scales.mismatch)
@@ -250,7 +283,7 @@ class _Emitter:
     """Writes the managed program."""
 
     def __init__(self, program: Program, levels: Levels, scales: _Scales, ring: Ring) -> None:
-        self.program, self.levels, self.scales = program, levels, scales
+        self.program, self.levels, self.scales, self.ring = program, levels, scales, ring
         self.builder = Builder(program.name, Stage.MANAGED, program)
         self.builder.set_chain(ring.log_primes)
         self.builder.metadata["ring"] = ring.to_json()
@@ -258,6 +291,7 @@ class _Emitter:
         self.ready: dict[Node, Node] = {}
         self.short: dict[Node, Node] = {}
         self.dropped: dict[tuple[Node, int], Node] = {}
+        self.allowed = dict.fromkeys(program.outputs, 2 * _MAX_DRIFT_BITS)
 
     def run(self) -> Program:
         for node in self.program.nodes:
@@ -277,7 +311,7 @@ class _Emitter:
             if self.levels.pending[node]:
                 value = self.builder.op("rescale", (value,), node.loc)
             drift = self._type(value).log_scale - self.scales.nominal
-            if abs(drift) > _MAX_DRIFT_BITS:
+            if abs(drift) > max(_MAX_DRIFT_BITS, self.allowed.get(node, 0)):
                 raise PlanningError(
                     f"the scale of {node.op} drifts by {drift:+.1f} bits",
                     where=node.loc,
@@ -323,6 +357,9 @@ class _Emitter:
                 node.loc,
                 **{**node.attrs, "level": level, "log_scale": self.scales.scale[node]},
             )
+        if node.op == "bootstrap":
+            operand = self._at(self._ready(node.inputs[0]), self.ring.bootstrap_input_level)
+            return builder.op("bootstrap", (operand,), node.loc, **{**node.attrs, "level": level})
         as_is = self.levels.takes_pending(node)
         operands = [
             self.made[operand]
@@ -330,8 +367,8 @@ class _Emitter:
             else self._at(self.made[operand] if as_is else self._ready(operand), level)
             for operand in node.inputs
         ]
-        if node.op in _ROTATIONS and self._type(operands[0]).parts > 2:
-            operands = [self._relinearized(operands[0])]
+        if node.op in _ROTATIONS:
+            operands = [self._relinearized(value) if self._type(value).parts > 2 else value for value in operands]
         attrs = dict(node.attrs)
         if node.op == "rescale":
             if not self.levels.pending[node.inputs[0]]:
@@ -353,7 +390,7 @@ class _Emitter:
                     where=node.loc,
                     hint="use a larger scale",
                 )
-            if node.op == "lincomb":
+            if node.op in ("lincomb", "linear_transform"):
                 attrs["plain_log_scales"] = plain
             else:
                 attrs["plain_log_scale"] = plain[0]

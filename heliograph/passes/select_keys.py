@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
+from heliograph.chains import Chain, chain_at
 from heliograph.errors import PlanningError
-from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.verify import rotation_steps
-from heliograph.target import Ring
+from heliograph.target import BUILT_IN, CostTable, Ring
+
+# An amount of rotation and the level at which it happens; a relinearization counts as an amount of its own.
+Use = tuple[int, int]
+RELINEARIZE = -1
+# A lower part of the chain is used where it leaves at most this share of the bytes and saves so many, and key switches do
+# not become slower than by this factor.
+_WORTH_IT = 0.75
+_SAVED_BYTES = 1 << 28
+_AS_FAST = 1.05
 
 
 def distances(keys: Collection[int], slots: int, wanted: Collection[int]) -> dict[int, int]:
@@ -69,14 +79,18 @@ def _reduce(uses: Mapping[int, int], slots: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class SelectKeys:
-    """Fix the rotation keys in the metadata and compose the rotations that have none.
+    """Fix the evaluation keys in the metadata and compose the rotations that have none.
 
-    `key_bytes` bounds all evaluation keys together, the relinearization key included. A `rotate` node becomes a chain;
-    the steps of a `linear_transform` are looked up in `rotation_paths`.
+    Keys are made only as high in the chain as they are used: where that saves memory and costs no time, everything up to
+    some level happens in the lower part of the chain, with keys of that part (`chains` in the metadata).
+
+    `key_bytes` bounds all evaluation keys of the program together, those of bootstraps apart. A `rotate` node becomes
+    several; the steps of a `linear_transform` are looked up in `rotation_paths`.
     """
 
     ring: Ring
     key_bytes: int | None = None
+    costs: CostTable = field(default=BUILT_IN)
 
     name: ClassVar[str] = "select-keys"
     needs: ClassVar[Stage] = Stage.MANAGED
@@ -84,22 +98,19 @@ class SelectKeys:
 
     def run(self, program: Program) -> Program:
         slots = self.ring.slots
-        uses = Counter(step % slots for node in program.nodes for step in rotation_steps(node) if step % slots)
-        relinearize = any(node.op == "relinearize" for node in program.nodes)
-        keys = sorted(uses)
-        if self.key_bytes is not None and uses:
-            room = self.key_bytes // self.ring.rotation_key_bytes - int(relinearize)
-            if room < len(keys):
-                keys = _reduce(uses, slots, max(room, 1))
-            if room < len(keys):
-                needed = (len(keys) + relinearize) * self.ring.rotation_key_bytes
-                raise PlanningError(
-                    f"key_bytes={self.key_bytes} holds {max(room, 0)} rotation keys; this program needs {len(keys)}",
-                    where="Options.key_bytes",
-                    why=f"a key has {self.ring.rotation_key_bytes} bytes in this ring",
-                    hint=f"allow at least {needed} bytes",
-                )
-        paths = {amount: compose(amount, keys, slots) for amount in sorted(uses) if amount not in keys}
+        uses = _uses(program, slots)
+        amounts: Counter[int] = Counter()
+        for (amount, _), count in uses.items():
+            if amount != RELINEARIZE:
+                amounts[amount] += count
+        chains = self._chains(uses)
+        keys = sorted(amounts)
+        if self.key_bytes is not None and sum(chain.key_bytes for chain in chains) > self.key_bytes:
+            keys = self._fewer(chains, amounts)
+            available = tuple(_made_of(chain, keys, slots) for chain in chains)
+        else:
+            available = chains
+        paths = {amount: compose(amount, keys, slots) for amount in sorted(amounts) if amount not in keys}
         builder = Builder(program.name, Stage.MANAGED, program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
@@ -113,7 +124,93 @@ class SelectKeys:
         in_transforms = {
             step % slots for node in program.nodes if node.op == "linear_transform" for step in rotation_steps(node)
         }
-        builder.metadata["rotation_keys"] = keys
+        whole, *lower = available
+        builder.metadata["rotation_keys"] = list(whole.rotation_keys)
         builder.metadata["rotation_paths"] = {str(a): path for a, path in paths.items() if a in in_transforms}
-        builder.metadata["relinearization_key"] = relinearize
+        builder.metadata["relinearization_key"] = whole.relinearization_key
+        if lower:
+            builder.metadata["chains"] = [
+                {
+                    "level": chain.ring.levels,
+                    "digits": chain.ring.digits,
+                    "rotation_keys": list(chain.rotation_keys),
+                    "relinearization_key": chain.relinearization_key,
+                }
+                for chain in lower
+            ]
         return builder.rewrite(program, emit)
+
+    def _chains(self, uses: Mapping[Use, int]) -> tuple[Chain, ...]:
+        """The whole chain alone, or with the lower part that saves most memory, if it saves enough."""
+        best = self._split(uses, None)
+        whole_ms = self._ms(uses, best)
+        bytes_of_all = sum(chain.key_bytes for chain in best)
+        least = _WORTH_IT * bytes_of_all
+        if self.ring.bootstrap is None:
+            least = min(least, bytes_of_all - _SAVED_BYTES)
+        levels = sorted({level for _, level in uses})
+        for level in levels[:-1] if self.ring.bootstrap is None else levels:
+            if not 0 < level < self.ring.levels:
+                continue
+            for digits in range(1, level + 2):
+                lower = self.ring.lower(level, digits)
+                if not lower.legal or not lower.secure:
+                    continue
+                chains = self._split(uses, lower)
+                needed = sum(chain.key_bytes for chain in chains)
+                if needed < least and self._ms(uses, chains) <= _AS_FAST * whole_ms:
+                    best, least = chains, needed
+        return best
+
+    def _split(self, uses: Mapping[Use, int], lower: Ring | None) -> tuple[Chain, ...]:
+        rings = [self.ring] if lower is None else [self.ring, lower]
+        bounds = [ring.levels for ring in rings[1:]] + [-1]
+        chains = []
+        for ring, below in zip(rings, bounds, strict=True):
+            inside = {amount for amount, level in uses if below < level <= ring.levels}
+            chains.append(Chain(ring, tuple(sorted(inside - {RELINEARIZE})), RELINEARIZE in inside))
+        return tuple(chains)
+
+    def _ms(self, uses: Mapping[Use, int], chains: Sequence[Chain]) -> float:
+        """What the key switches cost."""
+        return sum(
+            count * self.costs.rotate_ms(chain_at(chains, level).ring, level) for (_, level), count in uses.items()
+        )
+
+    def _fewer(self, chains: Sequence[Chain], amounts: Mapping[int, int]) -> list[int]:
+        """The keys of the program, few enough for the bytes allowed: every chain then has those that it uses."""
+        assert self.key_bytes is not None
+        per_key = sum(chain.ring.rotation_key_bytes for chain in chains if chain.rotation_keys) or 1
+        fixed = sum(chain.ring.rotation_key_bytes for chain in chains if chain.relinearization_key)
+        room = max(0, self.key_bytes - fixed) // per_key
+        keys = _reduce(amounts, self.ring.slots, max(room, 1)) if room < len(amounts) else sorted(amounts)
+        if room < len(keys):
+            raise PlanningError(
+                f"key_bytes={self.key_bytes} holds {max(room, 0)} rotation keys; this program needs {len(keys)}",
+                where="Options.key_bytes",
+                why=f"a key has {self.ring.rotation_key_bytes} bytes in this ring",
+                hint=f"allow at least {len(keys) * per_key + fixed} bytes",
+            )
+        return keys
+
+
+def _uses(program: Program, slots: int) -> Counter[Use]:
+    """How often each amount is rotated by (or a product relinearized) at each level."""
+    uses: Counter[Use] = Counter()
+    for node in program.nodes:
+        if not isinstance(node.type, CipherType):
+            continue
+        for step in rotation_steps(node):
+            if step % slots:
+                uses[step % slots, node.type.level] += 1
+        if node.op == "relinearize":
+            uses[RELINEARIZE, node.type.level] += 1
+    return uses
+
+
+def _made_of(chain: Chain, keys: Collection[int], slots: int) -> Chain:
+    """The chain with those of the keys that its rotations are composed of."""
+    steps: set[int] = set()
+    for amount in chain.rotation_keys:
+        steps.update([amount] if amount in keys else compose(amount, keys, slots))
+    return Chain(chain.ring, tuple(sorted(steps)), chain.relinearization_key)

@@ -11,10 +11,11 @@ from heliograph.execution.backend import Progress
 from heliograph.interpret import check_input, check_range
 from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key
+from heliograph.runtime.keyfolder import KeyFolder, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext
+from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
 from heliograph.runtime.outputs import check_output, flood
 
 
@@ -66,12 +67,11 @@ class Client:
 
     @property
     def evaluation_key_bytes(self) -> int:
-        """The size of the evaluation keys, by the ring and their number."""
-        count = len(self.public.rotation_keys) + int(self.public.relinearization_key)
-        return count * self.public.ring.rotation_key_bytes
+        """The size of the evaluation keys, by their rings and number."""
+        return sum(key.bytes for key in self.public.evaluation_keys)
 
     def evaluation_keys(self, progress: Progress | None = None, *, check_memory: bool = True) -> EvaluationKeys:
-        """Fresh keys that the server needs: rotations and relinearization. They tell nothing of the secret key.
+        """Fresh keys that the server needs, all in memory. They tell nothing of the secret key.
 
         Each call makes other ones. `progress(stage, done, total)` is called after every key. Where the machine has not
         the memory for them, it is said before the first is made (not with `check_memory=False`).
@@ -79,17 +79,37 @@ class Client:
         if check_memory:
             # They exist twice while they are written out.
             require_memory(2 * self.evaluation_key_bytes, "making the evaluation keys")
-        names = key_names(self.public.rotation_keys, self.public.relinearization_key)
+        keys = self.public.evaluation_keys
         live: dict[str, Any] = {}
-        for name, amount in zip(names, self.public.rotation_keys):  # noqa: B905  (relinearization comes after them)
-            live[name] = self._cryptor.rotation_key(amount)
+        for key in keys:
+            live[key.name] = self._cryptor.evaluation_key(key)
             if progress is not None:
-                progress("evaluation keys", len(live), len(names))
-        if self.public.relinearization_key:
-            live["relinearization"] = self._cryptor.relinearization_key()
-            if progress is not None:
-                progress("evaluation keys", len(live), len(names))
+                progress("evaluation keys", len(live), len(keys))
         return EvaluationKeys(self.public.fingerprint, self.id, live=live)
+
+    def write_evaluation_keys(self, path: str | Path, progress: Progress | None = None) -> KeyFolder:
+        """Write the keys that the server needs into a folder, each as soon as it is made; only one is in memory at a time.
+
+        Each file is written whole or not at all. A folder that this client began before, and did not finish, is completed:
+        save the client first, so that it can be loaded again. `progress(stage, done, total)` is called after every key.
+
+        Raises WireError where the folder holds the keys of another client or artifact, HeliographError where the disk has
+        no room.
+        """
+        keys = {key.name: key for key in self.public.evaluation_keys}
+
+        def done(number: int, total: int) -> None:
+            if progress is not None:
+                progress("evaluation keys", number, total)
+
+        return write_keys(
+            path,
+            self.public.fingerprint,
+            self.id,
+            {name: key.bytes for name, key in keys.items()},
+            lambda name: serialize(self._cryptor.evaluation_key(keys[name])),
+            done,
+        )
 
     def encrypt(self, *samples: Any) -> EncryptedInput:
         """One sample, encrypted: one array per input, without a batch axis.

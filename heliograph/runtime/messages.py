@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from heliograph.container import Bytes, Container, parts, read_file, unpack, write_file
 from heliograph.errors import WireError
@@ -85,30 +85,54 @@ class _Message:
 
     def check(self, artifact: str, client: str | None = None) -> None:
         """Raise a WireError unless the message belongs to this artifact (and this client)."""
-        if self.artifact != artifact:
-            raise WireError(
-                f"these {self.kind} belong to another artifact",
-                why=f"they carry the fingerprint {self.artifact[:12]}, this artifact has {artifact[:12]}",
-                hint="use keys, inputs and outputs made for the very artifact that the server runs",
-            )
-        if client is not None and self.client != client:
-            raise WireError(
-                f"these {self.kind} belong to another client of the same artifact",
-                why=f"they carry the client {self.client[:12]}, the keys here are of {client[:12]}",
-                hint="encrypt with the client whose evaluation keys the server holds",
-            )
+        check_belongs(self, artifact, client)
 
     def check_names(self, expected: Collection[str]) -> None:
         """Raise a WireError unless the message holds exactly these objects."""
-        found = set(self.names())
-        missing, more = sorted(set(expected) - found), sorted(found - set(expected))
-        if missing:
-            raise WireError(
-                f"these {self.kind} lack {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""),
-                hint="make them again with this artifact",
-            )
-        if more:
-            raise WireError(f"these {self.kind} hold {len(more)} objects too many, {more[0][:60]!r} first")
+        check_objects(self, expected)
+
+
+class Named(Protocol):
+    """Objects by name that belong to an artifact and a client."""
+
+    kind: ClassVar[str]
+
+    @property
+    def artifact(self) -> str: ...
+
+    @property
+    def client(self) -> str: ...
+
+    def names(self) -> Sequence[str]: ...
+
+
+def check_belongs(message: Named, artifact: str, client: str | None = None) -> None:
+    """Raise a WireError unless the message belongs to this artifact (and this client)."""
+    if message.artifact != artifact:
+        raise WireError(
+            f"these {message.kind} belong to another artifact",
+            why=f"they carry the fingerprint {message.artifact[:12]}, this artifact has {artifact[:12]}",
+            hint="use keys, inputs and outputs made for the very artifact that the server runs",
+        )
+    if client is not None and message.client != client:
+        raise WireError(
+            f"these {message.kind} belong to another client of the same artifact",
+            why=f"they carry the client {message.client[:12]}, the keys here are of {client[:12]}",
+            hint="encrypt with the client whose evaluation keys the server holds",
+        )
+
+
+def check_objects(message: Named, expected: Collection[str]) -> None:
+    """Raise a WireError unless the message holds exactly these objects."""
+    found = set(message.names())
+    missing, more = sorted(set(expected) - found), sorted(found - set(expected))
+    if missing:
+        raise WireError(
+            f"these {message.kind} lack {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""),
+            hint="make them again with this artifact",
+        )
+    if more:
+        raise WireError(f"these {message.kind} hold {len(more)} objects too many, {more[0][:60]!r} first")
 
 
 def is_fingerprint(value: object) -> bool:
@@ -117,10 +141,7 @@ def is_fingerprint(value: object) -> bool:
 
 
 class EvaluationKeys(_Message):
-    """Rotation keys and the relinearization key of one client for one artifact. Not secret.
-
-    Objects: `rotation/<amount>`, each a map of one key, and `relinearization`.
-    """
+    """The evaluation keys of one client for one artifact (see heliograph/evaluation_keys.py for their names). Not secret."""
 
     kind = "evaluation keys"
     max_bytes = 64 * 1024**3
@@ -138,8 +159,3 @@ class EncryptedOutput(_Message):
 
     kind = "encrypted outputs"
     max_bytes = 16 * 1024**3
-
-
-def key_names(rotations: Collection[int], relinearization: bool) -> list[str]:
-    """The names of the objects in a complete set of evaluation keys."""
-    return [f"rotation/{amount}" for amount in rotations] + (["relinearization"] if relinearization else [])

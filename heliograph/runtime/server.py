@@ -13,15 +13,18 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
+from heliograph.evaluation_keys import EvaluationKey
 from heliograph.execution.backend import Progress, Trace, execute
 from heliograph.interpret import check_input, check_range
 from heliograph.ir import Array, CipherType, Node
+from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, key_names
-from heliograph.runtime.openfhe import registry, serial
-from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.openfhe import bootstrapping, registry, serial
+from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator, chain_tag
 from heliograph.runtime.openfhe.template import is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
+from heliograph.target import Ring
 
 
 class Server:
@@ -37,13 +40,13 @@ class Server:
     def __init__(
         self,
         artifact: Artifact,
-        keys: EvaluationKeys,
+        keys: EvaluationKeys | KeyFolder,
         *,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         allow_insecure: bool = True,
         check_memory: bool = True,
     ) -> None:
-        if not isinstance(keys, EvaluationKeys):
+        if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         keys.check(artifact.fingerprint)
         if artifact.ring.security_bits is None and not allow_insecure:
@@ -51,9 +54,8 @@ class Server:
                 f"artifact {artifact.name!r} was compiled without security (security_bits=None)",
                 hint="compile it with security_bits=128, or allow insecure artifacts for a test",
             )
-        metadata = artifact.program.metadata
-        amounts = tuple(int(amount) for amount in metadata["rotation_keys"])
-        keys.check_names(key_names(amounts, bool(metadata["relinearization_key"])))
+        expected = artifact.evaluation_keys
+        keys.check_names([key.name for key in expected])
         if not is_tag(keys.client):
             raise WireError("the evaluation keys carry no usable name of a client")
         check_transforms(artifact.program, artifact.ring)
@@ -66,29 +68,38 @@ class Server:
         self.evaluator = OpenFHEEvaluator(artifact.program, cache_bytes)
         # OpenFHE finds keys by this name; it is the server's own, so that no two servers can meet in its tables.
         self._tag = secrets.token_hex(16)
-        rotation = {amount: self._rotation_key(keys, amount, first=not i) for i, amount in enumerate(amounts)}
-        relinearization = self._relinearization_key(keys) if metadata["relinearization_key"] else None
-        self._close = weakref.finalize(self, registry.release, self._tag)
+        tags = {chain.ring: chain_tag(self._tag, artifact.ring, chain.ring) for chain in self.evaluator.chains}
+        self._close = weakref.finalize(self, _release, tuple(tags.values()), self._hold_tables())
         self._close.atexit = False
-        serial.install_keys(artifact.ring, self._tag, rotation, relinearization)
+        first = set(tags)
+        # One key after the other: what is read is dropped before the next is read.
+        for key in expected:
+            value = self._key(keys, key, key.ring in first)
+            if key.kind != "relinearization":
+                first.discard(key.ring)
+            serial.install_key(key, value, tags[key.ring])
+        for ring, tag in tags.items():
+            serial.check_installed([key for key in expected if key.ring == ring], tag)
+
+    def _hold_tables(self) -> Ring | None:
+        """The ring whose bootstrapping tables this server needs, counted among those that do."""
+        if not self.artifact.program.metadata.get("bootstrap_slots"):
+            return None
+        bootstrapping.hold(self.artifact.ring)
+        return self.artifact.ring
+
+    def _key(self, keys: EvaluationKeys | KeyFolder, key: EvaluationKey, first: bool) -> Any:
+        """One key as OpenFHE takes it; the first map of a ring is one of its own, for OpenFHE adds the others to it."""
+        if key.name in keys.live:
+            value = keys.live[key.name]
+            return serial.copy_key_map(value) if first and key.kind != "relinearization" else value
+        return serial.read_key(keys.blob(key.name), key, self.client)
 
     @staticmethod
-    def _needed_bytes(artifact: Artifact, keys: EvaluationKeys) -> int:
+    def _needed_bytes(artifact: Artifact, keys: EvaluationKeys | KeyFolder) -> int:
         """What the plan needs beside what is there already: this process, and keys that are in it."""
         planned = memory_bytes(artifact.program, artifact.ring)
         return planned["working"] + (0 if keys.live else planned["evaluation_keys"])
-
-    def _rotation_key(self, keys: EvaluationKeys, amount: int, first: bool) -> Any:
-        name = f"rotation/{amount}"
-        if name in keys.live:
-            return serial.copy_rotation_key(keys.live[name]) if first else keys.live[name]
-        return serial.read_rotation_key(keys.blobs[name], self.artifact.ring, amount, self.client)
-
-    def _relinearization_key(self, keys: EvaluationKeys) -> Any:
-        name = "relinearization"
-        if name in keys.live:
-            return keys.live[name]
-        return serial.read_relinearization_key(keys.blobs[name], self.artifact.ring, self.client)
 
     def __repr__(self) -> str:
         return f"<Server of {self.artifact.name!r} for client {self.client[:12]}>"
@@ -123,6 +134,7 @@ class Server:
             raise ProgramError("this server is closed")
         inputs = self.inputs(encrypted, plain or {})
         program, ring = self.artifact.program, self.artifact.ring
+        self.evaluator.prepare()
         with registry.using():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
             if program.metadata.get("flood") is not None:
@@ -153,11 +165,19 @@ class Server:
         """One input ciphertext, under the server's own name of the key."""
         ring, what = self.artifact.ring, f"input ciphertext {name}"
         if name in encrypted.live:
-            serial.check_ciphertext(encrypted.live[name], ring, level, self.client, what)
-            return serial.retagged(encrypted.live[name], self._tag)
-        ciphertext = serial.read_ciphertext(encrypted.blobs[name], ring, level, self.client, what)
-        ciphertext.SetKeyTag(self._tag)
-        return ciphertext
+            ciphertext = encrypted.live[name]
+            serial.check_ciphertext(ciphertext, ring, level, self.client, what)
+        else:
+            ciphertext = serial.read_ciphertext(encrypted.blobs[name], ring, level, self.client, what)
+        return self.evaluator.adopt(ciphertext, level, self._tag)
+
+
+def _release(tags: tuple[str, ...], tables: Ring | None) -> None:
+    """Take a server's keys out of the process, and its share in the tables of bootstrapping."""
+    for tag in tags:
+        registry.release(tag)
+    if tables is not None:
+        bootstrapping.let_go(tables)
 
 
 def _plain_values(nodes: Sequence[Node], plain: Mapping[str, Any]) -> dict[Node, Array]:

@@ -129,8 +129,8 @@ def test_a_shifted_map_of_all_slots_is_refused_before_its_table_is_made() -> Non
 program "p" executable
 const @"m" = sparse[32768x65536] "0"
 %0 = input() {name = "x", slots = 65536, level = 1, log_scale = 30.0} : cipher<65536, level 1, scale 30.0, parts 2>
-%1 = linear_transform(%0) {baby_steps = [0], giant_steps = [0], in_period = 65536, in_shift = 32768, matrix = @"m",
-    out_period = 32768, plain_log_scale = 30.0} : cipher<65536, level 1, scale 60.0, parts 2>
+%1 = linear_transform(%0) {baby_steps = [0], giant_steps = [0], in_period = 65536, in_shift = 32768, matrices = [@"m"],
+    out_period = 32768, plain_log_scales = [30.0]} : cipher<65536, level 1, scale 60.0, parts 2>
 return "y" = %1
 """
     ring = Ring(log_ring=17, first_mod_bits=40, scale_bits=30, levels=2, digits=1, security_bits=None)

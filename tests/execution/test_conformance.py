@@ -70,13 +70,13 @@ def transform(builder: Builder, x: Node, name: Any = None) -> Node:
     return builder.op(
         "linear_transform",
         (x,),
-        matrix=name or matrix(builder),
+        matrices=(name or matrix(builder),),
         in_period=16,
         in_shift=0,
         out_period=8,
         baby_steps=(0, 1, 2, 3),
         giant_steps=(0, 4),
-        plain_log_scale=44.0,
+        plain_log_scales=(44.0,),
     )
 
 

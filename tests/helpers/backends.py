@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import Call, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import pack_inputs, unpack_outputs
@@ -36,15 +38,34 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     pytest.importorskip("openfhe")
     from heliograph.runtime.openfhe import serial
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-    from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+    from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
 
-    ring = Ring(**program.metadata["ring"])
-    cryptor = OpenFHECryptor(ring)
-    amounts = [amount for amount in program.metadata["rotation_keys"] if amount not in without]
-    rotation = {amount: cryptor.rotation_key(amount) for amount in amounts}
-    relinearization = cryptor.relinearization_key() if program.metadata["relinearization_key"] else None
-    serial.install_keys(ring, cryptor.tag, rotation, relinearization)
-    return Session(OpenFHEEvaluator(program), cryptor.encrypt, cryptor.decrypt)
+    ring = Ring.from_json(program.metadata["ring"])
+    cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program)
+    tag = secrets.token_hex(16)
+    for key in evaluation_keys(evaluator.chains, program.metadata.get("bootstrap_slots", ())):
+        if key.kind != "rotation" or key.amount not in without:
+            serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
+    evaluator.prepare()
+
+    def encrypt(vector: Array, level: int, log_scale: float) -> Any:
+        return evaluator.adopt(cryptor.encrypt(vector, level, log_scale), level, tag)
+
+    def decrypt(value: Any, log_scale: float) -> Array:
+        level, _ = evaluator.describe(value)
+        return cryptor.decrypt(_as_fresh(value, ring, level, cryptor.tag), log_scale)
+
+    return Session(evaluator, encrypt, decrypt)
+
+
+def _as_fresh(value: Any, ring: Ring, level: int, tag: str) -> Any:
+    """The ciphertext in the ring's own context, with the degree that it has."""
+    from heliograph.runtime.openfhe.template import normalized
+
+    made = normalized(value, ring, level, tag)
+    made.SetNoiseScaleDeg(value.GetNoiseScaleDeg())
+    made.SetScalingFactor(value.GetScalingFactor())
+    return made
 
 
 BACKENDS: dict[str, Callable[..., Session]] = {"simulator": simulator, "openfhe": openfhe}

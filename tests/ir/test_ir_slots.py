@@ -11,7 +11,7 @@ from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import SparseMatrix
 from heliograph.ir.diagonals import DiagonalMap, diagonal_map, make_diagonal_map, positions_in_slots, shift_for
 from heliograph.ir.layout import Layout
-from heliograph.passes.bsgs import pair_offsets, plan_steps
+from heliograph.passes.bsgs import StepCosts, pair_offsets, plan_steps
 from heliograph.target import BUILT_IN, Ring
 
 
@@ -85,7 +85,7 @@ def test_maps_are_remembered_by_identity() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_steps_reach_every_diagonal_once(offsets: set[int], level: int) -> None:
     ring = Ring(10, 60, 40, 5, 2, None)
-    steps = plan_steps(sorted(offsets), 512, ring, level, BUILT_IN)
+    steps = plan_steps(sorted(offsets), 512, StepCosts.at(ring, level, BUILT_IN))
     groups = pair_offsets(sorted(offsets), steps.baby, steps.giant, 512)
     served = [(g + b) % 512 for g, pairs in groups.items() for b, _ in pairs]
     assert sorted(served) == sorted(offsets)
@@ -96,7 +96,7 @@ def test_steps_reach_every_diagonal_once(offsets: set[int], level: int) -> None:
 
 def test_dense_maps_take_about_two_square_roots() -> None:
     ring = Ring(10, 60, 40, 5, 2, None)
-    steps = plan_steps(range(256), 512, ring, 3, BUILT_IN)
+    steps = plan_steps(range(256), 512, StepCosts.at(ring, 3, BUILT_IN))
     assert steps.rotations <= 2 * 16 + 8
 
 

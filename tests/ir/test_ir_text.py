@@ -218,7 +218,12 @@ BREAKS: list[tuple[str, str, Callable[[Program], Program], str]] = [
     ("level", "plan-levels", retyped("rescale", level=1), "types are inferred"),
     ("scale", "plan-levels", retyped("rescale", log_scale=40.0), "types are inferred"),
     ("parts", "plan-levels", retyped("relinearize", parts=3), "types are inferred"),
-    ("unplanned scale", "plan-levels", lambda p: without_attr(p, "linear_transform", "plain_log_scale"), "not planned"),
+    (
+        "unplanned scale",
+        "plan-levels",
+        lambda p: without_attr(p, "linear_transform", "plain_log_scales"),
+        "not planned",
+    ),
     ("other chain", "plan-levels", lambda p: metadata(log_primes=[60.0] + [39.0] * 5)(p), "types are inferred"),
     ("short chain", "plan-levels", lambda p: metadata(log_primes=[60.0])(p), "levels are those of the chain"),
     ("missing key", "schedule", lambda p: metadata(rotation_keys=p.metadata["rotation_keys"][1:])(p), "has a key"),

@@ -385,11 +385,6 @@ def test_inputs_are_shifted_where_that_is_free() -> None:
     assert packed.metadata["inputs"][0]["layout"]["shift"] == 8
 
 
-def test_tensors_larger_than_the_slots_are_refused() -> None:
-    with pytest.raises(PlanningError, match="needs 1024 slots"):
-        chain(tensor(lambda b, x: b.op("mul", (x, x)), 600))
-
-
 def test_zeros_at_the_top_of_a_polynomial_cost_nothing() -> None:
     def body(b: Builder, x: Node) -> Node:
         coefficients = b.constant(np.array([0.5, 0.25, 0.0, 0.0, 0.0, 0.0]), "c")
@@ -406,7 +401,7 @@ def test_zeros_at_the_top_of_a_polynomial_cost_nothing() -> None:
 def test_true_scales_follow_from_the_primes(seed: int) -> None:
     """Recomputed with the primes themselves; the verifier's own rule only sees their rounded logarithms."""
     made = chain(random_program(seed, 8), ring=Ring(10, 60, 40, 30, 8, None))["schedule"]
-    primes = Ring(**made.metadata["ring"]).primes
+    primes = Ring.from_json(made.metadata["ring"]).primes
     scale: dict[Node, float] = {}
     for node in made.nodes:
         if not node.type.secret:
@@ -417,9 +412,9 @@ def test_true_scales_follow_from_the_primes(seed: int) -> None:
             scale[node] = 2.0 ** node.attrs["log_scale"]
         elif node.op == "mul_ct":
             scale[node] = inputs[0] * inputs[1]
-        elif node.op in ("linear_transform", "mul_plain", "mul_pt"):
+        elif node.op in ("mul_plain", "mul_pt"):
             scale[node] = inputs[0] * 2.0 ** node.attrs["plain_log_scale"]
-        elif node.op == "lincomb":
+        elif node.op in ("lincomb", "linear_transform"):
             terms = [s * 2.0**p for s, p in zip(inputs, node.attrs["plain_log_scales"], strict=True)]
             np.testing.assert_allclose(terms, terms[0], rtol=1e-9)
             scale[node] = terms[0]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import re
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from heliograph import OPENMP_WAS_LOADED
 from heliograph.errors import HeliographError, InternalError, SecurityError
 from heliograph.target import Ring
+
+# OpenFHE takes contexts with equal parameters for one; this one differs in a parameter that nothing depends on.
+_MARK = 31.0
 
 
 @functools.cache
@@ -36,18 +42,50 @@ def library() -> ModuleType:
     return openfhe  # type: ignore[no-any-return]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def make_context(ring: Ring) -> Any:
     """The crypto context of a ring; its primes and its security are checked by us before it is used."""
-    openfhe = library()
     if not ring.legal:
         raise InternalError(f"{ring} has digits or primes that do not exist")
     if not ring.secure:
         raise SecurityError(
             f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
         )
+    context = _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
+    _check_primes(context, ring)
+    return context
+
+
+@functools.lru_cache(maxsize=4)
+def bootstrap_context(ring: Ring) -> Any:
+    """A context of the same ring that is another to OpenFHE: the one in which bootstraps are set up.
+
+    OpenFHE writes what is set up into the bytes of every ciphertext and key of a context, so their form would depend on
+    what the process did before. Keys made in the ring's own context serve here.
+    """
+
+    def mark(parameters: dict[str, Any]) -> None:
+        if "ss" not in parameters["value0"]:
+            raise KeyError("ss")
+        # The statistical security of a mode of execution that we do not use.
+        parameters["value0"]["ss"] = _MARK
+
+    context = _edited(_whole_context(ring), mark)
+    _check_primes(context, ring)
+    return context
+
+
+def working_context(ring: Ring) -> Any:
+    """The context that evaluation on a ring works in."""
+    return make_context(ring) if ring.bootstrap is None else bootstrap_context(ring)
+
+
+def _whole_context(ring: Ring) -> Any:
+    openfhe = library()
     parameters = openfhe.CCParamsCKKSRNS()
-    parameters.SetSecretKeyDist(openfhe.UNIFORM_TERNARY)
+    # Both give a uniform ternary secret; the latter makes bootstrapping switch to a sparse one for its first step.
+    dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
+    parameters.SetSecretKeyDist(dense if ring.bootstrap is None else encapsulated)
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if ring.security_bits is None else openfhe.HEStd_128_classic)
     parameters.SetRingDim(ring.ring_dim)
     parameters.SetBatchSize(ring.slots)
@@ -63,8 +101,52 @@ def make_context(ring: Ring) -> Any:
         raise InternalError(f"OpenFHE refuses {ring}", why=str(error).splitlines()[-1]) from None
     for feature in (openfhe.PKE, openfhe.KEYSWITCH, openfhe.LEVELEDSHE, openfhe.ADVANCEDSHE):
         context.Enable(feature)
-    _check_primes(context, ring)
+    if ring.bootstrap is not None:
+        context.Enable(openfhe.FHE)
     return context
+
+
+def _whole_ring(ring: Ring) -> Ring:
+    """A ring with the whole chain of which `ring` is the lower part; its digits do not matter."""
+    assert ring.chain_levels is not None
+    made = replace(ring, levels=ring.chain_levels, chain_levels=None, security_bits=None)
+    return next(whole for whole in (replace(made, digits=digits) for digits in (3, 4, 2, 1)) if whole.legal)
+
+
+def lower_context(whole: Ring, ring: Ring) -> Any:
+    """The context of the lower part `ring` of the chain of `whole`.
+
+    OpenFHE's own generation chooses the primes of a shorter chain anew. So the long one's description is cut: the list
+    of its primes, their product, the depth, the digits. OpenFHE finds special primes for what is left when it reads it.
+    """
+
+    def cut(parameters: dict[str, Any]) -> None:
+        chain = parameters["value0"]["value0"]["elp"]["ptr_wrapper"]["data"]
+        del chain["p"][ring.towers :]
+        product = math.prod(ring.primes)
+        words = [product >> shift & (1 << 64) - 1 for shift in range(0, product.bit_length(), 64)]
+        chain["value0"]["cm"].update(v=words, m=product.bit_length())
+        if "muld" not in parameters["value0"] or "dnum" not in parameters:
+            raise KeyError("muld or dnum")
+        parameters["value0"]["muld"] = ring.levels
+        parameters["dnum"] = ring.digits
+
+    return _edited(_whole_context(whole), cut)
+
+
+def _edited(context: Any, edit: Callable[[dict[str, Any]], None]) -> Any:
+    """The context whose parameters are those of `context` as `edit` leaves them."""
+    openfhe = library()
+    description = json.loads(openfhe.Serialize(context, openfhe.JSON))
+    try:
+        edit(description["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"])
+    except (KeyError, TypeError) as error:
+        raise InternalError(
+            "OpenFHE describes its contexts in another way than the one that we know",
+            why=f"there is no {error}",
+            hint="this version of OpenFHE is not supported; see constraints.txt for the one that is",
+        ) from None
+    return openfhe.DeserializeCryptoContextString(json.dumps(description), openfhe.JSON)
 
 
 def _check_primes(context: Any, ring: Ring) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import RangeError, SecurityError
+from heliograph.errors import InternalError, RangeError, SecurityError
+from heliograph.evaluation_keys import EvaluationKey
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
+from heliograph.runtime.openfhe.serial import automorphism_index
 from heliograph.runtime.openfhe.template import secret_key_template
 from heliograph.target import Ring
 
@@ -22,6 +25,7 @@ class OpenFHECryptor:
         self.ring = ring
         self.context = make_context(ring)
         self._secret = self.context.KeyGen().secretKey if secret_key is None else secret_key
+        self._lower: dict[Ring, Any] = {}
 
     @property
     def tag(self) -> str:
@@ -34,22 +38,44 @@ class OpenFHECryptor:
     def __reduce_ex__(self, protocol: object) -> Any:
         raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
 
-    def rotation_key(self, amount: int) -> Any:
-        """A fresh key of one rotation, as OpenFHE's map from automorphism index to key; it leaves no trace elsewhere."""
+    def evaluation_key(self, key: EvaluationKey) -> Any:
+        """A fresh key of that description, as OpenFHE's object; it leaves no trace elsewhere.
+
+        A relinearization key is a key, all others are maps from automorphism indices to keys.
+        """
+        context, secret = make_context(key.ring), self._secret_in(key.ring)
+        if key.kind == "encapsulation":
+            data = make_encapsulation_keys(context, key.ring, secret)
+            return library().DeserializeEvalKeyMapString(data, library().BINARY)
         with registry.changing():
             try:
-                return self.context.EvalAutomorphismKeyGen(self._secret, [self.context.FindAutomorphismIndex(amount)])
+                if key.kind == "relinearization":
+                    context.EvalMultKeyGen(secret)
+                    return context.GetEvalMultKeyVector(self.tag)[0]
+                return context.EvalAutomorphismKeyGen(secret, [automorphism_index(key)])
             finally:
                 registry.drop({self.tag})
 
+    def rotation_key(self, amount: int) -> Any:
+        """A fresh key of one rotation in the whole chain, as OpenFHE's map from automorphism index to key."""
+        return self.evaluation_key(EvaluationKey(f"rotation/{amount}", self.ring, "rotation", amount))
+
     def relinearization_key(self) -> Any:
-        """A fresh key that brings products back to two parts."""
-        with registry.changing():
-            try:
-                self.context.EvalMultKeyGen(self._secret)
-                return self.context.GetEvalMultKeyVector(self.tag)[0]
-            finally:
-                registry.drop({self.tag})
+        """A fresh key of the whole chain that brings products back to two parts."""
+        return self.evaluation_key(EvaluationKey("relinearization", self.ring, "relinearization"))
+
+    def _secret_in(self, ring: Ring) -> Any:
+        """The secret key on a lower part of the chain: the same polynomial, modulo fewer primes, under the same name."""
+        if ring == self.ring:
+            return self._secret
+        if ring not in self._lower:
+            whole, lower = secret_key_template(self.ring), secret_key_template(ring)
+            if lower.blocks_moduli != whole.blocks_moduli[: ring.towers]:
+                raise InternalError(f"{ring} is no lower part of {self.ring}")
+            data, length = self.secret_bytes(), 8 * ring.ring_dim
+            blocks = [data[begin : begin + length] for begin, _ in whole.blocks[: ring.towers]]
+            self._lower[ring] = library().DeserializePrivateKeyString(lower.fill(blocks, self.tag), library().BINARY)
+        return self._lower[ring]
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""

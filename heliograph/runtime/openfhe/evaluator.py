@@ -8,15 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import chain_at, key_chains
 from heliograph.errors import ProgramError
 from heliograph.execution.backend import Call
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.diagonals import diagonal_map
-from heliograph.passes.bsgs import pair_offsets
-from heliograph.runtime.openfhe.context import make_context
+from heliograph.ir.diagonals import DiagonalMap
+from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
+from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.serial import retagged
+from heliograph.runtime.openfhe.template import meaningless, moved
 from heliograph.target import Ring
 
 DEFAULT_CACHE_BYTES = 1 << 30
+# Between the name of the keys of the whole chain and the level of a lower part; no client's name has it.
+_LEVEL_MARK = "/"
 
 
 class PlaintextCache:
@@ -47,13 +54,24 @@ class PlaintextCache:
         self.bytes = 0
 
 
+def chain_tag(tag: str, whole: Ring, ring: Ring) -> str:
+    """The name of the keys of a chain: that of the whole chain, with the level after it for a lower part."""
+    base = tag.partition(_LEVEL_MARK)[0]
+    return base if ring == whole else f"{base}{_LEVEL_MARK}{ring.levels}"
+
+
 class OpenFHEEvaluator:
-    """Evaluates the nodes of one executable program; evaluation keys are found by the tag that ciphertexts carry."""
+    """Evaluates the nodes of one executable program; evaluation keys are found by the tag that ciphertexts carry.
+
+    Where the program has keys for lower parts of its chain, every ciphertext is in the context of the lowest part that
+    holds its level, under that part's tag (see `chain_tag`); it moves when its level crosses the border.
+    """
 
     def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.program = program
-        self.ring = Ring(**program.metadata["ring"])
-        self.context = make_context(self.ring)
+        self.chains = key_chains(program.metadata)
+        self.ring = self.chains[0].ring
+        self._contexts = {chain.ring: working_context(chain.ring) for chain in self.chains}
         self.calls: Counter[Call] = Counter()
         self.cache = PlaintextCache(cache_bytes)
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
@@ -62,9 +80,47 @@ class OpenFHEEvaluator:
         # Rotations of one value share its decomposition: how many are still to come, and of which ciphertext.
         self._rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
         self._digits: dict[int, tuple[Any, Any, int]] = {}
+        # The same for transforms: who makes which rotations, and of each ciphertext the digits and rotations still needed.
+        self._babies: dict[tuple[Node, int], BabySteps] | None = None
+        self._shared: dict[int, tuple[Any, Any, dict[int, Any]]] = {}
 
     def describe(self, value: Any) -> tuple[int, int]:
-        return self.ring.levels - value.GetLevel(), value.NumberCiphertextElements()
+        mark = str(value.GetKeyTag()).partition(_LEVEL_MARK)[2]
+        levels = int(mark) if mark else self.ring.levels
+        return levels - value.GetLevel(), value.NumberCiphertextElements()
+
+    def prepare(self) -> None:
+        """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""
+        slot_counts = self.program.metadata.get("bootstrap_slots", ())
+        if slot_counts:
+            bootstrapping.prepare(self.ring, slot_counts)
+
+    def adopt(self, x: Any, level: int, tag: str) -> Any:
+        """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""
+        ring = self.ring_at(level)
+        if ring == self.ring and ring.bootstrap is None:
+            return retagged(x, tag)
+        return moved(x, ring, level, chain_tag(tag, self.ring, ring))
+
+    def example(self, level: int, tag: str) -> Any:
+        """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""
+        ring = self.ring_at(level)
+        return meaningless(ring, level, chain_tag(tag, self.ring, ring))
+
+    def ring_at(self, level: int) -> Ring:
+        """The lowest part of the chain that holds the level."""
+        return chain_at(self.chains, level).ring
+
+    def context_at(self, level: int) -> Any:
+        """The context in which ciphertexts of that level are."""
+        return self._contexts[self.ring_at(level)]
+
+    def _settled(self, x: Any, before: int, level: int) -> Any:
+        """A value whose level has changed, in the part of the chain where it belongs now."""
+        ring = self.ring_at(level)
+        if ring == self.ring_at(before):
+            return x
+        return moved(x, ring, level, chain_tag(str(x.GetKeyTag()), self.ring, ring))
 
     def _count(self, primitive: str, level: int, parts: int) -> None:
         self.calls[primitive, level, parts] += 1
@@ -72,24 +128,26 @@ class OpenFHEEvaluator:
     def _encode(self, values: Array, log_scale: float, degree: int, level: int) -> Any:
         """A plaintext whose true scale is 2**log_scale; OpenFHE is told the nominal one of that degree."""
         factor = 2.0 ** (log_scale - degree * self.ring.scale_bits)
-        spent, slots = self.ring.levels - level, self.ring.slots
+        context, slots = self.context_at(level), values.size
+        spent = self.ring_at(level).levels - level
         scaled = np.ascontiguousarray(values * factor)
         try:
-            return self.context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
+            return context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
         except RuntimeError as error:
             # OpenFHE refuses what would be rounded to zero everywhere; zero is then what it is.
             if "Scaling factor too small" not in str(error):
                 raise
-            return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
+            return context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
 
     def _scalar(self, value: float, log_scale: float, degree: int) -> float:
         return float(value * 2.0 ** (log_scale - degree * self.ring.scale_bits))
 
     def evaluate(self, node: Node, operands: Sequence[Any]) -> Any:
-        cc, x, a, op = self.context, operands[0], node.attrs, node.op
+        x, a, op = operands[0], node.attrs, node.op
         operand = node.inputs[0].type
         assert isinstance(operand, CipherType)
         level, parts = operand.level, operand.parts
+        cc = self.context_at(level)
         if op in ("add_ct", "sub_ct"):
             self._count("add", level, max(parts, operands[1].NumberCiphertextElements()))
             return cc.EvalAdd(x, operands[1]) if op == "add_ct" else cc.EvalSub(x, operands[1])
@@ -99,7 +157,7 @@ class OpenFHEEvaluator:
         if op == "lincomb":
             return self._combination(node, operands)
         if op == "linear_transform":
-            return self._transform(node, x)
+            return self._transform(node, operands)
         if op == "rotate":
             return self._rotate_node(node, x)
         if op == "mul_plain":
@@ -121,17 +179,34 @@ class OpenFHEEvaluator:
             return cc.EvalNegate(x)
         if op == "rescale":
             self._count("rescale", level, parts)
-            return cc.Rescale(x)
+            return self._settled(cc.Rescale(x), level, level - 1)
         if op == "level_drop":
-            return cc.LevelReduce(x, None, a["levels"])
+            return self._settled(cc.LevelReduce(x, None, a["levels"]), level, level - a["levels"])
+        if op == "bootstrap":
+            return self._bootstrap(node, x)
         if op == "relinearize":
             self._count("relinearize", level, parts)
             return cc.Relinearize(x)
         raise ProgramError(f"the OpenFHE backend does not evaluate {op}", where=node.loc)
 
+    def _bootstrap(self, node: Node, x: Any) -> Any:
+        operand, kind, slots = node.inputs[0].type, node.type, node.attrs["slots"]
+        assert isinstance(operand, CipherType)
+        assert isinstance(kind, CipherType)
+        self._count("bootstrap", operand.level, slots)
+        tag = chain_tag(str(x.GetKeyTag()), self.ring, self.ring)
+        if self.ring_at(operand.level) != self.ring:
+            x = moved(x, self.ring, operand.level, tag)
+        result = bootstrapping.bootstrap(self.ring, x, slots)
+        surplus = self.ring.bootstrap_level - kind.level
+        if surplus > 0:
+            result = self._contexts[self.ring].LevelReduce(result, None, surplus)
+        return self._settled(result, self.ring.levels, kind.level)
+
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
         """The ciphertext of that type plus a vector; not one of the program's calls."""
-        return self.context.EvalAdd(x, self._encode(values, kind.log_scale, x.GetNoiseScaleDeg(), kind.level))
+        plain = self._encode(values, kind.log_scale, x.GetNoiseScaleDeg(), kind.level)
+        return self.context_at(kind.level).EvalAdd(x, plain)
 
     def _vector(self, node: Node, log_scale: float, degree: int, level: int) -> Any:
         """The plaintext that a node adds or multiplies with.
@@ -157,49 +232,50 @@ class OpenFHEEvaluator:
 
     def _times(self, x: Any, factor: int, level: int, parts: int) -> Any:
         """A small whole multiple by doubling."""
-        total, power, rest = None, x, abs(factor)
+        cc, total, power, rest = self.context_at(level), None, x, abs(factor)
         while rest:
             if rest & 1:
                 if total is not None:
                     self._count("add", level, parts)
-                total = power if total is None else self.context.EvalAdd(total, power)
+                total = power if total is None else cc.EvalAdd(total, power)
             rest >>= 1
             if rest:
                 self._count("add", level, parts)
-                power = self.context.EvalAdd(power, power)
+                power = cc.EvalAdd(power, power)
         if total is None:
             raise ProgramError("a product with zero would be no ciphertext", hint="use a constant instead")
-        return self.context.EvalNegate(total) if factor < 0 else total
+        return cc.EvalNegate(total) if factor < 0 else total
 
     def _combination(self, node: Node, operands: Sequence[Any]) -> Any:
         a = node.attrs
         assert isinstance(node.type, CipherType)
         level, total = node.type.level, None
+        cc = self.context_at(level)
         for x, weight, plain in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
             self._count("mul_scalar", level, 2)
-            term = self.context.EvalMult(x, self._scalar(weight, plain, 1))
+            term = cc.EvalMult(x, self._scalar(weight, plain, 1))
             if total is None:
                 total = term
             else:
                 self._count("accumulate", level, 2)
-                self.context.EvalAddInPlace(total, term)
+                cc.EvalAddInPlace(total, term)
         assert total is not None
         if a["constant"]:
             self._count("add_plain", level, 2)
             constant = self._vector(node, node.type.log_scale, total.GetNoiseScaleDeg(), level)
-            total = self.context.EvalAdd(total, constant)
+            total = cc.EvalAdd(total, constant)
         return total
 
     def _rotate(self, x: Any, amount: int, level: int, hoisted: Any = None) -> Any:
         if hoisted is not None:
             self._count("rotate_hoisted", level, 2)
-            return self.context.EvalFastRotation(x, amount, self._order, hoisted)
+            return self.context_at(level).EvalFastRotation(x, amount, self._order, hoisted)
         self._count("rotate", level, 2)
-        return self.context.EvalRotate(x, amount)
+        return self.context_at(level).EvalRotate(x, amount)
 
     def _decompose(self, x: Any, level: int) -> Any:
         self._count("decompose", level, 2)
-        return self.context.EvalFastRotationPrecompute(x)
+        return self.context_at(level).EvalFastRotationPrecompute(x)
 
     def _rotate_node(self, node: Node, x: Any) -> Any:
         assert isinstance(node.type, CipherType)
@@ -216,37 +292,28 @@ class OpenFHEEvaluator:
             self._digits[key] = (x, digits, left - 1)
         return self._rotate(x, amount, level, digits)
 
-    def _transform(self, node: Node, x: Any) -> Any:
+    def _transform(self, node: Node, operands: Sequence[Any]) -> Any:
         """Hoisted baby steps, products with the diagonals, giant steps."""
-        a, slots, cc = node.attrs, self.ring.slots, self.context
+        a, x = node.attrs, operands[0]
         assert isinstance(node.type, CipherType)
         level, number = node.type.level, self._index[node]
-        diagonals = diagonal_map(
-            self.program.matrix(a["matrix"]), slots, a["in_period"], a["out_period"], a["in_shift"]
-        )
-        groups = pair_offsets(diagonals.offsets, a["baby_steps"], a["giant_steps"], slots)
-        babies = sorted({b for pairs in groups.values() for b, _ in pairs})
-        direct = [b for b in babies if b and b not in self._paths]
-        rotated: dict[int, Any] = {0: x}
-        digits = self._decompose(x, level) if len(direct) > 1 else None
-        for b in direct:
-            rotated[b] = self._rotate(x, b, level, digits)
-        for b in (b for b in babies if b in self._paths):
-            value = x
-            for step in self._paths[b]:
-                value = self._rotate(value, step, level)
-            rotated[b] = value
+        cc = self.context_at(level)
+        diagonals = self._diagonals(node)
+        groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+        rotated = [self._rotated(node, position, x) for position, x in enumerate(operands)]
         size = self._plaintext_bytes(level)
         total = None
-        for g, pairs in groups.items():
+        for g, terms in groups.items():
             part = None
-            for b, offset in pairs:
+            for position, b, offset in terms:
 
-                def make(offset: int = offset, g: int = g) -> Any:
-                    return self._encode(np.roll(diagonals.diagonal(offset), g), a["plain_log_scale"], 1, level)
+                def make(position: int = position, b: int = b, offset: int = offset, g: int = g) -> Any:
+                    # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
+                    values = np.roll(diagonals[position].one_run(offset, g + b), g)
+                    return self._encode(values, a["plain_log_scales"][position], 1, level)
 
                 self._count("mul_plain", level, 2)
-                term = cc.EvalMult(rotated[b], self.cache.get((number, offset), make, size))
+                term = cc.EvalMult(rotated[position][b], self.cache.get((number, position, offset), make, size))
                 if part is None:
                     part = term
                 else:
@@ -262,5 +329,35 @@ class OpenFHEEvaluator:
         if total is None:
             # A map that is zero everywhere: a ciphertext of zeros of the right level and scale.
             self._count("mul_plain", level, 2)
-            total = cc.EvalMult(x, self._encode(np.zeros(slots), a["plain_log_scale"], 1, level))
+            total = cc.EvalMult(x, self._encode(np.zeros(self.ring.slots), a["plain_log_scales"][0], 1, level))
         return total
+
+    def _diagonals(self, node: Node) -> list[DiagonalMap]:
+        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
+
+    def _rotated(self, node: Node, position: int, x: Any) -> dict[int, Any]:
+        """The baby steps of one operand; those that a later transform of the same value reads too are kept for it."""
+        if self._babies is None:
+            self._babies = share_babies(self.program.nodes, self._diagonals, self._paths)
+        steps, source = self._babies[node, position], self._index[node.inputs[position]]
+        assert isinstance(node.type, CipherType)
+        level = node.type.level
+        of, digits, kept = self._shared.pop(source, (None, None, {}))
+        rotated: dict[int, Any] = {0: x, **(kept if of is x else {})}
+        wanted = steps.make
+        # An evaluation that was broken off leaves rotations of its own ciphertext behind: nothing of it is taken.
+        if of is not x:
+            digits, wanted = None, tuple(b for b in steps.all if b)
+        for b in wanted:
+            if b not in self._paths:
+                if steps.hoisted and digits is None:
+                    digits = self._decompose(x, level)
+                rotated[b] = self._rotate(x, b, level, digits)
+                continue
+            value = x
+            for step in self._paths[b]:
+                value = self._rotate(value, step, level)
+            rotated[b] = value
+        if not steps.last:
+            self._shared[source] = (x, digits, {b: rotated[b] for b in steps.keep})
+        return rotated

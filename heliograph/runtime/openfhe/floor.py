@@ -9,9 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import chain_at
 from heliograph.errors import InternalError
 from heliograph.execution.backend import Call
-from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
+from heliograph.runtime.openfhe.template import moved
+
+# A bootstrap takes seconds and is made of many primitives; a few times are enough.
+_BOOTSTRAP_SAMPLES = 3
 
 
 class Floor:
@@ -23,17 +29,19 @@ class Floor:
 
     def __init__(self, evaluator: OpenFHEEvaluator, ciphertext: Any, calls: Mapping[Call, int]) -> None:
         self.calls = dict(calls)
-        self._evaluator, self._base = evaluator, ciphertext
+        self._evaluator, self._tag = evaluator, str(ciphertext.GetKeyTag())
         self._times: dict[Call, list[float]] = {call: [] for call in self.calls}
         self._operations = {call: self._operation(*call) for call in self.calls}
 
     @property
     def samples(self) -> int:
         """How many times each primitive has been timed."""
-        return min((len(times) for times in self._times.values()), default=0)
+        return min((len(times) for (name, _, _), times in self._times.items() if name != "bootstrap"), default=0)
 
     def sample(self) -> None:
         for call, operation in self._operations.items():
+            if call[0] == "bootstrap" and len(self._times[call]) >= _BOOTSTRAP_SAMPLES:
+                continue
             begun = time.perf_counter()
             operation()
             self._times[call].append(time.perf_counter() - begun)
@@ -46,13 +54,15 @@ class Floor:
         return {call: 1e3 * statistics.median(times) for call, times in self._times.items()}
 
     def _operation(self, primitive: str, level: int, parts: int) -> Callable[[], Any]:
-        evaluator, cc = self._evaluator, self._evaluator.context
-        ring = evaluator.ring
-        spare = evaluator.describe(self._base)[0] - level
-        x = cc.LevelReduce(self._base, None, spare) if spare else self._base
+        evaluator = self._evaluator
+        cc, ring = evaluator.context_at(level), evaluator.ring_at(level)
+        x = evaluator.example(level, self._tag)
+        if primitive == "bootstrap":
+            x = moved(x, evaluator.ring, level, chain_tag(self._tag, evaluator.ring, evaluator.ring))
+            return lambda: bootstrapping.bootstrap(evaluator.ring, x, parts)
         if parts == 3:
             x = cc.EvalMultNoRelin(x, x)
-        keys = evaluator.program.metadata["rotation_keys"]
+        keys = chain_at(evaluator.chains, level).rotation_keys
         if primitive == "rotate":
             return lambda: cc.EvalRotate(x, keys[0])
         if primitive == "decompose":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from heliograph.errors import ProgramError
@@ -20,6 +20,7 @@ from heliograph.runtime.openfhe.context import library
 _CONDITION = threading.Condition()
 _LOCAL = threading.local()
 _DEAD: deque[str] = deque()
+_LATER: deque[Callable[[], None]] = deque()
 _readers = 0
 _busy = False
 
@@ -61,6 +62,16 @@ def changing() -> Iterator[None]:
 def release(tag: str) -> None:
     """Drop the keys of a tag now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
     _DEAD.append(tag)
+    _try_sweep()
+
+
+def when_idle(action: Callable[[], None]) -> None:
+    """Do something now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
+    _LATER.append(action)
+    _try_sweep()
+
+
+def _try_sweep() -> None:
     if _CONDITION.acquire(blocking=False):
         try:
             _sweep()
@@ -69,9 +80,13 @@ def release(tag: str) -> None:
 
 
 def _sweep() -> None:
-    if _DEAD and not _readers and not _busy:
+    if _readers or _busy:
+        return
+    if _DEAD:
         tags = {_DEAD.popleft() for _ in range(len(_DEAD))}
         drop(tags)
+    while _LATER:
+        _LATER.popleft()()
 
 
 def drop(tags: Collection[str]) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from heliograph.errors import WireError
+from heliograph.evaluation_keys import EvaluationKey
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.encapsulation import (
+    conjugation_index,
+    dense_index,
+    encapsulation_template,
+    sparse_index,
+)
 from heliograph.runtime.openfhe.template import (
     Bytes,
     ciphertext_template,
@@ -61,41 +68,52 @@ def retagged(ciphertext: Any, tag: str) -> Any:
     return copy
 
 
-def read_rotation_key(data: Bytes, ring: Ring, amount: int, tag: str) -> Any:
-    """The map with the one key of this rotation; a WireError where it is another or none."""
-    openfhe = library()
-    index = make_context(ring).FindAutomorphismIndex(amount)
-    rotation_key_template(ring).check(data, tag, f"the key of rotation {amount}", index)
+def automorphism_index(key: EvaluationKey) -> int:
+    """OpenFHE's index of a key in its maps: the automorphism, or for the pair of encapsulation that of its first key."""
+    if key.kind == "rotation":
+        return int(make_context(key.ring).FindAutomorphismIndex(key.amount))
+    return conjugation_index(key.ring) if key.kind == "conjugation" else dense_index(key.ring)
+
+
+def automorphism_indices(key: EvaluationKey) -> tuple[int, ...]:
+    """All indices that a key's map holds."""
+    first = automorphism_index(key)
+    return (sparse_index(key.ring), first) if key.kind == "encapsulation" else (first,)
+
+
+def read_key(data: Bytes, key: EvaluationKey, tag: str) -> Any:
+    """The key of that description in `data`; a WireError where it is another or none."""
+    openfhe, what = library(), f"the key {key.name}"
+    if key.kind == "relinearization":
+        relinearization_key_template(key.ring).check(data, tag, what)
+        return openfhe.DeserializeEvalKeyString(bytes(data), openfhe.BINARY)
+    template = encapsulation_template(key.ring) if key.kind == "encapsulation" else rotation_key_template(key.ring)
+    template.check(data, tag, what, automorphism_index(key))
     return openfhe.DeserializeEvalKeyMapString(bytes(data), openfhe.BINARY)
 
 
-def read_relinearization_key(data: Bytes, ring: Ring, tag: str) -> Any:
-    """The relinearization key in `data`; a WireError where it is none of this ring and client."""
-    openfhe = library()
-    relinearization_key_template(ring).check(data, tag, "the relinearization key")
-    return openfhe.DeserializeEvalKeyString(bytes(data), openfhe.BINARY)
+def install_key(key: EvaluationKey, value: Any, tag: str) -> None:
+    """Give one key to OpenFHE under a server's own tag.
 
-
-def install_keys(ring: Ring, tag: str, rotation: Mapping[int, Any], relinearization: Any) -> None:
-    """Give evaluation keys to OpenFHE under a server's own tag; a WireError unless exactly these rotations have keys.
-
-    `rotation` maps an amount to a map of one key. The first of them becomes OpenFHE's map and grows: the caller must not
-    use it again.
+    The first map given for a tag becomes OpenFHE's map and grows: the caller must not use it again.
     """
-    context = make_context(ring)
+    context = make_context(key.ring)
     with registry.changing():
-        for one in rotation.values():
-            context.InsertEvalAutomorphismKey(one, tag)
-        if relinearization is not None:
-            context.InsertEvalMultKey([relinearization], tag)
-        expected = sorted(context.FindAutomorphismIndex(amount) for amount in rotation)
-        found = sorted(context.GetExistingEvalAutomorphismKeyIndices(tag)) if rotation else []
-        if found != expected:
-            registry.drop({tag})
-            raise WireError("the evaluation keys are not those of the rotations that they are named after")
+        if key.kind == "relinearization":
+            context.InsertEvalMultKey([value], tag)
+        else:
+            context.InsertEvalAutomorphismKey(value, tag)
 
 
-def copy_rotation_key(keys: Any) -> Any:
-    """A map of its own with the same key: installing a map changes it."""
+def check_installed(keys: Iterable[EvaluationKey], tag: str) -> None:
+    """Raise a WireError unless exactly the automorphisms of these keys have keys under the tag."""
+    expected = sorted(index for key in keys if key.kind != "relinearization" for index in automorphism_indices(key))
+    found = sorted(library().CryptoContext.GetExistingEvalAutomorphismKeyIndices(tag)) if expected else []
+    if found != expected:
+        raise WireError("the evaluation keys are not those of the rotations that they are named after")
+
+
+def copy_key_map(keys: Any) -> Any:
+    """A map of its own with the same keys: installing a map changes it."""
     openfhe = library()
     return openfhe.DeserializeEvalKeyMapString(serialize(keys), openfhe.BINARY)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +20,15 @@ import numpy as np
 
 from heliograph.errors import InternalError, WireError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.context import library, make_context, working_context
 from heliograph.target import Ring
 
 Bytes = bytes | memoryview
 
-_TAG_LENGTH = 32
+TAG_LENGTH = 32
 _TAG = re.compile(r"[0-9a-f]{32}")
 # Where the automorphism index stands in a map of one key.
-_INDEX_OFFSET = 13
+INDEX_OFFSET = 13
 
 
 def is_tag(text: object) -> bool:
@@ -48,24 +48,43 @@ class Template:
     ring_dim: int
     gaps: tuple[tuple[int, bytes], ...]
     blocks: tuple[tuple[int, int], ...]
-    tag_offset: int
+    tag_offsets: tuple[int, ...]
     index_offset: int | None = None
+
+    @property
+    def blocks_moduli(self) -> tuple[int, ...]:
+        return tuple(modulus for _, modulus in self.blocks)
+
+    def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
+        """The bytes of an object of this form with these coefficients, under the key named `tag`."""
+        made = bytearray(self.size)
+        for offset, gap in self.gaps:
+            made[offset : offset + len(gap)] = gap
+        for (begin, _), block in zip(self.blocks, blocks, strict=True):
+            made[begin : begin + 8 * self.ring_dim] = block
+        for offset in self.tag_offsets:
+            made[offset : offset + TAG_LENGTH] = tag.encode()
+        if self.index_offset is not None and index is not None:
+            struct.pack_into("<I", made, self.index_offset, index)
+        return bytes(made)
 
     def check(self, data: Bytes, tag: str, what: str, index: int | None = None) -> None:
         """Raise a WireError unless `data` has this form under the key named `tag` (and for this automorphism)."""
         if len(data) != self.size:
             raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
         view = memoryview(data)
-        found = bytes(view[self.tag_offset : self.tag_offset + _TAG_LENGTH])
-        if found != tag.encode():
-            raise WireError(
-                f"{what} is under another key than the one expected",
-                why=f"it carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}",
-                hint="use keys and ciphertexts of one client",
-            )
+        for offset in self.tag_offsets:
+            found = bytes(view[offset : offset + TAG_LENGTH])
+            if found != tag.encode():
+                raise WireError(
+                    f"{what} is under another key than the one expected",
+                    why=f"it carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}",
+                    hint="use keys and ciphertexts of one client",
+                )
         if self.index_offset is not None and struct.unpack_from("<I", view, self.index_offset)[0] != index:
             raise WireError(f"{what} is a key for another rotation")
-        varying = [(self.tag_offset, _TAG_LENGTH)] + ([(self.index_offset, 4)] if self.index_offset is not None else [])
+        varying = [(offset, TAG_LENGTH) for offset in self.tag_offsets]
+        varying += [(self.index_offset, 4)] if self.index_offset is not None else []
         for offset, expected in self.gaps:
             if _blanked(view, offset, offset + len(expected), varying) != expected:
                 raise WireError(
@@ -87,30 +106,43 @@ def _blanked(view: Bytes, begin: int, end: int, varying: list[tuple[int, int]]) 
     return bytes(part)
 
 
+def find_blocks(data: bytes, ring_dim: int) -> Iterator[tuple[int, int]]:
+    """(offset, modulus) of the runs of coefficients in serialized bytes.
+
+    A block is: its length N (8 bytes), N coefficients of 8 bytes, the modulus (8 bytes).
+    """
+    prefix, position = struct.pack("<Q", ring_dim), 0
+    while (position := data.find(prefix, position)) >= 0:
+        begin, end = position + 8, position + 8 + 8 * ring_dim
+        position += 1
+        if end + 8 > len(data):
+            continue
+        (modulus,) = struct.unpack_from("<Q", data, end)
+        if modulus % (2 * ring_dim) == 1 and not modulus >> 61 and _below(data, begin, ring_dim, modulus):
+            yield begin, modulus
+            position = end
+
+
+def _below(data: bytes, begin: int, count: int, modulus: int) -> bool:
+    return int(np.frombuffer(data, dtype="<u8", count=count, offset=begin).max()) < modulus
+
+
 def _learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, index_offset: int | None) -> Template:
     """The template that the references share; an InternalError where they do not have the layout that we know."""
     first, n = references[0], ring.ring_dim
     if len({len(reference) for reference in references}) != 1:
         raise InternalError("OpenFHE writes objects of one kind with different lengths")
     tag_offset = first.find(tags[0].encode())
-    # A block is: its length N (8 bytes), N coefficients of 8 bytes, the modulus (8 bytes).
-    prefix, found, position = struct.pack("<Q", n), [], 0
-    while (position := first.find(prefix, position)) >= 0:
-        begin, end = position + 8, position + 8 + 8 * n
-        position += 1
-        if end + 8 > len(first):
-            continue
-        (modulus,) = struct.unpack_from("<Q", first, end)
-        if modulus % (2 * n) != 1 or modulus >> 61:
-            continue
-        views = [np.frombuffer(reference, dtype="<u8", count=n, offset=begin) for reference in references]
-        if all(int(view.max()) < modulus for view in views) and len({view.tobytes() for view in views}) > 1:
-            found.append((begin, modulus))
-            position = end
-    varying = [(tag_offset, _TAG_LENGTH)] + ([(index_offset, 4)] if index_offset is not None else [])
+    found = [
+        (begin, modulus)
+        for begin, modulus in find_blocks(first, n)
+        if all(_below(reference, begin, n, modulus) for reference in references)
+        and len({reference[begin : begin + 8 * n] for reference in references}) > 1
+    ]
+    varying = [(tag_offset, TAG_LENGTH)] + ([(index_offset, 4)] if index_offset is not None else [])
     edges = [0, *(edge for begin, _ in found for edge in (begin, begin + 8 * n)), len(first)]
     gaps = tuple((a, _blanked(first, a, b, varying)) for a, b in zip(edges[::2], edges[1::2], strict=True))
-    template = Template(len(first), n, gaps, tuple(found), tag_offset, index_offset)
+    template = Template(len(first), n, gaps, tuple(found), (tag_offset,), index_offset)
     if len(found) != blocks or tag_offset < 0:
         raise InternalError(
             f"OpenFHE writes {len(found)} blocks of coefficients where {blocks} were expected",
@@ -167,7 +199,7 @@ def rotation_key_template(ring: Ring) -> Template:
         return made
 
     references, tags = throwaway.references(make)
-    return _learn(references, tags, _key_blocks(ring), ring, _INDEX_OFFSET)
+    return _learn(references, tags, _key_blocks(ring), ring, INDEX_OFFSET)
 
 
 @functools.lru_cache(maxsize=8)
@@ -197,29 +229,56 @@ def _key_blocks(ring: Ring) -> int:
     return 2 * ring.digits * (ring.towers + ring.special)
 
 
-@functools.lru_cache(maxsize=8)
-def _zero(ring: Ring, level: int) -> Any:
+@functools.lru_cache(maxsize=64)
+def _zero(ring: Ring, level: int, working: bool) -> Any:
     """A ciphertext whose coefficients are all zero, written as a fresh one is."""
-    context = make_context(ring)
+    context = working_context(ring) if working else make_context(ring)
     plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
     fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
     return context.EvalSub(fresh, fresh)
 
 
+def meaningless(ring: Ring, level: int, tag: str) -> Any:
+    """A ciphertext in the working context that nobody can decrypt, under a key that is thrown away; for timing."""
+    context = working_context(ring)
+    values = np.linspace(-1.0, 1.0, ring.slots)
+    plaintext = context.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
+    made = context.Encrypt(context.KeyGen().secretKey, plaintext)
+    made.SetKeyTag(tag)
+    return made
+
+
 def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """A computed ciphertext, of two parts, with the bookkeeping of a fresh one under the key named `tag`.
+    """A computed ciphertext, of two parts, with the bookkeeping of a fresh one of the ring under the key named `tag`.
 
     The value is the same to the last coefficient. What differs from run to run is which parameters its polynomials
     share and OpenFHE's idea of its scale (ours is in the plan); the bytes would tell how it was computed.
     """
-    zero = _zero(ring, level).Clone()
-    zero.SetElements(make_context(ring).EvalAdd(zero, _tagged(ciphertext, zero)).GetElements())
-    zero.SetKeyTag(tag)
-    return zero
+    return _moved(ciphertext, ring, level, tag, working=False)
 
 
-def _tagged(ciphertext: Any, like: Any) -> Any:
-    copy = ciphertext.Clone()
-    copy.SetKeyTag(like.GetKeyTag())
-    copy.SetScalingFactor(like.GetScalingFactor())
-    return copy
+def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
+    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in.
+
+    Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
+    """
+    made = _moved(ciphertext, ring, level, tag, working=True)
+    made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
+    made.SetScalingFactor(ciphertext.GetScalingFactor())
+    return made
+
+
+def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, working: bool) -> Any:
+    """The ciphertext's polynomials in a shell of this context, with the context's own parameter objects.
+
+    Without these every later sum would compare parameters number by number; a sum with zero replaces them.
+    """
+    zero = _zero(ring, level, working)
+    context = working_context(ring) if working else make_context(ring)
+    elements, nothing = ciphertext.GetElements(), zero.GetElements()
+    foreign, made = zero.Clone(), zero.Clone()
+    foreign.SetElements(elements)
+    made.SetElements([nothing[0]] * len(elements))
+    made.SetElements(context.EvalAdd(made, foreign).GetElements())
+    made.SetKeyTag(tag)
+    return made

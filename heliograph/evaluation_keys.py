@@ -1,0 +1,54 @@
+"""The evaluation keys of a compiled program, each by its name: what a client makes and a server must be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from heliograph.bootstrap_keys import all_bootstrap_rotations
+from heliograph.chains import Chain
+from heliograph.target import Ring
+
+# The key to the sparse secret: two polynomials over three primes.
+_SPARSE_KEY_POLYNOMIALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationKey:
+    """One key: its name in messages, the ring that it is made in, and what it does.
+
+    `kind` is "rotation" (by `amount`), "relinearization", "conjugation", or "encapsulation": the pair of keys that lead to
+    bootstrapping's sparse secret and back.
+    """
+
+    name: str
+    ring: Ring
+    kind: str
+    amount: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Its size, by its coefficients; what is written has some kilobytes more."""
+        sparse = _SPARSE_KEY_POLYNOMIALS * self.ring.ring_dim * 8 if self.kind == "encapsulation" else 0
+        return self.ring.rotation_key_bytes + sparse
+
+
+def evaluation_keys(chains: Sequence[Chain], bootstrap_slots: Iterable[int] = ()) -> tuple[EvaluationKey, ...]:
+    """The keys of these chains (see `key_chains`) and of bootstraps with these numbers of slots, each once.
+
+    Bootstraps take rotation keys and the relinearization key of the whole chain, which the program shares.
+    """
+    slot_counts = tuple(bootstrap_slots)
+    made: list[EvaluationKey] = []
+    for number, chain in enumerate(chains):
+        prefix = f"chain{chain.ring.levels}/" if number else ""
+        amounts, product = set(chain.rotation_keys), chain.relinearization_key
+        if slot_counts and not number:
+            amounts.update(all_bootstrap_rotations(chain.ring, slot_counts))
+            product = True
+        made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in sorted(amounts))
+        if product:
+            made.append(EvaluationKey(f"{prefix}relinearization", chain.ring, "relinearization"))
+        if slot_counts and not number:
+            made += (EvaluationKey(f"bootstrap/{kind}", chain.ring, kind) for kind in ("conjugation", "encapsulation"))
+    return tuple(made)

@@ -1,0 +1,123 @@
+"""Which diagonals a sparse map has between two layouts, without making them: from what its entries connect, by axis.
+
+A convolution connects every allowed pair of channels with every allowed pair of rows and every allowed pair of columns.
+Its diagonals are then the sums of the distances along the three axes, which are few. Maps without that structure are
+worked out entry by entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.ir import Array, SparseMatrix
+from heliograph.ir.diagonals import modulus_of
+from heliograph.ir.layout import Layout
+
+# The diagonals of each block: (ciphertext of the result, ciphertext of the operand) -> sorted offsets.
+Blocks = Mapping[tuple[int, int], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Connections:
+    """For each axis the pairs (index in the operand, index in the result) that entries connect: two arrays."""
+
+    axes: tuple[tuple[Array, Array], ...]
+    # Whether there is an entry for every combination of pairs.
+    whole: bool
+
+
+class MapOffsets:
+    """Answers for many layouts; matrices with the same structure share the answers."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._structures: dict[int, tuple[SparseMatrix, str]] = {}
+        self._connections: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _Connections] = {}
+        self._blocks: dict[tuple[str, Layout, Layout], Blocks] = {}
+
+    def structure(self, matrix: SparseMatrix) -> str:
+        """Equal for matrices that have their entries at the same places."""
+        known = self._structures.get(id(matrix))
+        if known is None or known[0] is not matrix:
+            digest = hashlib.blake2b(matrix.indices.tobytes(), digest_size=16)
+            digest.update(matrix.indptr.tobytes())
+            known = self._structures[id(matrix)] = (matrix, f"{matrix.shape}{digest.hexdigest()}")
+        return known[1]
+
+    def blocks(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
+        """The offsets of the diagonals between unshifted layouts, by block, in [0, smaller period)."""
+        key = (self.structure(matrix), layout, out)
+        if key not in self._blocks:
+            self._blocks[key] = self._by_axes(matrix, layout, out) or self._by_entries(matrix, layout, out)
+        return self._blocks[key]
+
+    def _connected(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> _Connections:
+        shapes = (layout.channels_rows_columns, out.channels_rows_columns)
+        key = (self.structure(matrix), *shapes)
+        if key not in self._connections:
+            rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
+            axes, combinations = [], 1
+            inner = [shape[1] * shape[2] for shape in shapes], [shape[2] for shape in shapes], [1, 1]
+            for axis, (step_in, step_out) in enumerate(inner):
+                size_in, size_out = shapes[0][axis], shapes[1][axis]
+                index_in = np.arange(matrix.shape[1], dtype=np.int64) // step_in % size_in
+                index_out = np.arange(matrix.shape[0], dtype=np.int64) // step_out % size_out * size_in
+                there = np.zeros(size_in * size_out, dtype=bool)
+                there[index_in[matrix.indices] + index_out[rows]] = True
+                pairs = np.flatnonzero(there)
+                combinations *= pairs.size
+                axes.append((pairs % size_in, pairs // size_in))
+            self._connections[key] = _Connections(tuple(axes), combinations == matrix.data.size)
+        return self._connections[key]
+
+    def _by_axes(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks | None:
+        connected = self._connected(matrix, layout, out)
+        if not connected.whole or not (_split_by_channels(layout) and _split_by_channels(out)):
+            return None
+        places = [
+            (at_in[index_in], at_out[index_out])
+            for (index_in, index_out), at_in, at_out in zip(connected.axes, layout.axes(), out.axes(), strict=True)
+        ]
+        (channel_in, channel_out), *spatial = places
+        modulus = modulus_of(self.slots, layout.period, out.period, 0)
+        distances: Array = np.zeros(1, dtype=np.int64)
+        for place_in, place_out in spatial:
+            distances = _sums(distances, np.unique((place_in - place_out) % modulus), modulus)
+        block = channel_out // out.period * layout.ciphertexts + channel_in // layout.period
+        blocks = {}
+        for number in np.unique(block):
+            here = block == number
+            apart = np.unique((channel_in[here] - channel_out[here]) % modulus)
+            blocks[divmod(int(number), layout.ciphertexts)] = _sums(distances, apart, modulus)
+        return blocks
+
+    def _by_entries(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
+        modulus = modulus_of(self.slots, layout.period, out.period, 0)
+        places_in, places_out = layout.places(), out.places()
+        rows = np.repeat(places_out, np.diff(matrix.indptr))
+        columns = places_in[matrix.indices]
+        count = layout.ciphertexts
+        key = (columns - rows) % modulus
+        if count > 1 or out.ciphertexts > 1:
+            key += (rows // out.period * count + columns // layout.period) * modulus
+        there = np.flatnonzero(np.bincount(key))
+        block = there // modulus
+        return {divmod(int(number), count): there[block == number] % modulus for number in np.unique(block)}
+
+
+def _sums(a: Array, b: Array, modulus: int) -> Array:
+    return np.asarray(np.unique((a[:, np.newaxis] + b) % modulus))
+
+
+def _split_by_channels(layout: Layout) -> bool:
+    """Whether the channel alone says in which ciphertext an element is."""
+    if layout.ciphertexts == 1:
+        return True
+    _, rows, columns = layout.channels_rows_columns
+    width = layout.width or columns * layout.gap
+    block = layout.block or rows * layout.gap * width
+    return layout.period % block == 0 and layout.gap * rows * width <= block and layout.gap * columns <= width

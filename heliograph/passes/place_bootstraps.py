@@ -1,0 +1,276 @@
+"""Choose which values are bootstrapped: the cheapest set after which every path fits the chain.
+
+The program is read backwards. At each place the values that are still to be computed (the cut) are wanted at certain
+levels; a value is either computed at the level at which it is wanted, or bootstrapped to it and computed at the level at
+which bootstraps begin. That is a shortest path over (cut, levels), residual branches included: one branch may be
+refreshed and the other not. States that are dearer than another one and want nothing less are dropped.
+
+A value can be bootstrapped where its size is known: the input of a polynomial is at most one. Other values take a bound
+that was observed, with a margin; they get a scale so much smaller (`size_bits`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from heliograph.approx.evaluate import plan_polynomial
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Builder, Node, Program, SlotsType, Stage
+from heliograph.ir.layout import Layout
+from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.passes.depth import node_depth
+from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.target import BUILT_IN, CostTable, Ring
+
+# Of so many states of one cut the cheapest are kept; residual networks have some dozens.
+_MAX_STATES = 4000
+# A scale is made smaller by at most so many bits; a larger value would be left with too few.
+_MAX_SIZE_BITS = 6
+
+# The values of a cut, by their number in the program, and the level at which each is wanted.
+_Wants = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What was decided so far: its cost, the values bootstrapped, and the choice for each range (a tensor in several
+    ciphertexts is bootstrapped whole or not at all).
+    """
+
+    cost: float = 0.0
+    chosen: frozenset[int] = frozenset()
+    decided: frozenset[tuple[int, bool]] = frozenset()
+
+    @property
+    def rank(self) -> tuple[float, list[int]]:
+        return self.cost, sorted(self.chosen)
+
+
+def slot_periods(program: Program) -> dict[Node, int]:
+    """For each secret value of a packed program the period with which its slots repeat (all slots, where they do not)."""
+    periods: dict[Node, int] = {}
+    layouts = {spec["name"]: Layout.from_json(spec["layout"]) for spec in program.metadata.get("inputs", ())}
+    for node in program.nodes:
+        if not node.type.secret:
+            continue
+        assert isinstance(node.type, SlotsType)
+        slots, a = node.type.slots, node.attrs
+        known = [periods[operand] for operand in node.inputs if operand.type.secret]
+        if node.op == "input":
+            layout = layouts.get(a["name"])
+            periods[node] = (
+                slots if layout is None or layout.shift else layout.period * int(getattr(layout, "stride", 1))
+            )
+        elif node.op == "linear_transform":
+            stride = int(a.get("stride", 1))
+            if a["in_shift"]:
+                # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
+                periods[node] = a["in_period"] * a["out_period"] // a["in_shift"] * stride
+            else:
+                periods[node] = max(a["in_period"] * stride, a["out_period"] * stride, *known)
+        elif node.op in ("mul_plain", "add_plain"):
+            periods[node] = max(known[0], program.array(a["value"]).size)
+        elif node.op in ("mul_pt", "add_pt"):
+            periods[node] = slots
+        else:
+            periods[node] = _folded(node, periods) if node.op == "add_ct" else max(known)
+    return periods
+
+
+def _folded(node: Node, periods: Mapping[Node, int]) -> int:
+    """x + rotate(x, p/2) repeats with period p/2 where x repeats with period p."""
+    for whole, turned in (node.inputs, node.inputs[::-1]):
+        amount = turned.attrs.get("amount", 0)
+        if turned.op == "rotate" and turned.inputs[0] is whole and 2 * amount % periods[whole] == 0:
+            return math.gcd(periods[whole], amount)
+    return max(periods[operand] for operand in node.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceBootstraps:
+    """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
+
+    `costs` prices the work by level; `samples` are slot vectors of the inputs by node, on which sizes are observed where
+    the inputs of polynomials do not suffice. `one_size` uses one slot count for all bootstraps: fewer precomputed
+    plaintexts and keys, and a little more time.
+
+    Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
+    """
+
+    ring: Ring
+    costs: CostTable = field(default=BUILT_IN)
+    samples: Mapping[Node, Array] = field(default_factory=dict)
+    margin: float = 0.1
+    one_size: bool = False
+
+    name: ClassVar[str] = "place-bootstraps"
+    needs: ClassVar[Stage] = Stage.PACKED
+    makes: ClassVar[Stage] = Stage.PACKED
+
+    def run(self, program: Program) -> Program:
+        return self.place(program)[1]
+
+    def place(self, program: Program) -> tuple[float, Program]:
+        """The program with its bootstraps, and what one run costs, roughly, in ms."""
+        periods = slot_periods(program)
+        bounded: dict[Node, tuple[int, int | None]] = {}
+        for node in program.nodes:
+            if node.op == "poly" and node.type.secret and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
+                bounded[node.inputs[0]] = (0, node.attrs.get("range"))
+        try:
+            cost, chosen = _Search(self, program, periods, bounded).run()
+        except TooFewLevelsError:
+            sizes = self._observed(program)
+            more = {node: (bits, None) for node, bits in sizes.items() if bits <= _MAX_SIZE_BITS} | bounded
+            if more.keys() == bounded.keys():
+                raise
+            bounded = more
+            cost, chosen = _Search(self, program, periods, bounded).run()
+        if not chosen:
+            return cost, program
+        counts = sorted({periods[node] for node in chosen})
+        builder = Builder(program.name, Stage.PACKED, program)
+        builder.metadata["bootstrap_slots"] = counts[-1:] if self.one_size else counts
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            made = builder.copy(node, operands) if node.op != "input" else node
+            if node.op == "input":
+                builder.inputs.append(node)
+            if node not in chosen:
+                return made
+            bits, entry = bounded[node]
+            attrs: dict[str, int] = {"slots": counts[-1] if self.one_size else periods[node]}
+            if bits:
+                attrs["size_bits"] = bits
+            if entry is not None:
+                attrs["range"] = entry
+            return builder.op("bootstrap", (made,), node.loc, **attrs)
+
+        return cost, builder.rewrite(program, emit)
+
+    def _observed(self, program: Program) -> dict[Node, int]:
+        """For each value the bits of its largest slot on the samples, with the margin on it."""
+        if not self.samples:
+            return {}
+        largest: dict[Node, float] = {}
+
+        def look(node: Node, value: Array) -> None:
+            if node.type.secret and node.op != "input":
+                largest[node] = float(np.abs(value).max(initial=0.0))
+
+        run_nodes(program, dict(self.samples), look)
+        return {
+            node: max(0, math.ceil(math.log2(max(size * (1 + 2 * self.margin), 1e-30))))
+            for node, size in largest.items()
+            if math.isfinite(size)
+        }
+
+
+class _Search:
+    def __init__(
+        self,
+        options: PlaceBootstraps,
+        program: Program,
+        periods: Mapping[Node, int],
+        bounded: Mapping[Node, tuple[int, int | None]],
+    ) -> None:
+        self.ring, self.costs, self.one_size = options.ring, options.costs, options.one_size
+        self.program, self.periods, self.bounded = program, periods, bounded
+        self.nodes = [node for node in program.nodes if node.type.secret]
+        self.index = {node: i for i, node in enumerate(self.nodes)}
+
+    def run(self) -> tuple[float, frozenset[Node]]:
+        """The cost of the cheapest choice, and the values to bootstrap."""
+        ring, index = self.ring, self.index
+        begin, back = ring.bootstrap_input_level, ring.bootstrap_level
+        slots = [self.periods[node] for node in self.bounded]
+        most = max(slots, default=1)
+        start = {index[node]: 0 for node in self.program.outputs}
+        states: dict[_Wants, _State] = {tuple(sorted(start.items())): _State()}
+        for i in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[i]
+            depth, deepest = node_depth(self.program, node), 0
+            operands = [index[operand] for operand in node.inputs if operand.type.secret]
+            following: dict[_Wants, _State] = {}
+            for wants, state in states.items():
+                table = dict(wants)
+                level = table.pop(i, None)
+                if level is None:
+                    _keep(following, wants, state)
+                    continue
+                for refresh in self._choices(node, level <= back, state):
+                    at = (begin if refresh else level) + depth
+                    if at > ring.levels:
+                        deepest = max(deepest, at)
+                        continue
+                    new = dict(table)
+                    for operand in operands:
+                        new[operand] = max(new.get(operand, 0), at)
+                    cost, chosen, decided = state.cost + self._price(node, at), state.chosen, state.decided
+                    if refresh:
+                        cost += self.costs.bootstrap_ms(ring, most if self.one_size else self.periods[node])
+                        chosen |= {i}
+                    if node in self.bounded and self.bounded[node][1] is not None:
+                        decided |= {(self.bounded[node][1] or 0, refresh)}
+                    _keep(following, tuple(sorted(new.items())), _State(cost, chosen, decided))
+            if not following:
+                raise TooFewLevelsError(max(deepest, ring.levels + 1), ring.levels)
+            states = _pruned(following)
+        best = min(states.values(), key=lambda state: state.rank)
+        return best.cost, frozenset(self.nodes[i] for i in best.chosen)
+
+    def _choices(self, node: Node, within: bool, state: _State) -> tuple[bool, ...]:
+        """Whether to bootstrap a value: no, yes, or either."""
+        if node not in self.bounded or node.op == "input" or not within:
+            return (False,)
+        entry = self.bounded[node][1]
+        known = None if entry is None else dict(state.decided).get(entry)
+        return (False, True) if known is None else (known,)
+
+    def _price(self, node: Node, level: int) -> float:
+        """Roughly what a node costs at a level; exact prices are those of the plan that is made of it."""
+        ring, costs = self.ring, self.costs
+        if node.op == "linear_transform":
+            a = node.attrs
+            products = sum(len(d.offsets) for d in transform_diagonals(a, self.program.matrix, ring.slots))
+            babies = costs.decompose_ms(ring, level + 1) + len(a["baby_steps"]) * costs.rotate_ms(
+                ring, level, hoisted=True
+            )
+            return (
+                len(node.inputs) * babies
+                + len(a["giant_steps"]) * costs.rotate_ms(ring, level)
+                + products * (costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level))
+            )
+        if node.op == "rotate":
+            return costs.rotate_ms(ring, level)
+        if node.op == "mul_ct":
+            return costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level)
+        if node.op == "poly":
+            coefficients = list(map(float, self.program.array(node.attrs["coefficients"])))
+            products = plan_polynomial(coefficients).products
+            middle = max(1, level - node_depth(self.program, node) // 2)
+            each = costs.mul_ms(ring, middle) + costs.relinearize_ms(ring, middle) + costs.rescale_ms(ring, middle)
+            return products * each
+        return costs.add_ms(ring, max(level, 0))
+
+
+def _keep(states: dict[_Wants, _State], wants: _Wants, state: _State) -> None:
+    if wants not in states or state.rank < states[wants].rank:
+        states[wants] = state
+
+
+def _pruned(states: Mapping[_Wants, _State]) -> dict[_Wants, _State]:
+    """Without the states that another one beats in cost and in every level."""
+    kept: dict[_Wants, _State] = {}
+    for wants, state in sorted(states.items(), key=lambda item: (item[1].rank, item[0])):
+        # All states of one place have the same cut.
+        if not any(all(a[1] <= b[1] for a, b in zip(other, wants, strict=True)) for other in kept):
+            kept[wants] = state
+        if len(kept) >= _MAX_STATES:
+            break
+    return kept

@@ -1,0 +1,134 @@
+"""Evaluation keys in a folder, one file each: written as they are made, read one after the other.
+
+The keys of a deep network take gigabytes. Each is written whole or not at all and then forgotten, so neither side ever
+holds all of them twice, and what was finished before a crash stays: the same client goes on with the missing ones.
+
+    index.keys          whose keys these are: the fingerprints of artifact and client
+    rotation-5.key      one key, with the same two and its own name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from heliograph.container import Bytes, Container, parts, read_file, write_file
+from heliograph.errors import HeliographError, WireError
+from heliograph.runtime.messages import check_belongs, check_objects, is_fingerprint
+
+_INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
+_INDEX_FILE = "index.keys"
+_VERSION = 1
+_MAX_INDEX_BYTES = 1 << 16
+_MAX_KEY_BYTES = 8 * 1024**3
+_NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,2}")
+
+
+class KeyFolder:
+    """The evaluation keys in a folder, as a server takes them: `names`, and `blob` for one at a time.
+
+    Raises a WireError where the folder holds no keys.
+    """
+
+    kind: ClassVar[str] = "evaluation keys"
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        fields = read_file(self.path / _INDEX_FILE, _INDEX, _VERSION, _MAX_INDEX_BYTES).fields
+        if set(fields) != {"artifact", "client"} or not all(is_fingerprint(value) for value in fields.values()):
+            raise WireError(f"{self.path}: its index is not one of evaluation keys")
+        self.artifact: str = fields["artifact"]
+        self.client: str = fields["client"]
+        self.live: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<KeyFolder {self.path} of client {self.client[:12]}>"
+
+    def names(self) -> Sequence[str]:
+        """The names of the keys that are there."""
+        return sorted(file.stem.replace("-", "/") for file in self.path.glob("*.key"))
+
+    def blob(self, name: str) -> Bytes:
+        """The serialized form of one key; a WireError where the file is not an intact one of that key."""
+        file = _file(self.path, name)
+        container = read_file(file, _KEY, _VERSION, _MAX_KEY_BYTES)
+        if container.fields != {"artifact": self.artifact, "client": self.client, "name": name}:
+            raise WireError(f"{file} is another key, or one of another artifact or client, than its place says")
+        return container.bytes("key")
+
+    def check(self, artifact: str, client: str | None = None) -> None:
+        """Raise a WireError unless the keys belong to this artifact (and this client)."""
+        check_belongs(self, artifact, client)
+
+    def check_names(self, expected: Collection[str]) -> None:
+        """Raise a WireError unless exactly these keys are there."""
+        check_objects(self, expected)
+
+
+def write_keys(
+    path: str | Path,
+    artifact: str,
+    client: str,
+    sizes: dict[str, int],
+    make: Callable[[str], Bytes],
+    done: Callable[[int, int], None] | None = None,
+) -> KeyFolder:
+    """Write the keys named in `sizes` (name -> bytes) into a folder, each as soon as `make(name)` has made it.
+
+    A folder that was begun for the same artifact and client is completed: intact keys stay. `done(number, total)` is
+    called after each key. Raises WireError where the folder belongs to others, HeliographError where the disk is too small.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WireError(f"{folder} cannot be written", why=error.strerror or str(error)) from None
+    if (folder / _INDEX_FILE).exists():
+        KeyFolder(folder).check(artifact, client)
+    elif any(folder.glob("*.key")):
+        raise WireError(f"{folder} holds keys and no index", hint="give an empty folder")
+    else:
+        index = Container(_INDEX, _VERSION, {"artifact": artifact, "client": client})
+        write_file(folder / _INDEX_FILE, parts(index))
+    keys = KeyFolder(folder)
+    for left in folder.glob(".*.part"):
+        # What a process that was killed had begun.
+        with contextlib.suppress(OSError):
+            left.unlink()
+    missing = [name for name in sizes if not _intact(keys, name)]
+    _check_disk(folder, sum(sizes[name] for name in missing))
+    number = len(sizes) - len(missing)
+    for name in missing:
+        fields = {"artifact": artifact, "client": client, "name": name}
+        write_file(_file(folder, name), parts(Container(_KEY, _VERSION, fields, {"key": make(name)})))
+        number += 1
+        if done is not None:
+            done(number, len(sizes))
+    return keys
+
+
+def _file(folder: Path, name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise WireError(f"{name[:60]!r} is no name of an evaluation key")
+    return folder / (name.replace("/", "-") + ".key")
+
+
+def _intact(keys: KeyFolder, name: str) -> bool:
+    try:
+        keys.blob(name)
+    except WireError:
+        return False
+    return True
+
+
+def _check_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise HeliographError(
+            f"the evaluation keys need {needed / 1e6:.0f} MB in {folder}, and {free / 1e6:.0f} MB are free",
+            hint="give a folder on a larger disk, or compile with a lower key_bytes",
+        )

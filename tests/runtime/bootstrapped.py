@@ -1,0 +1,68 @@
+"""A program written by hand that bootstraps and works in a lower part of its chain, on a ring without security."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from heliograph.ir import Array, Builder, CipherType, Program, Stage
+from heliograph.ir.layout import Layout
+from heliograph.passes.schedule import Schedule
+from heliograph.target import Ring
+
+# CoeffsToSlots and SlotsToCoeffs take two levels each; five levels are left after a bootstrap.
+RING = Ring(11, 60, 55, 17, 4, None, (2, 2))
+PERIOD = 256
+LOWER = 4
+LOG_SCALE = 55.0 + 1e-3
+
+
+@functools.cache
+def program(chains: bool = True, returns_to: int = RING.bootstrap_level) -> Program:
+    """With m = x * x - rotate(x, 3): the square of rotate(bootstrap(m), 5), and rotate(m, 3).
+
+    x enters at the top of the lower part of the chain, which has keys of its own; m is bootstrapped into the whole chain,
+    its square is brought down again. A part lower still has a key for the last rotation.
+    """
+    slots = RING.slots
+    builder = Builder("refreshed", Stage.MANAGED)
+    builder.set_chain(RING.log_primes)
+    layout = Layout((PERIOD,), slots, PERIOD).to_json()
+    x = builder.input("x", slots=slots, chunk=0, level=LOWER, log_scale=LOG_SCALE)
+    square = builder.op("rescale", (builder.op("relinearize", (builder.op("mul_ct", (x, x)),)),))
+    one = builder.constant(np.ones(1), "one")
+    turned = builder.op("rotate", (x,), amount=3)
+    turned = builder.op("rescale", (builder.op("mul_plain", (turned,), value=one, plain_log_scale=LOG_SCALE),))
+    mixed = builder.op("sub_ct", (square, turned))
+    fresh = builder.op("bootstrap", (mixed,), slots=PERIOD, level=returns_to)
+    fresh = builder.op("rotate", (fresh,), amount=5)
+    product = builder.op("rescale", (builder.op("relinearize", (builder.op("mul_ct", (fresh, fresh)),)),))
+    assert isinstance(product.type, CipherType)
+    product = builder.op("level_drop", (product,), levels=product.type.level)
+    low = builder.op("level_drop", (mixed,), levels=2)
+    low = builder.op("level_drop", (builder.op("rotate", (low,), amount=3),), levels=1)
+    builder.metadata.update(
+        ring=RING.to_json(),
+        bootstrap_slots=[PERIOD],
+        rotation_keys=[5] if chains else [3, 5],
+        rotation_paths={},
+        relinearization_key=True,
+        inputs=[{"name": "x", "shape": [PERIOD], "layout": layout}],
+        outputs=[{"name": f"y{i}", "shape": [PERIOD], "layout": layout} for i in range(2)],
+    )
+    if chains:
+        builder.metadata["chains"] = [
+            {"level": LOWER, "digits": 2, "rotation_keys": [3, 5], "relinearization_key": True},
+            {"level": 1, "digits": 1, "rotation_keys": [3], "relinearization_key": False},
+        ]
+    return Schedule().run(builder.finish([product, low]))
+
+
+def sample(seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-0.6, 0.6, PERIOD)
+
+
+def meaning(x: Array) -> list[Array]:
+    mixed = x * x - np.roll(x, -3)
+    return [np.roll(mixed, -5) ** 2, np.roll(mixed, -3)]
