@@ -125,25 +125,28 @@ def test_channels_are_units() -> None:
     assert (np.abs(exact - got).max(axis=0) / scale < 0.1).all()
 
 
+STREAM = 2.0 ** np.linspace(-2, 1.5, 12)
+
+
 def residual(read: str = "") -> Program:
-    """A stem and two residual blocks whose units differ in size by up to 2^9; `read` puts something else beside it."""
+    """A stem and two residual blocks whose units differ in size; `read` puts something else beside it."""
     random = np.random.default_rng(7)
     b = Builder("residual", Stage.TENSOR)
     x = b.input("x", shape=(12,), low=-1.0, high=1.0)
 
     def linear(value: Node, name: str, rows: np.ndarray, columns: np.ndarray) -> Node:
-        weight = 0.4 * random.normal(size=(12, 12)) * rows[:, None] / columns
+        weight = 0.2 * random.normal(size=(12, 12)) * rows[:, None] / columns
         return b.op("linear", (value,), Location("net.py", 1, 0, name), weight=b.constant(weight, name))
 
     def relu(value: Node, name: str) -> Node:
         return b.op("relu", (value,), Location("net.py", 2, 0, name))
 
-    stream = relu(linear(x, "stem", SIZES, np.ones(12)), "relu0")
+    stream = relu(linear(x, "stem", STREAM, np.ones(12)), "relu0")
     for block in (1, 2):
-        hidden = relu(linear(stream, f"a{block}", SIZES[::-1], SIZES), f"inner{block}")
-        total = b.op("add", (linear(hidden, f"b{block}", SIZES, SIZES[::-1]), stream), Location("net.py", 3))
+        hidden = relu(linear(stream, f"a{block}", STREAM[::-1], STREAM), f"inner{block}")
+        total = b.op("add", (linear(hidden, f"b{block}", STREAM, STREAM[::-1]), stream), Location("net.py", 3))
         stream = relu(total, f"relu{block}")
-    ends = [linear(stream, "head", np.ones(12), SIZES)]
+    ends = [linear(stream, "head", np.ones(12), STREAM)]
     if read == "output":
         ends.append(stream)
     if read == "tanh":
