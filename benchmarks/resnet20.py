@@ -1,4 +1,4 @@
-"""ResNet-20 on CIFAR-10, pretrained, encrypted at 128 bits: see benchmarks/cifar_resnet.py for the options."""
+"""ResNet-20 on CIFAR-10, pretrained, encrypted at 128 bits; `--help` lists the options."""
 
 from cifar_resnet import main
 
