@@ -115,6 +115,13 @@ class ProgramModule(nn.Module):
         holder.add_module(name, step)
         return ".".join((*taken, name))
 
+    def train(self, mode: bool = True) -> ProgramModule:
+        """Training or eval mode; what `range_penalty` summed up before is forgotten."""
+        for step in self.modules():
+            if isinstance(step, _Step):
+                step.penalty = None
+        return super().train(mode)
+
     def range_penalty(self) -> Tensor:
         """The sum, over all inputs of polynomials in the last forward pass of training mode, of their squared excesses.
 
