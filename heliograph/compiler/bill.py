@@ -13,7 +13,7 @@ import numpy as np
 from heliograph.chains import key_chains
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
-from heliograph.compiler.planner import Plan, call_ms
+from heliograph.compiler.plan import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import Call
