@@ -260,11 +260,16 @@ def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
 
 
 def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in.
+    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in."""
+    return transferred(ciphertext, ring, level, tag, working=True)
+
+
+def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, *, working: bool) -> Any:
+    """The ciphertext in the working context of a ring, or in the one whose objects are sent.
 
     Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
     """
-    made = _moved(ciphertext, ring, level, tag, working=True)
+    made = _moved(ciphertext, ring, level, tag, working)
     made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
     made.SetScalingFactor(ciphertext.GetScalingFactor())
     return made
