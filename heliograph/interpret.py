@@ -62,6 +62,27 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     return array
 
 
+def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:
+    """The samples that one ciphertext holds, (batch, *shape), from an array with a leading axis of at most `batch`.
+
+    Where there are fewer the last one stands in for those that are missing: any sample in range would do.
+    """
+    array = np.asarray(value) if np.ndim(value) else None
+    if array is None or array.shape[1:] != tuple(shape) or not 0 < array.shape[0] <= batch:
+        got = "a number" if array is None else f"shape {array.shape}"
+        raise ProgramError(
+            f"input {name!r} has {got}, expected up to {batch} samples of shape {tuple(shape)}",
+            hint="the program was compiled for several samples at once: pass them with a leading batch axis",
+        )
+    samples = check_input(name, array.shape, value)
+    return np.concatenate([samples, np.repeat(samples[-1:], batch - samples.shape[0], axis=0)])
+
+
+def batch_of(program: Program) -> int:
+    """How many samples a packed program takes at once."""
+    return int(program.metadata.get("batch", 1))
+
+
 def check_range(spec: Any, tensor: Array) -> None:
     """Raise a RangeError that names the first element outside the declared range."""
     low, high = spec.get("low"), spec.get("high")
@@ -108,18 +129,22 @@ def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
     """The outputs of a program of any stage for many samples: each array has a leading sample axis."""
     if program.stage.order < Stage.PACKED.order:
         return interpret_batch(program, *samples)
-    rows = []
-    for position in range(len(samples[0])):
-        vectors = run_nodes(program, pack_inputs(program, [array[position] for array in samples]))
-        rows.append(unpack_outputs(program, [vector[0] for vector in vectors]))
-    return [np.stack(column) for column in zip(*rows, strict=True)]
+    rows, batch = [], batch_of(program)
+    for start in range(0, len(samples[0]), batch):
+        here = [array[start] if batch == 1 else array[start : start + batch] for array in samples]
+        vectors = run_nodes(program, pack_inputs(program, here))
+        outputs = given_rows(program, here, unpack_outputs(program, [vector[0] for vector in vectors]))
+        rows.append([out[np.newaxis] if batch == 1 else out for out in outputs])
+    return [np.concatenate(column) for column in zip(*rows, strict=True)]
 
 
 def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
 
-    Slot vectors for secret inputs; plain ones keep their shape.
+    Slot vectors for secret inputs; plain ones keep their shape. A program for several samples at once takes secret inputs
+    with a leading axis of at most so many.
     """
+    batch = batch_of(program)
     specs = {spec["name"]: spec for spec in program.metadata["inputs"]}
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
     if len(samples) != len(names):
@@ -134,28 +159,48 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
             continue
         if name not in packed:
             layout = Layout.from_json(specs[name]["layout"])
-            packed[name] = layout.pack(check_input(name, specs[name]["shape"], given[name]).reshape(layout.shape))
+            if batch == 1:
+                tensor = check_input(name, specs[name]["shape"], given[name]).reshape(layout.shape)
+            else:
+                tensor = check_samples(name, specs[name]["shape"], given[name], batch).reshape(batch, *layout.shape)
+            packed[name] = layout.pack(tensor)
         vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
     return vectors
 
 
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
-    """The output tensors from a packed program's output vectors (each (slots,)), in order."""
-    outputs, position = [], 0
+    """The output tensors from a packed program's output vectors (each (slots,)), in order.
+
+    Those of a program for several samples at once have a leading axis of so many.
+    """
+    outputs, position, batch = [], 0, batch_of(program)
     for spec in program.metadata["outputs"]:
         layout = Layout.from_json(spec["layout"])
         count = layout.ciphertexts
         tensor = layout.unpack([np.real(v) for v in vectors[position : position + count]])
-        outputs.append(tensor.reshape(spec["shape"]))
+        outputs.append(tensor.reshape(spec["shape"] if batch == 1 else (batch, *spec["shape"])))
         position += count
     return outputs
 
 
+def given_rows(program: Program, samples: Sequence[Any], outputs: list[Array]) -> list[Array]:
+    """The outputs of the samples that were given, where a program takes several at once and got fewer."""
+    if batch_of(program) == 1:
+        return outputs
+    names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
+    secret = {node.attrs["name"] for node in program.inputs if node.type.secret}
+    count = next(len(sample) for name, sample in zip(names, samples, strict=True) if name in secret)
+    return [out[:count] for out in outputs]
+
+
 def interpret(program: Program, *samples: Any) -> Any:
-    """The outputs for one sample per input: one array, or a tuple where the program has several outputs."""
+    """The outputs for one sample per input: one array, or a tuple where the program has several outputs.
+
+    A packed program for several samples at once takes secret inputs, and gives outputs, with a leading axis of samples.
+    """
     if "inputs" in program.metadata and any("layout" in spec for spec in program.metadata["inputs"]):
         vectors = run_nodes(program, pack_inputs(program, samples))
-        outputs = unpack_outputs(program, [vector[0] for vector in vectors])
+        outputs = given_rows(program, samples, unpack_outputs(program, [vector[0] for vector in vectors]))
     else:
         if len(samples) != len(program.inputs):
             raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")

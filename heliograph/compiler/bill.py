@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.chains import key_chains
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.planner import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
+from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import Call
-from heliograph.interpret import interpret_many
-from heliograph.ir import Array, CipherType, Node, Program, Stage
+from heliograph.interpret import batch_of, interpret_many
+from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth, program_depth
@@ -39,6 +41,8 @@ _OUTPUT_ROOM = 4.0
 _COMPILE_BASE_S = 0.02
 _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
+# Variants are compiled for the report only where the linear maps have at most so many entries.
+_MOST_ENTRIES_TO_VARY = 4_000_000
 # What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 
@@ -118,24 +122,27 @@ def bill(
     approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     total_error = approximation + plan.scheme_error
     rotations = count(calls, "rotate", "rotate_hoisted")
-    keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
+    keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))
+    rotation_keys = [key for key in keys if key.kind == "rotation"]
     ranges = program.metadata.get("ranges", [])
     proved = sum(entry["source"] == "proved" for entry in ranges)
     sample_count = int(samples[0].shape[0]) if samples else 0
     reading = _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
     times = {
         "compile_s": _compile_seconds(program, ring, calls),
-        "keygen_s": keys * costs.key_ms(ring) / 1e3,
+        "keygen_s": sum(costs.key_ms(key.ring) for key in keys) / 1e3,
         "evaluate_ms": plan.predicted_ms + reading,
         "first_ms": plan.predicted_ms + reading + _encode_ms(calls, ring, options),
         "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
         "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
     }
+    if batch_of(program) > 1:
+        times["evaluate_sample_ms"] = times["evaluate_ms"] / batch_of(program)
     values: dict[str, Any] = {
         "name": program.name,
         "security_bits": ring.security_bits,
         "insecure": ring.security_bits is None,
-        "secret_distribution": "uniform ternary",
+        "secret_distribution": secret_distribution(ring),
         "ring_dim": ring.ring_dim,
         "slots": ring.slots,
         "log_pq": ring.log_pq,
@@ -147,9 +154,10 @@ def bill(
         "depth": program_depth(polynomial),
         "levels": ring.levels,
         "rotations": rotations,
-        "rotation_keys": len(program.metadata["rotation_keys"]),
+        "rotation_keys": len(rotation_keys),
         "rotation_key_bytes": ring.rotation_key_bytes,
         "relinearization_key": program.metadata["relinearization_key"],
+        "bootstraps": count(calls, "bootstrap"),
         "key_switches": rotations + count(calls, "relinearize"),
         "ciphertext_products": count(calls, "mul"),
         "plaintext_products": count(calls, "mul_plain", "mul_scalar", "mul_pt"),
@@ -172,6 +180,7 @@ def bill(
         "error_samples": sample_count,
         "output_magnitude": plan.output_magnitude,
         "ranges": ranges,
+        "batch": batch_of(program),
         "output_ranges": program.metadata.get("output_ranges", {}),
         "flood": options.flood,
         "proved_share": proved / len(ranges) if ranges else 1.0,
@@ -189,7 +198,7 @@ def bill(
         "depth_by_line": _depth_by_line(polynomial),
         # What the author of a slot program wrote is what runs: there is nothing for us to lower.
         "savings": []
-        if source.stage is Stage.PACKED
+        if source.stage is Stage.PACKED or not _worth_varying(fused)
         else savings(fused, polynomial, options, observed, samples, exact),
         "options": {
             "degree": options.degree,
@@ -276,6 +285,19 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
             what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
         entries.append({"levels": spent, "what": what, "layer": node.loc.layer, "location": node.loc.short})
     return entries
+
+
+def secret_distribution(ring: Ring) -> str:
+    """How the secret key is drawn, in words."""
+    if ring.bootstrap is None:
+        return "uniform ternary"
+    return "uniform ternary; bootstraps begin under a sparse one of Hamming weight 32 (encapsulated)"
+
+
+def _worth_varying(program: Program) -> bool:
+    """Whether variants of the program are compiled for the report: each takes as long as the program itself."""
+    entries = sum(constant.data.size for constant in program.constants.values() if isinstance(constant, SparseMatrix))
+    return entries <= _MOST_ENTRIES_TO_VARY
 
 
 def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:

@@ -32,6 +32,8 @@ class Options:
     flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure generator;
         it hides what decisions (argmax, comparisons) leave of the values they were made on.
     bootstrap: True or False; by default values are bootstrapped only where no ring carries the program without.
+    batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts, or "max" for as
+        many as fit; inputs and outputs then have a leading axis of samples, and the bill says the time of each.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
     costs: the prices of primitives: those measured on this machine (`heliograph doctor --calibrate`) or the built-in ones.
     dump_ir: a folder that gets the program after each pass.
@@ -48,6 +50,7 @@ class Options:
     key_bytes: int | None = None
     memory_bytes: int | None = None
     flood: float | None = None
+    batch: int | str = 1
     bootstrap: bool | None = None
     log_ring: int | None = None
     scale_bits: int | None = None
@@ -115,6 +118,9 @@ class Options:
             refuse("memory_bytes", "a number of bytes above 0")
         if self.flood is not None and not (self.flood > 0 and math.isfinite(self.flood)):
             refuse("flood", "a standard deviation is a positive number")
+        whole = isinstance(self.batch, int) and not isinstance(self.batch, bool)
+        if not (self.batch == "max" or (whole and 0 < int(self.batch) <= 1 << 16 and int(self.batch).bit_count() == 1)):
+            refuse("batch", 'a power of two, or "max"')
         if self.log_ring is not None and not 10 <= self.log_ring <= 17:
             refuse("log_ring", "rings have dimension 2^10 to 2^17")
         if self.scale_bits is not None and not 20 <= self.scale_bits <= 59:

@@ -67,7 +67,7 @@ def pack_passes(program: Program, ring: Ring, options: Options, watch: Watch) ->
     """From polynomials on tensors (or on as many slots as their author wrote) to polynomials on the ring's slots."""
     if program.stage is Stage.PACKED:
         return _run(FitSlots(ring), program, watch)
-    program = _run(Pack(ring, options.costs), program, watch)
+    program = _run(Pack(ring, options.costs, options.batch), program, watch)
     CleanSlots().run(program)
     return program
 

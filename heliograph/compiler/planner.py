@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.bootstrap_keys import all_bootstrap_rotations, bootstrap_table_bytes
 from heliograph.chains import chain_at, key_chains
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.options import Options
@@ -16,11 +18,11 @@ from heliograph.compiler.pipeline import Watch, back_passes, lower_passes, pack_
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.backend import Call, execute
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import input_shape, interpret_many, pack_inputs, unpack_outputs
+from heliograph.interpret import batch_of, input_shape, interpret_many, pack_inputs, unpack_outputs
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.verify import verify
 from heliograph.passes.depth import program_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps
+from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.target import (
     ADJUSTMENT_LEVELS,
@@ -36,7 +38,7 @@ _MAX_SCALE_BITS = 50
 # Room above the scale in the first modulus, for the size of the outputs: at least this many bits.
 _MIN_HEADROOM_BITS = 8
 # A chain within this factor of the fastest is taken where its keys are smaller.
-_NEARLY = 1.05
+_NEARLY = 1.1
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 # Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
@@ -145,8 +147,18 @@ def bootstrapping_rings(log_ring: int, scale: int, options: Options) -> list[Rin
 
 def pack_samples(program: Program, inputs: Sequence[Array]) -> Mapping[Node, Array]:
     """The slot vectors of each sample by input node, with a leading sample axis."""
-    many = [pack_inputs(program, [array[i] for array in inputs]) for i in range(inputs[0].shape[0])]
+    many = [pack_inputs(program, _one(program, inputs, i)) for i in range(inputs[0].shape[0])]
     return {node: np.concatenate([one[node] for one in many]) for node in many[0]}
+
+
+def _one(program: Program, samples: Sequence[Array], position: int) -> list[Array]:
+    """One sample for each input: with an axis of one where a secret input takes several at once."""
+    secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batch_of(program) > 1}
+    names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
+    return [
+        array[position : position + 1] if name in secret else array[position]
+        for name, array in zip(names, samples, strict=True)
+    ]
 
 
 def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Counter[Call]]:
@@ -154,8 +166,7 @@ def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, C
     worst = 0.0
     calls: Counter[Call] = Counter()
     for position in range(samples[0].shape[0]):
-        sample = [array[position] for array in samples]
-        vectors = pack_inputs(program, sample)
+        vectors = pack_inputs(program, _one(program, samples, position))
         outputs = []
         for noisy in (False, True):
             simulator = Simulator(program, seed=position, noisy=noisy)
@@ -232,24 +243,15 @@ def plan_bootstrapped(
             passes.append((name, made))
 
         packed = pack_passes(program, rings[0], options, keep)
-        samples = dict(pack_samples(packed, inputs))
-        placed = []
-        for ring in rings:
-            place = PlaceBootstraps(ring, options.costs, samples, options.margin)
-            try:
-                cost, made = place.place(packed)
-            except TooFewLevelsError as few:
-                failure = few.what
-                continue
-            if made is packed:
-                failure = "it fits the chain as it is"
-                continue
-            placed.append((cost, made, ring))
+        placed, failure = _placed(packed, rings, options, {})
+        if not placed:
+            sizes = observed_sizes(packed, pack_samples(packed, inputs), options.margin)
+            placed, failure = _placed(packed, rings, options, sizes)
         if not placed:
             continue
         least = min(cost for cost, _, _ in placed)
         near = [entry for entry in placed if entry[0] <= _NEARLY * least]
-        _, made, ring = min(near, key=lambda entry: (entry[2].rotation_key_bytes, entry[0]))
+        _, made, ring = min(near, key=lambda entry: (_bootstrap_bytes(entry[2], entry[1]), entry[0]))
         keep("place-bootstraps", verify(made, after="place-bootstraps"))
         try:
             executable = lower_passes(made, ring, options, keep, max(0, headroom - _BOOTSTRAP_HEADROOM_BITS))
@@ -261,6 +263,31 @@ def plan_bootstrapped(
             continue
         return _finished(executable, ring, calls, error, magnitude, options, passes, watch)
     raise PlanningError(failure or "no chain with bootstrapping is secure")
+
+
+def _bootstrap_bytes(ring: Ring, program: Program) -> int:
+    """Keys and tables of the bootstraps of a program."""
+    slot_counts = program.metadata["bootstrap_slots"]
+    keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
+    return keys + sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
+
+
+def _placed(
+    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
+) -> tuple[list[tuple[float, Program, Ring]], str]:
+    """Cost, program and ring for every ring on which bootstraps can be placed; and why others failed."""
+    found, failure = [], ""
+    for ring, one_size in itertools.product(rings, (False, True)):
+        try:
+            cost, made = PlaceBootstraps(ring, options.costs, sizes, one_size).place(packed)
+        except TooFewLevelsError as few:
+            failure = few.what
+            continue
+        if made is packed:
+            failure = "it fits the chain as it is"
+            continue
+        found.append((cost, made, ring))
+    return found, failure
 
 
 def _plan_on(

@@ -34,7 +34,7 @@ def check_report(values: Mapping[str, Any]) -> None:
     """Raise a WireError where a report lacks a field that is printed or drawn, or one is of another kind."""
     for key in _NUMBERS:
         _number(values, key, "report")
-    for key in ("security_bits", "max_log_pq", "flood"):
+    for key in ("security_bits", "max_log_pq", "flood", "batch"):
         if values.get(key) is not None:
             _number(values, key, "report")
     for key in _TEXTS:

@@ -12,11 +12,13 @@ from heliograph.errors import RangeError
 from heliograph.execution.backend import execute
 from heliograph.execution.ranges import RangeWatch
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import pack_inputs, unpack_outputs
+from heliograph.interpret import given_rows, pack_inputs, unpack_outputs
 
 
 def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
     """What decryption would give for one sample (one array per input, plain ones included, no batch axis).
+
+    An artifact for several samples at once takes up to so many, with a leading axis, and gives as many results.
 
     The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised
     where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.
@@ -33,5 +35,5 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
         watch.check()
         raise
     watch.check()
-    outputs = unpack_outputs(program, [simulator.decrypt(result) for result in results])
+    outputs = given_rows(program, samples, unpack_outputs(program, [simulator.decrypt(result) for result in results]))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

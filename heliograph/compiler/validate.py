@@ -255,6 +255,9 @@ def check_program(program: Program) -> Ring:
         raise refuse("its primes are not those of its ring")
     check_interface(metadata.get("inputs"), ring, "input")
     check_interface(metadata.get("outputs"), ring, "output")
+    batch = whole(metadata.get("batch", 1), "the number of samples at once", 1, ring.slots)
+    if any(spec["layout"].get("stride", 1) != batch for key in ("inputs", "outputs") for spec in metadata[key]):
+        raise refuse("its layouts hold another number of samples")
     check_keys(metadata, ring)
     chains = key_chains(metadata)
     for node in program.nodes:

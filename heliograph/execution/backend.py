@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -42,11 +42,39 @@ class Evaluator(Protocol[C]):
 
 @dataclass(slots=True)
 class Trace:
-    """What one execution did: seconds by layer, and the primitives called."""
+    """What one execution did: seconds by layer, and the primitives called, in all and by layer."""
 
     seconds: float = 0.0
     by_layer: dict[str, float] = field(default_factory=dict)
     calls: Counter[Call] = field(default_factory=Counter)
+    calls_by_layer: dict[str, Counter[Call]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCalls:
+    """One layer's homomorphic work. Rotations are all automorphisms, hoisted ones included; a key switch is a rotation or a
+    relinearization; plaintext products are those with vectors, not those with single numbers.
+    """
+
+    layer: str
+    rotations: int
+    key_switches: int
+    plaintext_products: int
+
+
+def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]:
+    """A row for each layer that rotates, switches keys or multiplies with plaintexts, in program order."""
+    rows = []
+    for layer, calls in calls_by_layer.items():
+        kinds: Counter[str] = Counter()
+        for (primitive, _, _), number in calls.items():
+            kinds[primitive] += number
+        rotations = kinds["rotate"] + kinds["rotate_hoisted"]
+        products = kinds["mul_plain"] + kinds["mul_pt"]
+        row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products)
+        if row.key_switches or row.plaintext_products:
+            rows.append(row)
+    return rows
 
 
 def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float]) -> None:
@@ -88,6 +116,7 @@ def execute(
     table: list[Any] = [None] * len(program.nodes)
     index = {node: i for i, node in enumerate(program.nodes)}
     total = len(program.nodes)
+    counted = Counter(before)
     start = time.perf_counter()
     for i, node in enumerate(program.nodes):
         begun = time.perf_counter()
@@ -118,6 +147,12 @@ def execute(
             table[freed] = None
         layer = node.loc.layer or node.op
         trace.by_layer[layer] = trace.by_layer.get(layer, 0.0) + time.perf_counter() - begun
+        if node.type.secret and node.op != "input":
+            mine = trace.calls_by_layer.setdefault(layer, Counter())
+            for call, number in evaluator.calls.items():
+                if number != counted[call]:
+                    mine[call] += number - counted[call]
+                    counted[call] = number
         if progress is not None:
             progress("evaluate", i + 1, total)
     trace.seconds = time.perf_counter() - start

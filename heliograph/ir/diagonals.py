@@ -11,6 +11,11 @@ rotations by M, 2M, ... add them up.
 With shift 0 a rotation by any amount that equals the offset modulo min(M, B) serves a diagonal: `diagonal(k, amount)` is
 its plaintext for that amount. So steps may wrap around the period.
 
+Values between maps may have R `copies` (a power of two) that are moved by B / R each: the run of R * B slots is then
+cyclic, and rotations by any k serve in each copy another one of the offsets that equal k modulo B / R. A map from such
+copies to a plain value has R times fewer diagonals; its terms are added up over the R copies. A map from a plain value
+gives the copies for nothing: each has the rows of another offset.
+
 With a stride k > 1 the slots hold k samples side by side: slot v * k + j is slot v of sample j. Periods, runs and shifts
 count slots of one sample, offsets and amounts count real slots: they are multiples of k.
 """
@@ -30,7 +35,8 @@ from heliograph.ir.node import Array, SparseMatrix
 class DiagonalMap:
     """The diagonals of one matrix for one pair of layouts; entry i stands in slot `places[i]` of its run.
 
-    Rotations that differ by `modulus` serve the same diagonal; `turns` says that its plaintext turns with them.
+    Rotations that differ by `modulus` serve the same diagonal; `turns` says that its plaintext turns with them. Where the
+    operand has moved `copies`, entry i is row `places[i]` and column `columns[i]` instead: its slot depends on the amount.
     """
 
     slots: int
@@ -43,6 +49,9 @@ class DiagonalMap:
     places: Array
     order: Array
     data: Array
+    columns: Array | None = None
+    copies: int = 1
+    out_period: int = 0
 
     def diagonal(self, offset: int, amount: int | None = None) -> Array:
         """The plaintext of one diagonal for a rotation by `amount` (by default the offset), (slots,)."""
@@ -51,20 +60,30 @@ class DiagonalMap:
 
     def one_run(self, offset: int, amount: int | None = None) -> Array:
         """What `diagonal` repeats over the slots, (run * stride,)."""
-        index = self._index(offset)
-        entries = slice(self.starts[index], self.starts[index + 1])
-        places = self.places[entries]
-        if amount is not None and self.turns:
-            places = (places - (amount - offset) // self.stride) % self.run
         one_run = np.zeros(self.run)
-        one_run[places] = self.data[self.order[entries]]
+        one_run[self.slots_of(offset, amount)] = self.data[self.order[self._entries(offset)]]
         return np.repeat(one_run, self.stride) if self.stride > 1 else one_run
 
-    def _index(self, offset: int) -> int:
+    def slots_of(self, offset: int, amount: int | None = None) -> Array:
+        """The slots (of one sample, within a run) in which the entries of one diagonal stand for a rotation by `amount`."""
+        entries = self._entries(offset)
+        places = self.places[entries]
+        turned = 0 if amount is None else (amount - offset) // self.stride
+        if self.columns is not None:
+            steps = offset // self.stride + turned
+            in_period = self.run // self.copies
+            shift = in_period // self.copies
+            columns = self.columns[entries].astype(np.int64)
+            # The copy in which the rotation brings the column to a slot of its row.
+            copy = (columns - places - steps) // shift % (self.out_period // shift)
+            return np.asarray((copy * in_period + (columns - shift * copy) % in_period - steps) % self.run)
+        return (places - turned) % self.run if self.turns else places
+
+    def _entries(self, offset: int) -> slice:
         index = int(np.searchsorted(self.offsets, offset))
         if index == len(self.offsets) or self.offsets[index] != offset:
             raise InternalError(f"there is no diagonal {offset}")
-        return index
+        return slice(int(self.starts[index]), int(self.starts[index + 1]))
 
     @property
     def values(self) -> Array:
@@ -112,18 +131,43 @@ def shift_for(slots: int, in_period: int, out_period: int) -> tuple[int, int]:
     return shift, run
 
 
-def modulus_of(slots: int, in_period: int, out_period: int, shift: int) -> int:
+def modulus_of(slots: int, in_period: int, out_period: int, shift: int, in_copies: int = 1, out_copies: int = 1) -> int:
     """Rotations (counted in slots of one sample) that differ by this serve the same diagonal."""
-    return slots if shift else min(in_period, out_period)
+    if in_copies > 1:
+        return in_period // in_copies
+    return slots if shift else in_period if out_copies > 1 else min(in_period, out_period)
+
+
+def copies_fit(slots: int, in_period: int, out_period: int, in_copies: int, out_copies: int) -> bool:
+    """Whether there is a map between layouts with so many moved copies: on one side only, and on the longer period."""
+    if in_copies == out_copies == 1:
+        return True
+    if in_copies > 1 and out_copies > 1:
+        return False
+    if any(copies < 1 or copies & (copies - 1) for copies in (in_copies, out_copies)):
+        return False
+    if in_copies > 1:
+        shift = in_period // in_copies
+        return 0 < shift <= out_period <= in_period and in_period * in_copies <= slots
+    return in_period <= out_period * out_copies <= slots and out_period >= out_copies
 
 
 def make_diagonal_map(
-    matrix: SparseMatrix, slots: int, in_period: int, out_period: int, shift: int, stride: int = 1
+    matrix: SparseMatrix,
+    slots: int,
+    in_period: int,
+    out_period: int,
+    shift: int,
+    stride: int = 1,
+    in_copies: int = 1,
+    out_copies: int = 1,
 ) -> DiagonalMap:
     """The diagonals of a matrix of shape (out_period, in_period)."""
     columns = matrix.indices
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-    own = slots // stride
+    own, entry = slots // stride, None
+    if not copies_fit(own, in_period, out_period, in_copies, out_copies):
+        raise InternalError(f"no map leads from {in_copies} copies of {in_period} to {out_copies} of {out_period}")
     if shift:
         run = out_period * in_period // shift
         if run > own or run * shift != out_period * in_period:
@@ -131,6 +175,15 @@ def make_diagonal_map(
         offset_of, slot_of = _shifted_places(run, in_period, out_period, shift)
         key = rows.astype(np.int64) * in_period + columns
         offset, place = offset_of[key], slot_of[key]
+    elif in_copies > 1:
+        run = in_period * in_copies
+        offset, place = (columns - rows) % (in_period // in_copies), rows
+    elif out_copies > 1:
+        run = out_period * out_copies
+        copy = np.repeat(np.arange(out_copies, dtype=np.int32), rows.size)
+        entry = np.tile(np.arange(rows.size, dtype=np.int32), out_copies)
+        place = copy * out_period + (rows[entry] - out_period // out_copies * copy) % out_period
+        offset = (columns[entry] - place) % in_period
     else:
         offset = (columns - rows) % min(in_period, out_period)
         run = max(in_period, out_period)
@@ -144,32 +197,42 @@ def make_diagonal_map(
     return DiagonalMap(
         slots,
         run,
-        modulus_of(own, in_period, out_period, shift) * stride,
-        not shift and out_period < in_period,
+        modulus_of(own, in_period, out_period, shift, in_copies, out_copies) * stride,
+        not shift and in_copies == out_copies == 1 and out_period < in_period,
         stride,
         tuple(int(k) * stride for k in there),
         np.concatenate([[0], np.cumsum(counts[there])]),
         place[order].astype(np.int32),
-        order,
+        order if entry is None else entry[order],
         matrix.data,
+        columns[order] if in_copies > 1 else None,
+        in_copies,
+        out_period,
     )
 
 
 # A matrix is mapped by several readers in a row (packing, cost, execution); the arrays are shared, not copied.
-_maps: dict[tuple[int, int, int, int, int, int], tuple[SparseMatrix, DiagonalMap]] = {}
+_maps: dict[tuple[int, ...], tuple[SparseMatrix, DiagonalMap]] = {}
 _MAPS_KEPT = 256
 _ENTRIES_KEPT = 1 << 26
 
 
 def diagonal_map(
-    matrix: SparseMatrix, slots: int, in_period: int, out_period: int, shift: int, stride: int = 1
+    matrix: SparseMatrix,
+    slots: int,
+    in_period: int,
+    out_period: int,
+    shift: int,
+    stride: int = 1,
+    in_copies: int = 1,
+    out_copies: int = 1,
 ) -> DiagonalMap:
     """As `make_diagonal_map`, remembered for the matrices used last."""
-    key = (id(matrix), slots, in_period, out_period, shift, stride)
+    key = (id(matrix), slots, in_period, out_period, shift, stride, in_copies, out_copies)
     known = _maps.get(key)
     if known is not None and known[0] is matrix:
         return known[1]
-    made = make_diagonal_map(matrix, slots, in_period, out_period, shift, stride)
+    made = make_diagonal_map(matrix, slots, in_period, out_period, shift, stride, in_copies, out_copies)
     kept = sum(entry.entries for _, entry in _maps.values())
     while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):
         kept -= _maps.pop(next(iter(_maps)))[1].entries

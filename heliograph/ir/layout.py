@@ -73,6 +73,11 @@ class Layout:
         return self.last_place // self.period + 1
 
     @property
+    def copies_moved(self) -> int:
+        """How many copies are moved against each other within a run."""
+        return self.run // self.period if self.shift else 1
+
+    @property
     def last_place(self) -> int:
         """The largest place."""
         return sum(int(axis.max(initial=0)) for axis in self.axes())
@@ -94,8 +99,11 @@ class Layout:
 
     def copies(self, vector: Array, chunk: int) -> Array:
         """What the copies of one ciphertext's elements hold, those of all samples too: (copies, elements)."""
-        rows = vector.reshape(-1, self.period, self.stride).swapaxes(1, 2).reshape(-1, self.period)
-        return np.asarray(rows[:, self.elements(chunk)[1]])
+        rows: Array = vector.reshape(-1, self.period, self.stride)
+        if self.shift:
+            count = (self.run or self.slots // self.stride) // self.period
+            rows = np.stack([np.roll(row, self.shift * (i % count), axis=0) for i, row in enumerate(rows)])
+        return np.asarray(rows.swapaxes(1, 2).reshape(-1, self.period)[:, self.elements(chunk)[1]])
 
     def pack(self, tensor: Array) -> list[Array]:
         """The slot vectors of one sample, one per ciphertext; slots without an element hold zero.
@@ -114,8 +122,6 @@ class Layout:
 
     def unpack(self, vectors: list[Array]) -> Array:
         """The tensor from its slot vectors (the first copy of each); with a stride, (stride, *shape)."""
-        if self.shift:
-            raise ProgramError("a shifted layout is for inputs only")
         flat = np.concatenate([vector[: self.period * self.stride].reshape(self.period, -1) for vector in vectors])
         samples = flat[self.places()].T
         return np.asarray(samples.reshape(self.shape if self.stride == 1 else (self.stride, *self.shape)))

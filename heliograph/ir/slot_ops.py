@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.diagonals import DiagonalMap, diagonal_map, shift_for
+from heliograph.ir.diagonals import DiagonalMap, copies_fit, diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, SparseMatrix
 from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
@@ -142,6 +142,9 @@ def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type
             raise ProgramError(f"linear_transform: {name} {a[name]} does not divide {slots} slots")
     if a["in_shift"] and shift_for(slots, a["in_period"], a["out_period"])[0] != a["in_shift"]:
         raise ProgramError(f"linear_transform: no layout of these periods has copies shifted by {a['in_shift']}")
+    copies = (a.get("in_copies", 1), a.get("out_copies", 1))
+    if not copies_fit(slots, a["in_period"], a["out_period"], *copies) or (a["in_shift"] and copies != (1, 1)):
+        raise ProgramError(f"linear_transform: no map leads from {copies[0]} moved copies to {copies[1]}")
     entries = a["in_period"] * a["out_period"]
     if a["in_shift"] and (entries % a["in_shift"] or entries // a["in_shift"] > slots):
         raise ProgramError(
@@ -167,11 +170,9 @@ def _scaled_terms(op: str, operands: Sequence[CipherType], a: Attrs) -> CipherTy
 
 def transform_diagonals(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: int) -> list[DiagonalMap]:
     """The diagonals of each operand of a `linear_transform`; `matrix` gives the constant of a name."""
-    stride = a.get("stride", 1)
-    return [
-        diagonal_map(matrix(name), slots, a["in_period"], a["out_period"], a["in_shift"], stride)
-        for name in a["matrices"]
-    ]
+    shape = (a["in_period"], a["out_period"], a["in_shift"], a.get("stride", 1))
+    copies = (a.get("in_copies", 1), a.get("out_copies", 1))
+    return [diagonal_map(matrix(name), slots, *shape, *copies) for name in a["matrices"]]
 
 
 def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -195,6 +196,8 @@ define(
             "in_shift": "int",
             "out_period": "int",
             "stride": "int?",
+            "in_copies": "int?",
+            "out_copies": "int?",
             "baby_steps": "ints",
             "giant_steps": "ints",
             "plain_log_scales": "floats?",
@@ -203,7 +206,8 @@ define(
         _transform,
         "Partial sums of sparse maps of the operands by diagonals: out[s] = sum of diag_k[s] * x[s + k], k = giant + baby; "
         "giant steps are taken once for all operands. Slots that share a row (equal modulo out_period) are summed by the "
-        "rotations that follow; with a `stride` the slots hold so many samples side by side. See ir/diagonals.py.",
+        "rotations that follow; with a `stride` the slots hold so many samples side by side; `in_copies` and `out_copies` "
+        "are moved against each other. See ir/diagonals.py.",
         depth=1,
     )
 )

@@ -91,8 +91,14 @@ def _pinned(program: Program, groups: Groups, slots: int, stride: int) -> dict[i
     return pinned
 
 
-def candidate_layouts(program: Program, groups: Groups, slots: int, stride: int = 1) -> list[list[Layout]]:
-    """For each group the layouts worth trying: gaps, row widths and blocks that some tensor of the program has."""
+def candidate_layouts(
+    program: Program, groups: Groups, slots: int, stride: int = 1, most_moved: int = 0
+) -> list[list[Layout]]:
+    """For each group the layouts worth trying: gaps, row widths and blocks that some tensor of the program has.
+
+    Values between maps may also stand in copies that are moved against each other, over at most `most_moved` slots of a
+    sample (ir/diagonals.py): a map from them takes fewer diagonals.
+    """
     pinned = _pinned(program, groups, slots, stride)
     shapes = [groups.shape(number) for number in range(len(groups.members))]
     frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
@@ -120,8 +126,28 @@ def candidate_layouts(program: Program, groups: Groups, slots: int, stride: int 
                 hint="use a larger ring (Options.log_ring), or a smaller tensor",
             )
         fitting = [layout for layout in distinct if layout.ciphertexts == fewest]
-        table.append(sorted(fitting, key=lambda layout: (layout.period, layout.gap, layout.block)))
+        fitting.sort(key=lambda layout: (layout.period, layout.gap, layout.block))
+        if fewest == 1 and number not in pinned and _between_maps(program, groups.members[number]):
+            fitting += [moved for layout in fitting for moved in _moved(layout, most_moved)]
+        table.append(fitting)
     return table
+
+
+def _between_maps(program: Program, members: Sequence[Node]) -> bool:
+    """Whether only maps make and read the values of a group: no inputs, outputs and plain vectors."""
+    return not any(
+        node.op == "input" or node in program.outputs or any(in_the_clear(operand) for operand in node.inputs)
+        for node in members
+    )
+
+
+def _moved(layout: Layout, most: int) -> list[Layout]:
+    """The layout with 2, 4, ... copies that are moved against each other."""
+    made, copies = [], 2
+    while layout.period * copies <= most and copies <= layout.period:
+        made.append(replace(layout, shift=layout.period // copies, run=layout.period * copies))
+        copies *= 2
+    return made
 
 
 def largest_batch(program: Program, slots: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,11 +49,35 @@ class MapOffsets:
         return known[1]
 
     def blocks(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
-        """The offsets of the diagonals between unshifted layouts, by block, in [0, smaller period)."""
+        """The offsets of the diagonals between layouts, by block, in [0, modulus) (see ir/diagonals.py).
+
+        With moved copies of the result, a few may be named that are not there.
+        """
         key = (self.structure(matrix), layout, out)
         if key not in self._blocks:
-            self._blocks[key] = self._by_axes(matrix, layout, out) or self._by_entries(matrix, layout, out)
+            if layout.shift or out.shift:
+                self._blocks[key] = self._between_copies(matrix, layout, out)
+            else:
+                modulus = modulus_of(self.slots, layout.period, out.period, 0)
+                self._blocks[key] = self._between(matrix, layout, out, modulus)
         return self._blocks[key]
+
+    def _between(self, matrix: SparseMatrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
+        found = self._by_axes(matrix, layout, out, modulus)
+        return self._by_entries(matrix, layout, out, modulus) if found is None else found
+
+    def _between_copies(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
+        """For layouts whose copies are moved, of one ciphertext each; without the moves there are all distances."""
+        whole = layout.period
+        blocks = self._between(matrix, replace(layout, shift=0, run=0), replace(out, shift=0, run=0), whole)
+        if layout.shift:
+            return {key: np.unique(offsets % layout.shift) for key, offsets in blocks.items()}
+        moves = {
+            (out.shift * copy - out.period * copy - out.period * wrap) % whole
+            for copy in range(out.copies_moved)
+            for wrap in (0, 1)
+        }
+        return {key: _sums(offsets, np.array(sorted(moves)), whole) for key, offsets in blocks.items()}
 
     def _connected(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> _Connections:
         shapes = (layout.channels_rows_columns, out.channels_rows_columns)
@@ -74,7 +98,7 @@ class MapOffsets:
             self._connections[key] = _Connections(tuple(axes), combinations == matrix.data.size)
         return self._connections[key]
 
-    def _by_axes(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks | None:
+    def _by_axes(self, matrix: SparseMatrix, layout: Layout, out: Layout, modulus: int) -> Blocks | None:
         connected = self._connected(matrix, layout, out)
         if not connected.whole or not (_split_by_channels(layout) and _split_by_channels(out)):
             return None
@@ -83,7 +107,6 @@ class MapOffsets:
             for (index_in, index_out), at_in, at_out in zip(connected.axes, layout.axes(), out.axes(), strict=True)
         ]
         (channel_in, channel_out), *spatial = places
-        modulus = modulus_of(self.slots, layout.period, out.period, 0)
         distances: Array = np.zeros(1, dtype=np.int64)
         for place_in, place_out in spatial:
             distances = _sums(distances, np.unique((place_in - place_out) % modulus), modulus)
@@ -95,8 +118,7 @@ class MapOffsets:
             blocks[divmod(int(number), layout.ciphertexts)] = _sums(distances, apart, modulus)
         return blocks
 
-    def _by_entries(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
-        modulus = modulus_of(self.slots, layout.period, out.period, 0)
+    def _by_entries(self, matrix: SparseMatrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
         places_in, places_out = layout.places(), out.places()
         rows = np.repeat(places_out, np.diff(matrix.indptr))
         columns = places_in[matrix.indices]

@@ -6,6 +6,7 @@ ciphertext; baby steps of an operand serve all its blocks, giant steps of a resu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ import numpy as np
 
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.diagonals import make_diagonal_map, modulus_of, shift_for
+from heliograph.ir.diagonals import copies_fit, make_diagonal_map, modulus_of, positions_in_slots, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.passes.bsgs import StepCosts, Steps, pair_offsets, plan_steps
 from heliograph.passes.choose_layouts import (
@@ -95,6 +96,8 @@ class _Packer:
         self, node: Node, maps: Sequence[tuple[Any, Layout]], out: Layout, *, thorough: bool
     ) -> tuple[float, Steps]:
         """Cost and steps of maps whose operands have one period, with the rotations that add up partial sums."""
+        if not copies_fit(self.slots, *_periods(maps[0][1], out)):
+            return math.inf, Steps((), (), math.inf)
         level = self._level(node)
         structures = tuple((self.offsets.structure(self.program.matrix(name)), layout) for name, layout in maps)
         key = (structures, out, level, thorough)
@@ -105,23 +108,26 @@ class _Packer:
                 for offsets in self._offsets(name, layout, out).values()
                 if offsets.size
             ]
-            period = maps[0][1].period
             steps = plan_steps(
                 np.unique(np.concatenate(blocks)).tolist() if blocks else (0,),
                 self.slots,
                 StepCosts.at(self.ring, level, self.costs, self.deep),
-                modulus=modulus_of(self.slots, period, out.period, 0),
+                modulus=self._modulus(maps[0][1], out),
                 strides=_strides([*(layout for _, layout in maps), out]) if thorough else (),
                 inputs=sum(layout.ciphertexts for _, layout in maps),
                 outputs=out.ciphertexts,
                 products=sum(offsets.size for offsets in blocks),
                 thorough=thorough,
             )
-            sums = (max(period, out.period) // out.period).bit_length() - 1
+            sums = (_spread(maps[0][1], out) // (out.run or out.period)).bit_length() - 1
             # The partial sums are added after the rescale, one level lower.
             cost = steps.cost_ms + out.ciphertexts * sums * self.costs.rotate_ms(self.ring, level - 1)
             self.known[key] = cost, steps
         return self.known[key]
+
+    def _modulus(self, layout: Layout, out: Layout) -> int:
+        in_period, out_period, *copies = _periods(layout, out)
+        return modulus_of(self.slots, in_period, out_period, 0, *copies)
 
     def _offsets(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Array]:
         return self.offsets.blocks(self.program.matrix(name), layout, out)
@@ -133,7 +139,7 @@ class _Packer:
             return None
         if operand in self.program.outputs or layout.ciphertexts > 1 or out.ciphertexts > 1:
             return None
-        if layout.period * out.period > _MOST_SHIFTED_PAIRS:
+        if layout.period * out.period > _MOST_SHIFTED_PAIRS or out.shift:
             return None
         shift, run = shift_for(self.slots, layout.period, out.period)
         return replace(layout, shift=shift, run=run) if shift else None
@@ -152,7 +158,7 @@ class _Packer:
 
     def _blocks(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], SparseMatrix]:
         """The matrix in positions, by block: (ciphertext of the result, ciphertext of the operand)."""
-        key = (name, _plain(layout), out)
+        key = (name, _plain(layout), _plain(out))
         if key not in self.positioned:
             self.positioned[key] = _in_positions(self.program.matrix(name), layout, out)
         return self.positioned[key]
@@ -161,7 +167,9 @@ class _Packer:
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
-        candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch)
+        # Where values are bootstrapped, full slots cost twice what half of them do.
+        most_moved = self.slots // 2 if self.deep else self.slots
+        candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
         chosen = choose_layouts(program, self.groups, candidates, self._cost)
         # An input's layout takes the shift that its map wants.
         for node in program.nodes:
@@ -306,14 +314,15 @@ class _Packer:
         alike: dict[tuple[int, int], list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
             layout = chosen[self.groups.of[operand]]
-            alike.setdefault((layout.period, layout.shift), []).append((operand, name, layout))
+            alike.setdefault((layout.period, layout.run), []).append((operand, name, layout))
         partial: list[tuple[int, list[Node]]] = []
         for maps in alike.values():
             layout = maps[0][2]
-            run = layout.run or max(layout.period, out.period)
-            partial.append((run, [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)]))
+            partial.append(
+                (_spread(layout, out), [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)])
+            )
         made = [
-            self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.period)
+            self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.run or out.period)
             for o in range(out.ciphertexts)
         ]
         if "bias" in node.attrs:
@@ -330,11 +339,13 @@ class _Packer:
     ) -> Node:
         """One ciphertext of the partial sums of maps whose operands have one period."""
         layout = maps[0][2]
-        if layout.shift:
+        # Only an input's copies are moved by the client, by amounts that its one map wants.
+        shift = layout.shift if maps[0][0].op == "input" else 0
+        if shift:
             steps = self._shifted_steps(node, maps[0][1], layout, out)[1]
         else:
             steps = self._steps(node, [(name, of) for _, name, of in maps], out, thorough=True)[1]
-        modulus = modulus_of(self.slots, layout.period, out.period, layout.shift)
+        modulus = self.slots if shift else self._modulus(layout, out)
         operands, names, used = [], [], set()
         for operand, name, of in maps:
             for (o, i), matrix in self._blocks(name, of, out).items():
@@ -342,8 +353,10 @@ class _Packer:
                     continue
                 operands.append(new[operand][i])
                 names.append(self.builder.constant(matrix, str(name)))
-                if layout.shift:
-                    offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, layout.shift).offsets
+                if shift or out.shift:
+                    copies = (1, out.copies_moved)
+                    shape = (layout.period, out.period, shift, 1)
+                    offsets = make_diagonal_map(matrix, self.slots, *shape, *copies).offsets
                 else:
                     offsets = tuple(self._offsets(name, of, out)[o, i].tolist())
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
@@ -358,8 +371,10 @@ class _Packer:
             node.loc,
             matrices=tuple(names),
             in_period=layout.period,
-            in_shift=layout.shift,
+            in_shift=shift,
             out_period=out.period,
+            in_copies=layout.copies_moved if layout.shift and not shift else None,
+            out_copies=out.copies_moved if out.shift else None,
             stride=self.batch if self.batch > 1 else None,
             baby_steps=tuple(sorted({b * self.batch for b, _ in used})),
             giant_steps=tuple(sorted({g * self.batch for _, g in used})),
@@ -383,6 +398,8 @@ class _Packer:
         flat[layout.places()] = tensor.ravel()
         made = []
         for chunk, value in zip(flat.reshape(-1, layout.period), values, strict=True):
+            if layout.shift:
+                chunk = chunk[positions_in_slots(layout.run, layout.period, layout.shift)]
             constant = self.builder.constant(np.repeat(chunk, self.batch), f"{name}.slots")
             made.append(self.builder.op("add_plain", (value,), node.loc, value=constant))
         return made
@@ -414,6 +431,16 @@ class _Packer:
 def _plain(layout: Layout) -> Layout:
     """The layout with all copies alike."""
     return replace(layout, shift=0, run=0)
+
+
+def _periods(layout: Layout, out: Layout) -> tuple[int, int, int, int]:
+    """The periods of a map between these layouts, and the copies that are moved on either side."""
+    return layout.period, out.period, layout.copies_moved, out.copies_moved
+
+
+def _spread(layout: Layout, out: Layout) -> int:
+    """The slots over which the terms of one row are spread."""
+    return max(layout.run or layout.period, out.run or out.period)
 
 
 def _strides(layouts: Sequence[Layout]) -> list[int]:

@@ -72,7 +72,8 @@ def slot_periods(program: Program) -> dict[Node, int]:
                 # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
                 periods[node] = a["in_period"] * a["out_period"] // a["in_shift"] * stride
             else:
-                periods[node] = max(a["in_period"] * stride, a["out_period"] * stride, *known)
+                ends = (a["in_period"] * a.get("in_copies", 1), a["out_period"] * a.get("out_copies", 1))
+                periods[node] = max(*(end * stride for end in ends), *known)
         elif node.op in ("mul_plain", "add_plain"):
             periods[node] = max(known[0], program.array(a["value"]).size)
         elif node.op in ("mul_pt", "add_pt"):
@@ -91,21 +92,39 @@ def _folded(node: Node, periods: Mapping[Node, int]) -> int:
     return max(periods[operand] for operand in node.inputs)
 
 
+def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: float) -> dict[Node, int]:
+    """For each secret value of a packed program the bits of its largest slot on the samples, with twice the margin on it.
+
+    `samples` are slot vectors by input node, with a leading sample axis.
+    """
+    largest: dict[Node, float] = {}
+
+    def look(node: Node, value: Array) -> None:
+        if node.type.secret:
+            largest[node] = float(np.abs(value).max(initial=0.0))
+
+    run_nodes(program, dict(samples), look)
+    return {
+        node: max(0, math.ceil(math.log2(max(size * (1 + 2 * margin), 1e-30))))
+        for node, size in largest.items()
+        if math.isfinite(size)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
     """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
 
-    `costs` prices the work by level; `samples` are slot vectors of the inputs by node, on which sizes are observed where
-    the inputs of polynomials do not suffice. `one_size` uses one slot count for all bootstraps: fewer precomputed
-    plaintexts and keys, and a little more time.
+    `costs` prices the work by level; `sizes` has the bits of the largest slot of further values that may be bootstrapped,
+    where the inputs of polynomials do not suffice (see `observed_sizes`). `one_size` uses one slot count for all
+    bootstraps: fewer precomputed plaintexts and keys, and a little more time.
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
 
     ring: Ring
     costs: CostTable = field(default=BUILT_IN)
-    samples: Mapping[Node, Array] = field(default_factory=dict)
-    margin: float = 0.1
+    sizes: Mapping[Node, int] = field(default_factory=dict)
     one_size: bool = False
 
     name: ClassVar[str] = "place-bootstraps"
@@ -122,15 +141,10 @@ class PlaceBootstraps:
         for node in program.nodes:
             if node.op == "poly" and node.type.secret and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
                 bounded[node.inputs[0]] = (0, node.attrs.get("range"))
-        try:
-            cost, chosen = _Search(self, program, periods, bounded).run()
-        except TooFewLevelsError:
-            sizes = self._observed(program)
-            more = {node: (bits, None) for node, bits in sizes.items() if bits <= _MAX_SIZE_BITS} | bounded
-            if more.keys() == bounded.keys():
-                raise
-            bounded = more
-            cost, chosen = _Search(self, program, periods, bounded).run()
+        bounded = {
+            node: (bits, None) for node, bits in self.sizes.items() if bits <= _MAX_SIZE_BITS and node.op != "input"
+        } | bounded
+        cost, chosen = _Search(self, program, periods, bounded).run()
         if not chosen:
             return cost, program
         counts = sorted({periods[node] for node in chosen})
@@ -152,23 +166,6 @@ class PlaceBootstraps:
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
         return cost, builder.rewrite(program, emit)
-
-    def _observed(self, program: Program) -> dict[Node, int]:
-        """For each value the bits of its largest slot on the samples, with the margin on it."""
-        if not self.samples:
-            return {}
-        largest: dict[Node, float] = {}
-
-        def look(node: Node, value: Array) -> None:
-            if node.type.secret and node.op != "input":
-                largest[node] = float(np.abs(value).max(initial=0.0))
-
-        run_nodes(program, dict(self.samples), look)
-        return {
-            node: max(0, math.ceil(math.log2(max(size * (1 + 2 * self.margin), 1e-30))))
-            for node, size in largest.items()
-            if math.isfinite(size)
-        }
 
 
 class _Search:

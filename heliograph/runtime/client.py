@@ -8,7 +8,7 @@ from typing import Any
 from heliograph.compiler.artifact import Artifact, PublicArtifact
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress
-from heliograph.interpret import check_input, check_range
+from heliograph.interpret import check_input, check_range, check_samples
 from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, write_keys
@@ -114,6 +114,9 @@ class Client:
     def encrypt(self, *samples: Any) -> EncryptedInput:
         """One sample, encrypted: one array per input, without a batch axis.
 
+        Of an artifact for several samples at once (`Options.batch`), up to so many samples, with a leading batch axis. Where
+        there are fewer the last one stands in for the missing ones.
+
         Raises ProgramError for a wrong shape or NaN, RangeError for a value outside the declared range, naming it.
         """
         specs = self.public.inputs
@@ -121,16 +124,23 @@ class Client:
             raise ProgramError(f"{self.public.name} takes {len(specs)} inputs, not {len(samples)}", where="encrypt")
         live: dict[str, Any] = {}
         for spec, sample in zip(specs, samples, strict=True):
-            tensor = check_input(spec["name"], spec["shape"], sample)
-            check_range(spec, tensor)
             layout = Layout.from_json(dict(spec["layout"]))
-            for chunk, vector in enumerate(layout.pack(tensor.reshape(layout.shape))):
+            if layout.stride == 1:
+                tensor = check_input(spec["name"], spec["shape"], sample)
+            else:
+                tensor = check_samples(spec["name"], spec["shape"], sample, layout.stride)
+            check_range(spec, tensor)
+            shape = layout.shape if layout.stride == 1 else (layout.stride, *layout.shape)
+            for chunk, vector in enumerate(layout.pack(tensor.reshape(shape))):
                 level, log_scale = spec["levels"][chunk], spec["log_scales"][chunk]
                 live[f"{spec['name']}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
     def decrypt(self, output: EncryptedOutput, *, share: bool = False) -> Any:
         """The result: one array, or a tuple where the program has several outputs.
+
+        Of an artifact for several samples at once it has a leading axis of all of them; where fewer were encrypted the
+        last results are those of the sample that stood in.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
         their error depends on the key: do not pass them on to strangers. With `share=True` they are flooded with noise that
@@ -150,7 +160,8 @@ class Client:
                 vectors.append(vector)
                 errors.append(error)
                 number += 1
-            tensor = layout.unpack(vectors).reshape(spec["shape"])
+            batch = () if layout.stride == 1 else (layout.stride,)
+            tensor = layout.unpack(vectors).reshape(*batch, *spec["shape"])
             check_output(spec, tensor, max(errors), self.public.predicted)
             tensors.append(flood(tensor, spec["name"], self.public.predicted) if share else tensor)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)

@@ -16,9 +16,9 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.backend import execute
-from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
+from heliograph.execution.ranges import SLACK, chunk_of, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import pack_inputs, run_nodes
+from heliograph.interpret import batch_of, pack_inputs, run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
 from heliograph.passes.calibrate import Calibrate
@@ -122,15 +122,23 @@ def debug(
     largest value.
     """
     executable = artifact.program
+    if batch_of(executable) > 1:
+        raise ProgramError(
+            "an artifact for several samples at once cannot be looked into",
+            hint="compile the same program without Options.batch: its layers hold the same values",
+        )
     points = polynomial_inputs(executable)
+    chunks = chunk_of(executable)
     exact, failures = _simulated(executable, samples, points)
     decrypted = _decrypted(artifact, samples, points, failures) if encrypted else {}
     originals, sizes = _originals(artifact, program, samples) if program is not None else ({}, {})
     layers, notes = [], []
     for node in executable.nodes:
-        if node not in points:
+        if node not in points or chunks[node]:
             continue
         entry = points[node]
+        # The ciphertexts of one value, in their order.
+        parts = sorted((other for other in points if points[other] == entry), key=chunks.__getitem__)
         known = executable.metadata["ranges"][entry]
         layout = range_layout(executable, entry)
         middle, half = (known["low"] + known["high"]) / 2, (known["high"] - known["low"]) / 2
@@ -146,10 +154,10 @@ def debug(
                 known["location"],
                 "activation",
                 originals.get(entry),
-                _tensor(exact.get(node), layout, middle, unit),
-                _tensor(decrypted.get(node), layout, middle, unit),
-                failures.get(node, ""),
-                exact.get(node),
+                _tensor([exact.get(part) for part in parts], layout, middle, unit),
+                _tensor([decrypted.get(part) for part in parts], layout, middle, unit),
+                next((failures[part] for part in parts if part in failures), ""),
+                [exact[part] for part in parts if part in exact],
                 layout,
             )
         )
@@ -186,24 +194,23 @@ def _layer(
     polynomial: Array | None,
     decrypted: Array | None,
     failure: str,
-    slots: Array | None = None,
+    slots: Sequence[Array] = (),
     layout: Layout | None = None,
 ) -> LayerValues | None:
     if polynomial is None:
         return None
     reference = polynomial if original is None else original.reshape(polynomial.shape)
     outside = None
-    if slots is not None and layout is not None:
-        outside = float(np.abs(slots.reshape(-1, layout.period)[:, layout.places()]).max(initial=0.0))
+    if slots and layout is not None:
+        outside = max(float(np.abs(layout.copies(part, i)).max(initial=0.0)) for i, part in enumerate(slots))
     size = float(np.abs(reference).max(initial=0.0))
     kept = None if original is None else reference
     return LayerValues(layer, location, kind, kept, polynomial, decrypted, size, outside, failure)
 
 
-def _tensor(slots: Array | None, layout: Layout, middle: float, unit: Array | float) -> Array | None:
-    if slots is None:
-        return None
-    return np.asarray(middle + unit * layout.unpack([slots]))
+def _tensor(slots: Sequence[Array | None], layout: Layout, middle: float, unit: Array | float) -> Array | None:
+    found = [part for part in slots if part is not None]
+    return np.asarray(middle + unit * layout.unpack(found)) if len(found) == len(slots) else None
 
 
 def _simulated(

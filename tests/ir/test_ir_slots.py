@@ -147,5 +147,5 @@ def test_several_ciphertexts() -> None:
 def test_layouts_refuse() -> None:
     with pytest.raises(ProgramError, match="expected shape"):
         Layout((4,), 8, 8).pack(np.zeros(5))
-    with pytest.raises(ProgramError, match="inputs only"):
-        Layout((4,), 8, 4, 1).unpack([np.zeros(8)])
+    with pytest.raises(ProgramError, match="expected shape"):
+        Layout((4,), 8, 4, 1).pack(np.zeros((2, 4)))
