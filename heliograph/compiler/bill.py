@@ -335,10 +335,10 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         )
     if values["bootstrapping"] is not None:
         lines.append(
-            "Bootstraps: each begins with a switch to a sparse secret of Hamming weight 32 that is used for nothing else, at a "
-            "small modulus, and a switch back (Bossuat, Troncoso-Pastoriza and Hubaux, 2022, put weight 32 at ring dimension "
-            "2^16 and a modulus of about 120 bits at 128 bits); both switching keys are with the server. The secret itself is "
-            "uniform ternary."
+            "Bootstraps: each begins with a switch to a sparse secret of Hamming weight 32 that is used for nothing else, "
+            "at a small modulus, and a switch back (Bossuat, Troncoso-Pastoriza and Hubaux, 2022, put weight 32 at ring "
+            "dimension 2^16 and a modulus of about 120 bits at 128 bits); both switching keys are with the server. The "
+            "secret itself is uniform ternary."
         )
     ranges = values["ranges"]
     seen = [entry for entry in ranges if entry["source"] == "observed"]
