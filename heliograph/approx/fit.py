@@ -156,15 +156,23 @@ def gaussian(
     least squares under the density alone lets it blow up. OLA, section 4, has no floor and no interval, and widens the
     density by `spread`, its r, instead.
     """
+    half, middle = (high - low) / 2, (high + low) / 2
     t = points(max(2000, 60 * degree))
-    x = (high + low) / 2 + (high - low) / 2 * t
+    x = middle + half * t
     width = max(spread * std, (high - low) * 1e-3)
     density = np.exp(-0.5 * ((x - mean) / width) ** 2) + 0.001
     # The points crowd at the ends of the interval; dx makes the sum an integral over x.
     weight = np.sqrt(density * np.gradient(x))
-    basis = np.polynomial.chebyshev.chebvander(t, degree)
-    solution = np.linalg.lstsq(basis * weight[:, None], function(x) * weight, rcond=None)[0]
-    return np.asarray(solution)
+    # A function that is even or odd up to a line is fitted so: the weight is not even, and coefficients that are dropped
+    # after the fit would be missed.
+    parity, line = _symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
+    kept = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
+    target = function(x) if parity is None else _less_line(lambda t: np.asarray(function(middle + half * t)), line, t)
+    basis = np.polynomial.chebyshev.chebvander(t, degree)[:, kept]
+    made = np.zeros(degree + 1)
+    made[kept] = np.linalg.lstsq(basis * weight[:, None], target * weight, rcond=None)[0]
+    made[: min(2, degree + 1)] += line[: min(2, degree + 1)]
+    return made
 
 
 def fit(

@@ -119,6 +119,8 @@ def _input_names(module: Any, count: int) -> list[str]:
 @click.option("--degree", type=int, default=None, help="Polynomial degree of all activations.")
 @click.option("--degree-of", multiple=True, metavar="LAYER=D", help="Polynomial degree of one layer.")
 @click.option("--target-error", type=float, default=None, help="Largest approximation error of each activation.")
+@click.option("--margin", type=float, default=None, help="Share of its width by which an observed range is widened.")
+@click.option("--spread", type=float, default=None, help="How much wider than observed the weight of a fit is.")
 @click.option("--key-bytes", type=int, default=None, help="Bound on the evaluation keys.")
 @click.option("--memory-bytes", type=int, default=None, help="Bound on the server's predicted memory.")
 @click.option("--precision-bits", type=float, default=None, help="Precision that encryption must leave.")
@@ -140,6 +142,8 @@ def compile_command(
     degree: int | None,
     degree_of: tuple[str, ...],
     target_error: float | None,
+    margin: float | None,
+    spread: float | None,
     key_bytes: int | None,
     memory_bytes: int | None,
     precision_bits: float | None,
@@ -168,8 +172,8 @@ def compile_command(
         "flood": flood,
         "dump_ir": dump_ir,
     }
-    if precision_bits is not None:
-        chosen["precision_bits"] = precision_bits
+    given = {"precision_bits": precision_bits, "margin": margin, "spread": spread}
+    chosen |= {name: value for name, value in given.items() if value is not None}
     options = hg.Options(**chosen)
     shapes = _shapes(example_shape)
     with progress_bar(quiet) as progress:

@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.bootstrap_keys import bootstrap_table_bytes
+from heliograph.chains import key_chains
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
-from heliograph.compiler.planner import Plan, call_ms
+from heliograph.compiler.plan import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
+from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import Call
+from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
-from heliograph.ir import Array, CipherType, Node, Program, Stage
+from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth, program_depth
@@ -39,6 +43,8 @@ _OUTPUT_ROOM = 4.0
 _COMPILE_BASE_S = 0.02
 _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
+# Variants are compiled for the report only where the linear maps have at most so many entries.
+_MOST_ENTRIES_TO_VARY = 4_000_000
 # What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 
@@ -118,14 +124,15 @@ def bill(
     approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     total_error = approximation + plan.scheme_error
     rotations = count(calls, "rotate", "rotate_hoisted")
-    keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
+    keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))
+    rotation_keys = [key for key in keys if key.kind == "rotation"]
     ranges = program.metadata.get("ranges", [])
     proved = sum(entry["source"] == "proved" for entry in ranges)
     sample_count = int(samples[0].shape[0]) if samples else 0
     reading = _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
     times = {
         "compile_s": _compile_seconds(program, ring, calls),
-        "keygen_s": keys * costs.key_ms(ring) / 1e3,
+        "keygen_s": sum(costs.key_ms(key.ring) for key in keys) / 1e3,
         "evaluate_ms": plan.predicted_ms + reading,
         "first_ms": plan.predicted_ms + reading + _encode_ms(calls, ring, options),
         "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
@@ -137,7 +144,7 @@ def bill(
         "name": program.name,
         "security_bits": ring.security_bits,
         "insecure": ring.security_bits is None,
-        "secret_distribution": "uniform ternary",
+        "secret_distribution": secret_distribution(ring),
         "ring_dim": ring.ring_dim,
         "slots": ring.slots,
         "log_pq": ring.log_pq,
@@ -149,9 +156,16 @@ def bill(
         "depth": program_depth(polynomial),
         "levels": ring.levels,
         "rotations": rotations,
-        "rotation_keys": len(program.metadata["rotation_keys"]),
+        "rotation_keys": len(rotation_keys),
         "rotation_key_bytes": ring.rotation_key_bytes,
         "relinearization_key": program.metadata["relinearization_key"],
+        "bootstraps": count(calls, "bootstrap"),
+        "bootstrapping": _bootstrapping(program, ring),
+        "lower_chains": [
+            {"level": chain.ring.levels, "keys": chain.keys, "key_bytes": chain.ring.rotation_key_bytes}
+            for chain in key_chains(program.metadata)[1:]
+        ],
+        "unbounded_ms": plan.unbounded_ms,
         "key_switches": rotations + count(calls, "relinearize"),
         "ciphertext_products": count(calls, "mul"),
         "plaintext_products": count(calls, "mul_plain", "mul_scalar", "mul_pt"),
@@ -192,7 +206,7 @@ def bill(
         "depth_by_line": _depth_by_line(polynomial),
         # What the author of a slot program wrote is what runs: there is nothing for us to lower.
         "savings": []
-        if source.stage is Stage.PACKED
+        if source.stage is Stage.PACKED or not _worth_varying(fused)
         else savings(fused, polynomial, options, observed, samples, exact),
         "options": {
             "degree": options.degree,
@@ -281,6 +295,33 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
     return entries
 
 
+def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
+    """What the report says of bootstraps, None where there are none."""
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    if not slot_counts:
+        return None
+    return {
+        "slots": list(slot_counts),
+        "from": ring.bootstrap_input_level,
+        "to": ring.bootstrap_level,
+        "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
+        "deviation": bootstrap_std(ring),
+    }
+
+
+def secret_distribution(ring: Ring) -> str:
+    """How the secret key is drawn, in words."""
+    if ring.bootstrap is None:
+        return "uniform ternary"
+    return "uniform ternary; bootstraps begin under a sparse one of Hamming weight 32 (encapsulated)"
+
+
+def _worth_varying(program: Program) -> bool:
+    """Whether variants of the program are compiled for the report: each takes as long as the program itself."""
+    entries = sum(constant.data.size for constant in program.constants.values() if isinstance(constant, SparseMatrix))
+    return entries <= _MOST_ENTRIES_TO_VARY
+
+
 def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
@@ -291,6 +332,13 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
             f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the "
             "Homomorphic Encryption Standard's table has it for a uniform ternary secret, errors of standard deviation "
             "3.19 and classical attacks."
+        )
+    if values["bootstrapping"] is not None:
+        lines.append(
+            "Bootstraps: each begins with a switch to a sparse secret of Hamming weight 32 that is used for nothing else, "
+            "at a small modulus, and a switch back (Bossuat, Troncoso-Pastoriza and Hubaux, 2022, put weight 32 at ring "
+            "dimension 2^16 and a modulus of about 120 bits at 128 bits); both switching keys are with the server. The "
+            "secret itself is uniform ternary."
         )
     ranges = values["ranges"]
     seen = [entry for entry in ranges if entry["source"] == "observed"]

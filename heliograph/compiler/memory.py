@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from heliograph.bootstrap_keys import bootstrap_table_bytes
+from heliograph.chains import key_chains
+from heliograph.evaluation_keys import evaluation_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.schedule import peak_towers
@@ -27,8 +30,9 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
     moments is its peak. A client has the keys twice while they are written out. `working` is what a run takes beside the
     keys.
     """
-    keys = len(program.metadata["rotation_keys"]) + int(program.metadata["relinearization_key"])
-    evaluation_keys = keys * ring.rotation_key_bytes
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    key_bytes = sum(key.bytes for key in evaluation_keys(key_chains(program.metadata), slot_counts))
+    tables = sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
     plaintexts = 0
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
@@ -49,12 +53,12 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
     )
     working = alive + plaintexts + 3 * constants
     fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim
-    loading = fixed + 2 * evaluation_keys + _SERVER_KEYS * ring.rotation_key_bytes + _SHARE_AT_LOAD * working
+    loading = fixed + 2 * key_bytes + _SERVER_KEYS * ring.rotation_key_bytes + _SHARE_AT_LOAD * working
     return {
-        "evaluation_keys": evaluation_keys,
+        "evaluation_keys": key_bytes,
         "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs if node.type.secret),
         "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
-        "working": working,
-        "server": int(max(loading, fixed + evaluation_keys + working)),
-        "client": int(fixed + 2 * evaluation_keys + _CLIENT_KEYS * ring.rotation_key_bytes),
+        "working": working + tables,
+        "server": int(max(loading, fixed + key_bytes + working + tables)),
+        "client": int(fixed + 2 * key_bytes + _CLIENT_KEYS * ring.rotation_key_bytes),
     }

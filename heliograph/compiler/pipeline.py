@@ -41,7 +41,13 @@ def linear_passes(program: Program, watch: Watch) -> Program:
 
 def polynomial_passes(program: Program, options: Options, watch: Watch, observed: Mapping[Node, Observed]) -> Program:
     """From fused tensor programs to polynomials on [-1, 1]."""
-    approximate = Approximate(
+    program = _run(approximate_pass(options, observed), program, watch)
+    return _run(FoldScaling(), program, watch)
+
+
+def approximate_pass(options: Options, observed: Mapping[Node, Observed]) -> Approximate:
+    """The pass that chooses polynomials, as the options ask for it."""
+    return Approximate(
         degree=options.degree,
         degrees=options.degrees,
         target_error=options.target_error,
@@ -50,8 +56,6 @@ def polynomial_passes(program: Program, options: Options, watch: Watch, observed
         spread=options.spread,
         observed=observed,
     )
-    program = _run(approximate, program, watch)
-    return _run(FoldScaling(), program, watch)
 
 
 def back_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:

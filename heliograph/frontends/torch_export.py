@@ -23,6 +23,7 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_extrema,
     torch_functions,
     torch_layers,
+    torch_polynomial,
     torch_pooling,
     torch_structure,
 )

@@ -25,6 +25,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _HERE = str(Path(__file__).resolve().parent) + os.sep
 _REPEATED = re.compile(r"@\d+")
+# Modules that `to_torch` made: one op each, called as its layer was.
+_STEPS = "heliograph.frontends.torch_modules."
 
 # Names that differ between exported forms of one call; a layer is called by what the user wrote.
 _CALLED = {
@@ -157,9 +159,9 @@ def module_stack(node: Any) -> list[tuple[str, str]]:
 
 
 def leaf_module(node: Any) -> str:
-    """The class of `torch.nn` that made the call by itself (`ReLU`), or nothing."""
+    """The class of `torch.nn`, or of a module from a program, that made the call by itself (`ReLU`), or nothing."""
     stack = module_stack(node)
-    if not stack or not stack[-1][1].startswith("torch.nn.modules.") or ".container." in stack[-1][1]:
+    if not stack or not stack[-1][1].startswith(("torch.nn.modules.", _STEPS)) or ".container." in stack[-1][1]:
         return ""
     return stack[-1][1].rsplit(".", 1)[-1]
 

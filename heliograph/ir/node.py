@@ -195,6 +195,12 @@ class Program:
 
         return to_language(self)
 
+    def to_torch(self, **options: Any) -> Any:
+        """The program as a torch module, trainable; see `heliograph.frontends.torch_modules.to_torch`."""
+        from heliograph.frontends.torch_modules import to_torch
+
+        return to_torch(self, **options)
+
     def __str__(self) -> str:
         from heliograph.ir.text import print_program
 

@@ -92,22 +92,42 @@ def _folded(node: Node, periods: Mapping[Node, int]) -> int:
     return max(periods[operand] for operand in node.inputs)
 
 
+def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: float) -> dict[Node, int]:
+    """For each secret value of a packed program the bits of its largest slot on the samples, with twice the margin on it.
+
+    `samples` are slot vectors by input node, with a leading sample axis.
+    """
+    largest: dict[Node, float] = {}
+
+    def look(node: Node, value: Array) -> None:
+        if node.type.secret:
+            largest[node] = float(np.abs(value).max(initial=0.0))
+
+    run_nodes(program, dict(samples), look)
+    return {
+        node: max(0, math.ceil(math.log2(max(size * (1 + 2 * margin), 1e-30))))
+        for node, size in largest.items()
+        if math.isfinite(size)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
     """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
 
-    `costs` prices the work by level; `samples` are slot vectors of the inputs by node, on which sizes are observed where
-    the inputs of polynomials do not suffice. `one_size` uses one slot count for all bootstraps: fewer precomputed
-    plaintexts and keys, and a little more time.
+    `costs` prices the work by level; `sizes` has the bits of the largest slot of further values that may be bootstrapped,
+    where the inputs of polynomials do not suffice (see `observed_sizes`). `one_size` uses one slot count for all
+    bootstraps: fewer precomputed plaintexts and keys, and a little more time. `low_inputs` encrypts inputs no higher than
+    bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
 
     ring: Ring
     costs: CostTable = field(default=BUILT_IN)
-    samples: Mapping[Node, Array] = field(default_factory=dict)
-    margin: float = 0.1
+    sizes: Mapping[Node, int] = field(default_factory=dict)
     one_size: bool = False
+    low_inputs: bool = False
 
     name: ClassVar[str] = "place-bootstraps"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -123,15 +143,10 @@ class PlaceBootstraps:
         for node in program.nodes:
             if node.op == "poly" and node.type.secret and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
                 bounded[node.inputs[0]] = (0, node.attrs.get("range"))
-        try:
-            cost, chosen = _Search(self, program, periods, bounded).run()
-        except TooFewLevelsError:
-            sizes = self._observed(program)
-            more = {node: (bits, None) for node, bits in sizes.items() if bits <= _MAX_SIZE_BITS} | bounded
-            if more.keys() == bounded.keys():
-                raise
-            bounded = more
-            cost, chosen = _Search(self, program, periods, bounded).run()
+        bounded = {
+            node: (bits, None) for node, bits in self.sizes.items() if bits <= _MAX_SIZE_BITS and node.op != "input"
+        } | bounded
+        cost, chosen = _Search(self, program, periods, bounded).run()
         if not chosen:
             return cost, program
         counts = sorted({periods[node] for node in chosen})
@@ -154,23 +169,6 @@ class PlaceBootstraps:
 
         return cost, builder.rewrite(program, emit)
 
-    def _observed(self, program: Program) -> dict[Node, int]:
-        """For each value the bits of its largest slot on the samples, with the margin on it."""
-        if not self.samples:
-            return {}
-        largest: dict[Node, float] = {}
-
-        def look(node: Node, value: Array) -> None:
-            if node.type.secret and node.op != "input":
-                largest[node] = float(np.abs(value).max(initial=0.0))
-
-        run_nodes(program, dict(self.samples), look)
-        return {
-            node: max(0, math.ceil(math.log2(max(size * (1 + 2 * self.margin), 1e-30))))
-            for node, size in largest.items()
-            if math.isfinite(size)
-        }
-
 
 class _Search:
     def __init__(
@@ -181,6 +179,7 @@ class _Search:
         bounded: Mapping[Node, tuple[int, int | None]],
     ) -> None:
         self.ring, self.costs, self.one_size = options.ring, options.costs, options.one_size
+        self.low_inputs = options.low_inputs
         self.program, self.periods, self.bounded = program, periods, bounded
         self.nodes = [node for node in program.nodes if node.type.secret]
         self.index = {node: i for i, node in enumerate(self.nodes)}
@@ -189,6 +188,7 @@ class _Search:
         """The cost of the cheapest choice, and the values to bootstrap."""
         ring, index = self.ring, self.index
         begin, back = ring.bootstrap_input_level, ring.bootstrap_level
+        highest = back if self.low_inputs else ring.levels
         slots = [self.periods[node] for node in self.bounded]
         most = max(slots, default=1)
         start = {index[node]: 0 for node in self.program.outputs}
@@ -206,7 +206,7 @@ class _Search:
                     continue
                 for refresh in self._choices(node, level <= back, state):
                     at = (begin if refresh else level) + depth
-                    if at > ring.levels:
+                    if at > highest:
                         deepest = max(deepest, at)
                         continue
                     new = dict(table)

@@ -23,7 +23,6 @@ from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
 from heliograph.passes.calibrate import Calibrate
 from heliograph.runtime.messages import EncryptedInput
-from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.server import Server
 
@@ -263,12 +262,12 @@ def _decrypted(
             return
         assert isinstance(node.type, CipherType)
         try:
-            seen[node] = cryptor.decrypt(value, node.type.log_scale)
+            seen[node] = cryptor.decrypt(server.evaluator.released(value, client.id), node.type.log_scale)
         except RangeError:
             failures.setdefault(node, "it cannot be decrypted: its error is larger than its message")
 
     try:
-        with Server(artifact, client.evaluation_keys()) as server, registry.using():
+        with Server(artifact, client.evaluation_keys()) as server, server.evaluating():
             plain = {node.attrs["name"]: value[0] for node, value in packed.items() if not node.type.secret}
             inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live), plain)
             execute(program, server.evaluator, inputs, observe=observe)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,13 +135,19 @@ class Server:
             raise ProgramError("this server is closed")
         inputs = self.inputs(encrypted, plain or {})
         program, ring = self.artifact.program, self.artifact.ring
-        self.evaluator.prepare()
-        with registry.using():
+        with self.evaluating():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
             if program.metadata.get("flood") is not None:
                 outputs = [self._flooded(output, node) for output, node in zip(outputs, program.outputs, strict=True)]
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
         return EncryptedOutput(self._fingerprint, self.client, live=live)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
+        self.evaluator.prepare()
+        with registry.using():
+            yield
 
     def _flooded(self, output: Any, node: Node) -> Any:
         """The output with fresh noise in every slot."""

@@ -76,6 +76,30 @@ def test_gaussian_fits_meet_the_normal_equations() -> None:
     assert loss(best) <= loss(made(x)) <= 1.003 * loss(best)
 
 
+def test_gaussian_fits_on_a_symmetric_interval_are_the_best_with_few_products() -> None:
+    """The weight is not even: the even part is fitted for itself, not cut out of a fit of all degrees."""
+    high, degree, mean, std = 7.0, 15, -0.6, 0.8
+    made = fit(relu, -high, high, degree, "gaussian", mean, std)
+    assert np.asarray(made.coefficients)[1::2].tolist() == [high / 2] + [0.0] * 7
+    x = np.linspace(-high, high, 100_001)
+    weight = np.exp(-0.5 * ((x - mean) / std) ** 2) + 0.001
+    basis = np.polynomial.chebyshev.chebvander(x / high, degree)[:, ::2]
+    gram, moments = basis.T @ (weight[:, None] * basis), basis.T @ (weight * np.abs(x) / 2)
+    best = x / 2 + basis @ np.linalg.solve(gram, moments)
+    loss, least = (float(np.mean(weight * (values - relu(x)) ** 2)) for values in (made(x), best))
+    assert least <= loss * (1 + 1e-9) <= 1.003 * least
+
+
+def test_a_spread_moves_the_error_from_the_middle_to_the_tails() -> None:
+    x = np.linspace(-8, 8, 4001)
+    narrow, wide = (fit(relu, -8.0, 8.0, 15, "gaussian", 0.0, 1.0, spread=spread) for spread in (1.0, 3.0))
+    assert narrow.rms_error < 0.95 * wide.rms_error  # under the distribution itself
+    tails = np.abs(x) > 3
+    worst = {name: np.abs(made(x) - relu(x))[tails].max() for name, made in (("narrow", narrow), ("wide", wide))}
+    assert worst["wide"] < 0.7 * worst["narrow"]
+    assert fit(relu, -8.0, 8.0, 15, "gaussian", 0.0, 3.0).coefficients == wide.coefficients
+
+
 def test_gaussian_fits_beat_minimax_under_their_density() -> None:
     x = np.random.default_rng(0).normal(0.0, 1.0, size=100_000)
     x = x[np.abs(x) < 8]

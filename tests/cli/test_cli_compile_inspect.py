@@ -54,10 +54,11 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     common = ("compile", "model.py:net", "--input-range", -2, 2, "--example-shape", "8", "--insecure", "--json")
     plain = call(*common, "--degree", 3, "-o", tmp_path / "a").json
     steep = call(*common, "--degree", 3, "--degree-of", "act=7", "-o", tmp_path / "b").json
-    fine = call(*common, "--target-error", 0.02, "-o", tmp_path / "c").json
+    fine = call(*common, "--target-error", 0.02, "--margin", 0.5, "--spread", 2, "-o", tmp_path / "c").json
     assert plain["ranges"][0]["degree"] == 3
     assert steep["ranges"][0]["degree"] == 7
     assert fine["ranges"][0]["max_error"] <= 0.02
+    assert (fine["options"]["margin"], fine["options"]["spread"]) == (0.5, 2.0)
     few = call(*common, "--degree", 3, "--key-bytes", plain["evaluation_key_bytes"] - 1, "-o", tmp_path / "d").json
     assert few["evaluation_key_bytes"] < plain["evaluation_key_bytes"]
     precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json

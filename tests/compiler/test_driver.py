@@ -275,6 +275,12 @@ def test_what_cannot_be_planned_is_refused(options: dict[str, Any], words: str) 
         {"degrees": {"a": 0}},
         {"degrees": {"a": "b"}},
         {"degrees": [("a", 3)]},
+        {"degrees": [3, 0]},
+        {"degrees": [True]},
+        {"degrees": "37"},
+        {"degrees": {3: 7}},
+        {"spread": 0.0},
+        {"spread": None},
         {"target_error": 0.0},
         {"target_error": math.nan},
         {"target_error": "small"},
@@ -308,7 +314,7 @@ def test_too_deep_programs_say_what_to_do() -> None:
 
     begun = time.perf_counter()
     with pytest.raises(PlanningError, match="needs 125 levels") as caught:
-        compile(program_of(body, 4))
+        compile(program_of(body, 4), Options(bootstrap=False))
     assert "lower degrees" in caught.value.hint
     assert time.perf_counter() - begun < 20
 

@@ -52,20 +52,9 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
         return evaluator.adopt(cryptor.encrypt(vector, level, log_scale), level, tag)
 
     def decrypt(value: Any, log_scale: float) -> Array:
-        level, _ = evaluator.describe(value)
-        return cryptor.decrypt(_as_fresh(value, ring, level, cryptor.tag), log_scale)
+        return cryptor.decrypt(evaluator.released(value, cryptor.tag), log_scale)
 
     return Session(evaluator, encrypt, decrypt)
-
-
-def _as_fresh(value: Any, ring: Ring, level: int, tag: str) -> Any:
-    """The ciphertext in the ring's own context, with the degree that it has."""
-    from heliograph.runtime.openfhe.template import normalized
-
-    made = normalized(value, ring, level, tag)
-    made.SetNoiseScaleDeg(value.GetNoiseScaleDeg())
-    made.SetScalingFactor(value.GetScalingFactor())
-    return made
 
 
 BACKENDS: dict[str, Callable[..., Session]] = {"simulator": simulator, "openfhe": openfhe}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from heliograph.errors import ProgramError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Builder, Location, Node, Program, Stage
 from heliograph.passes.approximate import Approximate
@@ -122,3 +123,82 @@ def test_channels_are_units() -> None:
     exact, got = interpret_batch(program, samples)[0], interpret_batch(made, samples)[0]
     scale = np.abs(exact).max(axis=0)
     assert (np.abs(exact - got).max(axis=0) / scale < 0.1).all()
+
+
+STREAM = 2.0 ** np.linspace(-2, 1.5, 12)
+
+
+def residual(read: str = "") -> Program:
+    """A stem and two residual blocks whose units differ in size; `read` puts something else beside it."""
+    random = np.random.default_rng(7)
+    b = Builder("residual", Stage.TENSOR)
+    x = b.input("x", shape=(12,), low=-1.0, high=1.0)
+
+    def linear(value: Node, name: str, rows: np.ndarray, columns: np.ndarray) -> Node:
+        weight = 0.2 * random.normal(size=(12, 12)) * rows[:, None] / columns
+        return b.op("linear", (value,), Location("net.py", 1, 0, name), weight=b.constant(weight, name))
+
+    def relu(value: Node, name: str) -> Node:
+        return b.op("relu", (value,), Location("net.py", 2, 0, name))
+
+    stream = relu(linear(x, "stem", STREAM, np.ones(12)), "relu0")
+    for block in (1, 2):
+        hidden = relu(linear(stream, f"a{block}", STREAM[::-1], STREAM), f"inner{block}")
+        total = b.op("add", (linear(hidden, f"b{block}", STREAM, STREAM[::-1]), stream), Location("net.py", 3))
+        stream = relu(total, f"relu{block}")
+    ends = [linear(stream, "head", np.ones(12), STREAM)]
+    if read == "output":
+        ends.append(stream)
+    if read == "tanh":
+        ends.append(b.op("tanh", (total,), Location("net.py", 4, 0, "tanh")))
+    samples = np.random.default_rng(1).uniform(-1, 1, size=(400, 12))
+    return replace(b.finish(ends), calibration=(samples,))
+
+
+def test_units_across_sums_share_their_sizes() -> None:
+    program = residual()
+    made = polynomial(program, margin=0.5)
+    entries = {entry["layer"]: entry for entry in made.metadata["ranges"]}
+    assert all(entry["units"] == 12 for entry in entries.values())
+    # The identity shortcuts stay sums of ciphertexts: no map, no level.
+    assert [node.op for node in made.nodes].count("affine") == [node.op for node in program.nodes].count("linear")
+    assert [node.op for node in made.nodes].count("add") == 2
+    # Behind a polynomial no unit is taken for much smaller than the others: the errors of large ones reach it.
+    for layer in ("inner1", "relu1", "relu2"):
+        assert entries[layer]["smallest_unit"] == pytest.approx(entries[layer]["high"] / 4)
+    assert worst(program, made) < 0.7 * worst(program, polynomial(program, observed=False, margin=0.5))
+    # One interval for all: every polynomial's input stays in it on inputs that were not seen.
+    x = np.random.default_rng(3).uniform(-1, 1, size=(5_000, 12))
+    for node in made.nodes:
+        if node.op == "poly":
+            inner = replace(
+                made, outputs=(node.inputs[0],), nodes=made.nodes[: made.nodes.index(node)], output_names=("y",)
+            )
+            assert np.abs(interpret_batch(inner, x)[0]).max() <= 1.0
+
+
+@pytest.mark.parametrize("read", ["output", "tanh"])
+def test_sums_that_something_else_reads_keep_a_common_range(read: str) -> None:
+    program = residual(read)
+    entries = {entry["layer"]: entry for entry in polynomial(program, margin=0.5).metadata["ranges"]}
+    assert "units" not in entries["relu2"]
+    assert entries["inner2"]["units"] == 12
+
+
+def test_degrees_in_program_order() -> None:
+    fused = apply(FuseLinear(), residual())
+    made = apply(Approximate(degrees=(3, 5, 7, 9, 11), observed=Calibrate().run(fused)), fused)
+    assert [entry["degree"] for entry in made.metadata["ranges"]] == [3, 5, 7, 9, 11]
+    with pytest.raises(ProgramError, match="has 5 activations") as error:
+        Approximate(degrees=[3, 5], observed=Calibrate().run(fused)).run(fused)
+    assert "relu0, inner1, relu1, inner2, relu2" in str(error.value)
+
+
+def test_a_list_of_degrees_needs_names() -> None:
+    b = Builder("twins", Stage.TENSOR)
+    x = b.input("x", shape=(2,), low=-1.0, high=1.0)
+    y = b.op("tanh", (x,), Location("t.py", 1, 0, "act"))
+    program = b.finish([b.op("tanh", (y,), Location("t.py", 2, 0, "act"))])
+    assert [e["degree"] for e in Approximate(degrees=[5, 5]).run(program).metadata["ranges"]] == [5, 5]
+    with pytest.raises(ProgramError, match="two activations are called 'act'"):
+        Approximate(degrees=[5, 7]).run(program)

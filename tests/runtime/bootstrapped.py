@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+from runtime.support import toy_artifact
 
+from heliograph.compiler.artifact import Artifact
 from heliograph.ir import Array, Builder, CipherType, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.schedule import Schedule
@@ -66,3 +68,9 @@ def sample(seed: int = 0) -> Array:
 def meaning(x: Array) -> list[Array]:
     mixed = x * x - np.roll(x, -3)
     return [np.roll(mixed, -5) ** 2, np.roll(mixed, -3)]
+
+
+@functools.cache
+def artifact() -> Artifact:
+    """The program with a report that was made for another one: the runtime takes only some bounds from it."""
+    return Artifact(program(), toy_artifact().report, {})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from helpers.backends import openfhe, run
 from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, program, sample
 
 from heliograph.bootstrap_keys import bootstrap_rotations
+from heliograph.interpret import pack_inputs, run_nodes
+from heliograph.ir import CipherType, Node
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.target import Ring
 
@@ -54,3 +58,21 @@ def test_the_rotations_of_a_bootstrap_are_those_of_openfhe(
         context.SetCKKSBootCorrectionFactor(0)
     expected = {pow(5, amount, order) for amount in bootstrap_rotations(ring, slots)}
     assert found == expected | {order - 1, order - 2, order - 4}
+
+
+def test_every_value_of_an_evaluation_can_be_looked_at() -> None:
+    """Values of three parts, of the degree of a product, in every part of the chain."""
+    made, x = program(), sample(2)
+    session = openfhe(made)
+    meant: dict[Node, Any] = {}
+    run_nodes(made, pack_inputs(made, [x]), meant.__setitem__)
+    seen: set[tuple[str, int]] = set()
+
+    def observe(node: Node, value: Any) -> None:
+        assert isinstance(node.type, CipherType)
+        found = session.decrypt(value, node.type.log_scale)
+        np.testing.assert_allclose(found, meant[node][0], atol=2.0**-16)
+        seen.add((node.op, node.type.level))
+
+    run(made, [x], session, observe)
+    assert {("mul_ct", 4), ("mul_ct", 5), ("bootstrap", 5), ("level_drop", 0)} <= seen

@@ -83,7 +83,7 @@ def working_context(ring: Ring) -> Any:
 def _whole_context(ring: Ring) -> Any:
     openfhe = library()
     parameters = openfhe.CCParamsCKKSRNS()
-    # Both give a uniform ternary secret; the latter makes bootstrapping switch to a sparse one for its first step.
+    # The latter makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the secret).
     dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
     parameters.SetSecretKeyDist(dense if ring.bootstrap is None else encapsulated)
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if ring.security_bits is None else openfhe.HEStd_128_classic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.serial import automorphism_index
-from heliograph.runtime.openfhe.template import secret_key_template
+from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
 from heliograph.target import Ring
 
 
@@ -24,7 +25,7 @@ class OpenFHECryptor:
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
         self.ring = ring
         self.context = make_context(ring)
-        self._secret = self.context.KeyGen().secretKey if secret_key is None else secret_key
+        self._secret = _fresh_secret(ring) if secret_key is None else secret_key
         self._lower: dict[Ring, Any] = {}
 
     @property
@@ -45,8 +46,7 @@ class OpenFHECryptor:
         """
         context, secret = make_context(key.ring), self._secret_in(key.ring)
         if key.kind == "encapsulation":
-            data = make_encapsulation_keys(context, key.ring, secret)
-            return library().DeserializeEvalKeyMapString(data, library().BINARY)
+            return make_encapsulation_keys(context, key.ring, secret)
         with registry.changing():
             try:
                 if key.kind == "relinearization":
@@ -72,9 +72,8 @@ class OpenFHECryptor:
             whole, lower = secret_key_template(self.ring), secret_key_template(ring)
             if lower.blocks_moduli != whole.blocks_moduli[: ring.towers]:
                 raise InternalError(f"{ring} is no lower part of {self.ring}")
-            data, length = self.secret_bytes(), 8 * ring.ring_dim
-            blocks = [data[begin : begin + length] for begin, _ in whole.blocks[: ring.towers]]
-            self._lower[ring] = library().DeserializePrivateKeyString(lower.fill(blocks, self.tag), library().BINARY)
+            data = lower.fill(self._secret_blocks()[: ring.towers], self.tag)
+            self._lower[ring] = library().DeserializePrivateKeyString(data, library().BINARY)
         return self._lower[ring]
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
@@ -116,8 +115,10 @@ class OpenFHECryptor:
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's own file."""
-        openfhe = library()
-        return bytes(openfhe.Serialize(self._secret, openfhe.BINARY))
+        return secret_key_template(self.ring).fill(self._secret_blocks(), self.tag)
+
+    def _secret_blocks(self) -> list[bytes]:
+        return _coefficients(self._secret, self.ring)
 
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
@@ -125,3 +126,30 @@ class OpenFHECryptor:
         openfhe = library()
         secret_key_template(ring).check(data, tag, "the secret key")
         return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))
+
+
+def _fresh_secret(ring: Ring) -> Any:
+    """A secret with coefficients -1, 0 and 1, each with probability 1/3.
+
+    In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
+    security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
+    """
+    dense = replace(ring, bootstrap=None)
+    secret = make_context(dense).KeyGen().secretKey
+    if ring.bootstrap is None:
+        return secret
+    data = secret_key_template(ring).fill(_coefficients(secret, dense), str(secret.GetKeyTag()))
+    return library().DeserializePrivateKeyString(data, library().BINARY)
+
+
+def _coefficients(secret: Any, ring: Ring) -> list[bytes]:
+    """The coefficients of a secret modulo each prime.
+
+    They are looked for: OpenFHE writes a key that it has read with other gaps between them than one that it has made.
+    """
+    openfhe, length = library(), 8 * ring.ring_dim
+    data = bytes(openfhe.Serialize(secret, openfhe.BINARY))
+    found = list(find_blocks(data, ring.ring_dim))
+    if tuple(modulus for _, modulus in found) != secret_key_template(ring).blocks_moduli:
+        raise InternalError("OpenFHE writes a secret key in another form than the one that we know")
+    return [data[begin : begin + length] for begin, _ in found]

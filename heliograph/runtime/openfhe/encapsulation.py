@@ -1,9 +1,10 @@
 """The pair of keys that lead to the ephemeral sparse secret of bootstrapping and back: making them, and their form.
 
 OpenFHE makes the pair only together with rotation keys, and its Python interface cannot take a key out of a map. So the
-map is written to a file as it is made, and the two are cut out of it by their places. What they become is a map of
-two keys such as OpenFHE itself reads: the key back to the secret in the form of a rotation key (it is one in all but its
-index), then the key to the sparse secret, whose numbers of shared objects are set to fixed ones.
+map is written to a file as it is made, and the two are cut out of it by their places. From them a map of two keys is
+put together that OpenFHE reads: the key back to the secret in the form of a rotation key (it is one in all but its
+index), then the key to the sparse secret, whose numbers of shared objects are set to fixed ones. What OpenFHE writes of
+that map is what is sent and stored.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heliograph.errors import InternalError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, lower_context
@@ -25,6 +28,7 @@ from heliograph.runtime.openfhe.template import (
     Bytes,
     Template,
     find_blocks,
+    learn,
     rotation_key_template,
 )
 from heliograph.target import Ring
@@ -60,14 +64,14 @@ def conjugation_index(ring: Ring) -> int:
     return 2 * ring.ring_dim - 1
 
 
-def make_encapsulation_keys(context: Any, ring: Ring, secret: Any) -> bytes:
-    """A fresh pair of keys as the bytes of a map of two keys; it leaves no trace in OpenFHE's maps.
+def make_encapsulation_keys(context: Any, ring: Ring, secret: Any) -> Any:
+    """A fresh pair of keys, as OpenFHE's map of two keys; it leaves no trace in OpenFHE's own.
 
     For a while about as many full keys exist as the logarithm of the ring dimension, once in memory and once in a
     temporary file (they are not secret).
     """
     tag = str(secret.GetKeyTag())
-    template = encapsulation_template(ring)
+    form = _joined_form(ring)
     with tempfile.TemporaryDirectory(prefix="heliograph-keys-") as folder:
         path = Path(folder) / "keys"
         _write_bootstrap_keys(context, secret, path)
@@ -79,14 +83,32 @@ def make_encapsulation_keys(context: Any, ring: Ring, secret: Any) -> bytes:
         for begin, modulus in find_blocks(entry, ring.ring_dim):
             blocks.append(memoryview(entry)[begin : begin + length])
             moduli.append(modulus)
-    if tuple(moduli) != template.blocks_moduli:
+    if tuple(moduli) != form.blocks_moduli:
         raise _unknown("the keys of bootstrapping have other primes than expected")
-    return template.fill(blocks, tag, dense_index(ring))
+    return _read(form.fill(blocks, tag, dense_index(ring)))
 
 
 @functools.lru_cache(maxsize=8)
 def encapsulation_template(ring: Ring) -> Template:
-    """The form of the pair: the form of a rotation key, told that a second key follows, and that key.
+    """The form of the pair as OpenFHE writes it."""
+    form, random = _joined_form(ring), np.random.default_rng(0)
+    references, tags = [], [f"{number:032x}" for number in (1, 2)]
+    for tag in tags:
+        blocks = (
+            random.integers(modulus, size=ring.ring_dim, dtype=np.uint64).tobytes() for modulus in form.blocks_moduli
+        )
+        pair = _read(form.fill(blocks, tag, dense_index(ring)))
+        references.append(bytes(library().Serialize(pair, library().BINARY)))
+    return learn(references, tags, len(form.blocks), ring, None)
+
+
+def _read(data: bytes) -> Any:
+    return library().DeserializeEvalKeyMapString(data, library().BINARY)
+
+
+@functools.lru_cache(maxsize=8)
+def _joined_form(ring: Ring) -> Template:
+    """The form of a rotation key, told that a second key follows, and of that key.
 
     The second is learned on the lowest part of the chain, where keys are small: it has the same primes there.
     """

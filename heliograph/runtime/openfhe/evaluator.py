@@ -18,7 +18,7 @@ from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
 from heliograph.runtime.openfhe.serial import retagged
-from heliograph.runtime.openfhe.template import meaningless, moved
+from heliograph.runtime.openfhe.template import meaningless, moved, transferred
 from heliograph.target import Ring
 
 DEFAULT_CACHE_BYTES = 1 << 30
@@ -101,6 +101,10 @@ class OpenFHEEvaluator:
         if ring == self.ring and ring.bootstrap is None:
             return retagged(x, tag)
         return moved(x, ring, level, chain_tag(tag, self.ring, ring))
+
+    def released(self, x: Any, tag: str) -> Any:
+        """Any value of an evaluation as a ciphertext of the whole chain under the key named `tag`, for its owner."""
+        return transferred(x, self.ring, self.describe(x)[0], tag, working=False)
 
     def example(self, level: int, tag: str) -> Any:
         """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""

@@ -69,16 +69,17 @@ def retagged(ciphertext: Any, tag: str) -> Any:
 
 
 def automorphism_index(key: EvaluationKey) -> int:
-    """OpenFHE's index of a key in its maps: the automorphism, or for the pair of encapsulation that of its first key."""
+    """OpenFHE's index of the automorphism that a key serves."""
     if key.kind == "rotation":
         return int(make_context(key.ring).FindAutomorphismIndex(key.amount))
-    return conjugation_index(key.ring) if key.kind == "conjugation" else dense_index(key.ring)
+    return conjugation_index(key.ring)
 
 
 def automorphism_indices(key: EvaluationKey) -> tuple[int, ...]:
     """All indices that a key's map holds."""
-    first = automorphism_index(key)
-    return (sparse_index(key.ring), first) if key.kind == "encapsulation" else (first,)
+    if key.kind == "encapsulation":
+        return sparse_index(key.ring), dense_index(key.ring)
+    return (automorphism_index(key),)
 
 
 def read_key(data: Bytes, key: EvaluationKey, tag: str) -> Any:
@@ -87,8 +88,10 @@ def read_key(data: Bytes, key: EvaluationKey, tag: str) -> Any:
     if key.kind == "relinearization":
         relinearization_key_template(key.ring).check(data, tag, what)
         return openfhe.DeserializeEvalKeyString(bytes(data), openfhe.BINARY)
-    template = encapsulation_template(key.ring) if key.kind == "encapsulation" else rotation_key_template(key.ring)
-    template.check(data, tag, what, automorphism_index(key))
+    if key.kind == "encapsulation":
+        encapsulation_template(key.ring).check(data, tag, what)
+    else:
+        rotation_key_template(key.ring).check(data, tag, what, automorphism_index(key))
     return openfhe.DeserializeEvalKeyMapString(bytes(data), openfhe.BINARY)
 
 

@@ -127,23 +127,25 @@ def _below(data: bytes, begin: int, count: int, modulus: int) -> bool:
     return int(np.frombuffer(data, dtype="<u8", count=count, offset=begin).max()) < modulus
 
 
-def _learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, index_offset: int | None) -> Template:
+def learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, index_offset: int | None) -> Template:
     """The template that the references share; an InternalError where they do not have the layout that we know."""
     first, n = references[0], ring.ring_dim
     if len({len(reference) for reference in references}) != 1:
         raise InternalError("OpenFHE writes objects of one kind with different lengths")
-    tag_offset = first.find(tags[0].encode())
+    tag_offsets = tuple(match.start() for match in re.finditer(tags[0].encode(), first))
     found = [
         (begin, modulus)
         for begin, modulus in find_blocks(first, n)
         if all(_below(reference, begin, n, modulus) for reference in references)
         and len({reference[begin : begin + 8 * n] for reference in references}) > 1
     ]
-    varying = [(tag_offset, TAG_LENGTH)] + ([(index_offset, 4)] if index_offset is not None else [])
+    varying = [(offset, TAG_LENGTH) for offset in tag_offsets] + (
+        [(index_offset, 4)] if index_offset is not None else []
+    )
     edges = [0, *(edge for begin, _ in found for edge in (begin, begin + 8 * n)), len(first)]
     gaps = tuple((a, _blanked(first, a, b, varying)) for a, b in zip(edges[::2], edges[1::2], strict=True))
-    template = Template(len(first), n, gaps, tuple(found), (tag_offset,), index_offset)
-    if len(found) != blocks or tag_offset < 0:
+    template = Template(len(first), n, gaps, tuple(found), tag_offsets, index_offset)
+    if len(found) != blocks or not tag_offsets:
         raise InternalError(
             f"OpenFHE writes {len(found)} blocks of coefficients where {blocks} were expected",
             hint="this version of OpenFHE is not supported; see constraints.txt for the one that is",
@@ -184,7 +186,7 @@ def ciphertext_template(ring: Ring, level: int) -> Template:
         return throwaway.context.Encrypt(key, plaintext)
 
     references, tags = throwaway.references(make)
-    return _learn(references, tags, 2 * (level + 1), ring, None)
+    return learn(references, tags, 2 * (level + 1), ring, None)
 
 
 @functools.lru_cache(maxsize=8)
@@ -199,7 +201,7 @@ def rotation_key_template(ring: Ring) -> Template:
         return made
 
     references, tags = throwaway.references(make)
-    return _learn(references, tags, _key_blocks(ring), ring, INDEX_OFFSET)
+    return learn(references, tags, _key_blocks(ring), ring, INDEX_OFFSET)
 
 
 @functools.lru_cache(maxsize=8)
@@ -215,14 +217,14 @@ def relinearization_key_template(ring: Ring) -> Template:
         return made
 
     references, tags = throwaway.references(make)
-    return _learn(references, tags, _key_blocks(ring), ring, None)
+    return learn(references, tags, _key_blocks(ring), ring, None)
 
 
 @functools.lru_cache(maxsize=8)
 def secret_key_template(ring: Ring) -> Template:
     """The form of a secret key, for the client's own file."""
     references, tags = _throwaway(ring).references(lambda key: key)
-    return _learn(references, tags, ring.towers, ring, None)
+    return learn(references, tags, ring.towers, ring, None)
 
 
 def _key_blocks(ring: Ring) -> int:
@@ -258,11 +260,16 @@ def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
 
 
 def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in.
+    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in."""
+    return transferred(ciphertext, ring, level, tag, working=True)
+
+
+def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, *, working: bool) -> Any:
+    """The ciphertext in the working context of a ring, or in the one whose objects are sent.
 
     Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
     """
-    made = _moved(ciphertext, ring, level, tag, working=True)
+    made = _moved(ciphertext, ring, level, tag, working)
     made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
     made.SetScalingFactor(ciphertext.GetScalingFactor())
     return made
@@ -273,12 +280,12 @@ def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, working: bool) -> 
 
     Without these every later sum would compare parameters number by number; a sum with zero replaces them.
     """
-    zero = _zero(ring, level, working)
-    context = working_context(ring) if working else make_context(ring)
-    elements, nothing = ciphertext.GetElements(), zero.GetElements()
-    foreign, made = zero.Clone(), zero.Clone()
-    foreign.SetElements(elements)
-    made.SetElements([nothing[0]] * len(elements))
-    made.SetElements(context.EvalAdd(made, foreign).GetElements())
+    zero, context = _zero(ring, level, working), working_context(ring) if working else make_context(ring)
+    foreign, made = zero.CloneEmpty(), zero.Clone()
+    elements = ciphertext.GetElements()
+    if len(elements) != 2:
+        made.SetElementsMove([zero.GetElements()[0]] * len(elements))
+    foreign.SetElementsMove(elements)
+    context.EvalAddInPlace(made, foreign)
     made.SetKeyTag(tag)
     return made

@@ -1,0 +1,187 @@
+"""What the benchmarks of deep networks share: the accuracy of every stage in the clear, and encrypted images one by one.
+
+The encrypted images run in a process of their own (`encrypted_images.py`), which loads no torch. Everything that takes
+long is written to a folder as it is finished: keys, simulated images, encrypted images. A run that was stopped goes on
+where it stood; another program, or other options, start their own files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if "--threads" in sys.argv[:-1]:
+    # OpenMP reads it when the first library that uses it is loaded.
+    os.environ["OMP_NUM_THREADS"] = sys.argv[sys.argv.index("--threads") + 1]
+
+from common import ROOT, data, hg, machine  # it imports heliograph, before torch
+
+import numpy as np
+import torch
+
+from heliograph.compiler.plan import call_ms
+from heliograph.interpret import interpret_many
+from results import Results
+
+CALIBRATION = 512
+KEYS = (
+    "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "images_simulated", "images_encrypted", "agreement",
+    "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches",
+    "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
+    "evaluation_key_bytes", "compile_s", "threads",
+)  # fmt: skip
+
+
+def arguments(description: str, degree: int, networks: Sequence[str] = ()) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
+    parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
+    parser.add_argument("--degree", type=int, default=degree, help="degree of the activations")
+    parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP (default: all cores)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
+    if networks:
+        parser.add_argument("--network", choices=networks, default=networks[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    return parser.parse_args()
+
+
+class Images(NamedTuple):
+    """CIFAR-10 as networks take it, normalized, (n, 3, 32, 32) float32; `interval` holds every input there can be."""
+
+    train: np.ndarray
+    train_labels: np.ndarray
+    test: np.ndarray
+    test_labels: np.ndarray
+    interval: tuple[float, float]
+
+
+def cifar10() -> Images:
+    """7,728 training images and the first 500 test images."""
+    with np.load(data("cifar10_subset.npz"), allow_pickle=False) as file:
+        mean, std = (file[name].astype(np.float32) for name in ("norm_mean", "norm_std"))
+        images = []
+        for name in ("x_train", "x_test"):
+            scaled = (file[name].astype(np.float32) / 255 - mean) / std
+            images.append(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))
+        labels = [file[name].astype(np.int64) for name in ("y_train", "y_test")]
+    interval = float((-mean / std).min()) - 1e-6, float(((1 - mean) / std).max()) + 1e-6
+    return Images(images[0], labels[0], images[1], labels[1], interval)
+
+
+def accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
+    return float((scores.argmax(1) == labels[: len(scores)]).mean())
+
+
+def benchmark(
+    name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, options: argparse.Namespace
+) -> None:
+    """Print what the arguments ask for, and one JSON object with KEYS; null for what was not run."""
+    say = (lambda *words: None) if options.json else (lambda *words: print(*words, flush=True))
+    test, labels = images.test, images.test_labels
+    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    with torch.no_grad():
+        clear = torch.cat([module(part) for part in torch.from_numpy(test).split(100)]).numpy()
+    say(f"{machine()}; load average {os.getloadavg()[0]:.2f}")
+    say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
+
+    program = hg.trace(
+        module,
+        torch.from_numpy(test[:1]),
+        input_range=images.interval,
+        calibration=images.train[:CALIBRATION],
+        name=name,
+    )
+    seen: dict[str, hg.Program] = {}
+    artifact = hg.compile(program, chosen, watch=seen.__setitem__)
+    say(artifact.report)
+    parts = np.array_split(test, max(1, len(test) // 50))
+    polynomial = np.concatenate([interpret_many(seen["fold-scaling"], [part])[0] for part in parts])
+    say(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
+        f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}")  # fmt: skip
+
+    folder = options.folder / f"{name}-{artifact.fingerprint[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    simulated = simulate(artifact, test, options.simulated, Results(folder / "simulated.json"), say)
+    encrypted = encrypt(artifact, test, options, folder, say) if options.encrypted else {}
+    report = artifact.report.to_dict()
+    result = dict.fromkeys(KEYS) | {
+        "accuracy_float": accuracy(clear, labels),
+        "accuracy_polynomial": accuracy(polynomial, labels),
+        "images_simulated": len(simulated),
+        "images_encrypted": 0,
+        "bootstraps": report["operations_by_kind"].get("bootstrap", 0),
+        "predicted_seconds": report["predicted_ms"] / 1e3,
+        "compile_s": artifact.compile_s,
+        "threads": options.threads or len(os.sched_getaffinity(0)),
+        **{key: report[key] for key in (
+            "security_bits", "ring_dim", "log_pq", "rotations", "key_switches", "plaintext_products",
+            "evaluation_key_bytes",
+        )},
+    }  # fmt: skip
+    if len(simulated):
+        result["accuracy_simulated"] = accuracy(simulated, labels)
+        say(f"simulator: {accuracy(simulated, labels):.1%} of {len(simulated)}, "
+            f"error {np.abs(simulated - polynomial[: len(simulated)]).max():.2g} against the polynomials")  # fmt: skip
+    if encrypted:
+        scores = np.array([entry["scores"] for entry in encrypted["images"]])
+        result |= {
+            "images_encrypted": len(scores),
+            "agreement": float((scores.argmax(1) == clear[: len(scores)].argmax(1)).mean()),
+            "max_abs_error": float(np.abs(scores - clear[: len(scores)]).max()),
+            "seconds_per_image": encrypted["seconds"],
+            "floor_seconds": encrypted["floor_seconds"],
+            "peak_rss_bytes": encrypted["peak_rss_bytes"],
+        }
+        say(f"encrypted: {len(scores)} images, {accuracy(scores, labels):.1%} right, error "
+            f"{np.abs(scores - polynomial[: len(scores)]).max():.2g} against the polynomials, load average up to "
+            f"{max(entry['load_average'] for entry in encrypted['images']):.2f}")  # fmt: skip
+        if encrypted["floor_seconds"]:
+            say(f"measured over floor: {encrypted['seconds'] / encrypted['floor_seconds']:.2f}")
+    kinds(artifact, chosen, encrypted.get("floor_by_kind", {}), say)
+    print(json.dumps(result))
+
+
+def simulate(artifact: hg.Artifact, test: np.ndarray, count: int, results: Results, say: Any) -> np.ndarray:
+    """The simulator's scores of the first `count` images; each is kept as soon as it is there."""
+    for number in results.missing(count):
+        results.add(number, {"scores": np.asarray(hg.simulate(artifact, test[number], seed=number)).tolist()})
+        say(f"simulated image {number + 1} of {count}")
+    return np.array([entry["scores"] for entry in results.first(count)])
+
+
+def encrypt(
+    artifact: hg.Artifact, test: np.ndarray, options: argparse.Namespace, folder: Path, say: Any
+) -> dict[str, Any]:
+    """What `encrypted_images.py` found: an entry for each image, and the figures of all."""
+    artifact.save(folder / "artifact.helio")
+    np.save(folder / "images.npy", test[: options.encrypted])
+    threads = options.threads or len(os.sched_getaffinity(0))
+    script = Path(__file__).with_name("encrypted_images.py")
+    subprocess.run(
+        [sys.executable, str(script), str(folder), str(options.encrypted), str(threads)],
+        check=True,
+        stdout=sys.stderr,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )
+    found: dict[str, Any] = json.loads((folder / f"encrypted-{threads}.summary.json").read_text())
+    return found
+
+
+def kinds(artifact: hg.Artifact, options: hg.Options, floor: dict[str, float], say: Any) -> None:
+    """The table of kinds of work: calls, seconds as predicted and, where images ran, as measured alone."""
+    predicted: dict[str, float] = {}
+    report = artifact.report.to_dict()
+    for call, number in report["operations"].items():
+        name, level, *parts = call.replace("@", "/").split("/")
+        key = (name, int(level), int(parts[0]) if parts else 2)
+        predicted[name] = predicted.get(name, 0.0) + number * call_ms(key, artifact.ring, options.costs) / 1e3
+    say(f"{'kind of work':<16}{'calls':>8}{'predicted s':>13}{'floor s':>10}")
+    for name, number in sorted(report["operations_by_kind"].items(), key=lambda item: -predicted[item[0]]):
+        measured = f"{floor[name]:.2f}" if name in floor else "-"
+        say(f"{name:<16}{number:>8}{predicted[name]:>13.2f}{measured:>10}")

@@ -1,0 +1,109 @@
+"""Encrypt, evaluate and decrypt images with a compiled artifact, one by one: `encrypted_images.py FOLDER COUNT THREADS`.
+
+FOLDER has `artifact.helio` and `images.npy`. The client's key, the evaluation keys and every image's result are written
+there as they are finished; a run that was stopped goes on where it stood. No torch is loaded: the peak of memory is that
+of a server (and of the client, which is in the same process).
+"""
+
+from __future__ import annotations
+
+import heliograph as hg  # first: it sets OpenMP's waiting policy
+
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.measure import peak_rss_bytes
+from heliograph.runtime.openfhe.floor import Floor
+from results import Results, write
+
+FLOOR_SAMPLES = 3
+
+
+def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
+    """The client whose key is in the folder, or a new one, saved."""
+    if path.exists():
+        return hg.Client.load(path, artifact=artifact)
+    client = hg.Client(artifact.public())
+    client.save(path)
+    return client
+
+
+def main(folder: Path, count: int, threads: int) -> None:
+    artifact = hg.Artifact.load(folder / "artifact.helio")
+    images = np.load(folder / "images.npy", allow_pickle=False)
+    results = Results(folder / f"encrypted-{threads}.json")
+    summary = folder / f"encrypted-{threads}.summary.json"
+    figures = Results(folder / f"encrypted-{threads}.figures.json")
+    missing = results.missing(count)
+    if missing:
+        client = the_client(artifact, folder / "client.heliokey")
+        begun = time.perf_counter()
+        keys: KeyFolder = client.write_evaluation_keys(folder / "keys")
+        print(f"evaluation keys: {time.perf_counter() - begun:.1f} s", flush=True)
+        with hg.Server(artifact, keys) as server:
+            for number in missing:
+                entry, encrypted = run(client, server, images[number])
+                entry["first"] = number == missing[0]
+                results.add(number, entry)
+                print(f"image {number + 1} of {count}: {entry['seconds']:.1f} s", flush=True)
+            if 0 not in figures.entries:
+                figures.add(0, floor(server, encrypted))
+    entries = results.first(count)
+    # The first image of a process encodes the plaintexts.
+    later = [entry["seconds"] for entry in entries if not entry["first"]]
+    measured = figures.entries.get(0, {"floor_by_kind": {}})
+    write(summary, {
+        "images": entries,
+        "seconds": statistics.median(later or [entry["seconds"] for entry in entries]),
+        "peak_rss_bytes": max(entry["peak_rss_bytes"] for entry in entries),
+        "floor_by_kind": measured["floor_by_kind"],
+        "floor_seconds": sum(measured["floor_by_kind"].values()) or None,
+    })  # fmt: skip
+
+
+def run(client: hg.Client, server: hg.Server, image: np.ndarray) -> tuple[dict[str, Any], Any]:
+    """One image's entry, and its encrypted input."""
+    load = os.getloadavg()[0]
+    encrypted = client.encrypt(image)
+    begun = time.perf_counter()
+    output = server.run(encrypted)
+    seconds = time.perf_counter() - begun
+    scores = np.asarray(client.decrypt(output))
+    entry = {
+        "scores": scores.tolist(),
+        "seconds": seconds,
+        "load_average": load,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "calls": _by_kind(server.trace.calls),
+    }
+    return entry, encrypted
+
+
+def _by_kind(calls: Any) -> dict[str, int]:
+    table: Counter[str] = Counter()
+    for (name, _, _), number in calls.items():
+        table[name] += number
+    return dict(sorted(table.items()))
+
+
+def floor(server: hg.Server, encrypted: Any) -> dict[str, Any]:
+    """Seconds of one image by kind of work, if it were only its homomorphic calls, each timed alone."""
+    timed = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), server.trace.calls)
+    for _ in range(FLOOR_SAMPLES):
+        timed.sample()
+    table: Counter[str] = Counter()
+    for call, milliseconds in timed.medians_ms().items():
+        table[call[0]] += timed.calls[call] * milliseconds / 1e3  # type: ignore[assignment]
+    return {"floor_by_kind": dict(table), "load_average": os.getloadavg()[0]}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

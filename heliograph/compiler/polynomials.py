@@ -1,0 +1,87 @@
+"""The polynomials that a compilation would choose, in the program as it was written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heliograph.approx.fit import METHODS
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import approximate_pass
+from heliograph.errors import ProgramError
+from heliograph.ir import Array, Builder, Node, Program, Stage, TensorType
+from heliograph.ir.ops import OPS
+from heliograph.passes.base import apply
+from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.expand import Expand
+from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.simplify import Simplify
+
+
+def approximate(program: Program, options: Options | None = None) -> Program:
+    """The program of the tensor stage with its activations replaced by the polynomials that `compile` would choose.
+
+    Convolutions and other layers stay what they are. A polynomial by unit stands between a division and a product by the
+    sizes of the units. Functions that take a composition of polynomials (sign, softmax, ...) stay, and so does a ReLU of
+    what is never negative. `approximate(program, options).to_torch()` is a module whose training can recover what the
+    approximation lost; `compile` takes the result like any program, and holds its polynomials to their intervals.
+    """
+    if program.stage is not Stage.TENSOR:
+        raise ProgramError(
+            f"approximate takes a program of the tensor stage, not of stage {program.stage.value}",
+            hint="pass what trace or parse gave",
+        )
+    program = apply(Expand(), apply(Simplify(), program))
+    fused = apply(FuseLinear(), program)
+    made = apply(approximate_pass(options or Options(), Calibrate().run(fused)), fused)
+    chosen = _by_activation(made)
+    builder = Builder(program.name, Stage.TENSOR, program)
+
+    def emit(node: Node, operands: list[Node]) -> Node:
+        queue = chosen[node.loc.layer, node.op]
+        if OPS[node.op].activation is None or not node.type.secret or not queue:
+            return builder.copy(node, operands)
+        coefficients, low, high, sizes = queue.pop(0)
+        (x,) = operands
+        if sizes is not None:
+            assert isinstance(node.type, TensorType)
+            sizes = sizes.reshape(node.type.shape)
+            x = _scaled(builder, x, 1.0 / sizes)
+        name = builder.constant(coefficients, f"{node.loc.layer or node.op}.poly")
+        poly = builder.op("poly", (x,), node.loc, coefficients=name, low=low, high=high)
+        return poly if sizes is None else _scaled(builder, poly, sizes)
+
+    return builder.rewrite(program, emit)
+
+
+def _by_activation(made: Program) -> dict[tuple[str, str], list[tuple[Array, float, float, Array | None]]]:
+    """Coefficients, interval and unit sizes of each activation's polynomial, by layer and op, in program order.
+
+    By unit the interval is [-1, 1], and the coefficients are those of f(w x) / w.
+    """
+    table: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for node in made.nodes:
+        if node.op != "poly" or "range" not in node.attrs:
+            continue
+        entry = made.metadata["ranges"][node.attrs["range"]]
+        if entry["method"] not in METHODS:
+            continue
+        coefficients, low, high = made.array(node.attrs["coefficients"]), node.attrs["low"], node.attrs["high"]
+        sizes = made.metadata.get("unit_sizes", {}).get(str(node.attrs["range"]))
+        if sizes is not None:
+            coefficients, low, high, sizes = coefficients / high, -1.0, 1.0, np.array(sizes)
+        table[entry["layer"], entry["function"]].append((coefficients, low, high, sizes))
+    return table
+
+
+def _scaled(builder: Builder, x: Node, factors: Array) -> Node:
+    """The product with a constant of one number an element, or a channel where its places agree."""
+    first_places = (slice(None), *(slice(0, 1) for _ in factors.shape[1:]))
+    short = factors[first_places]
+    factors = short if (short == factors).all() else factors
+    loc = replace(x.loc, layer=f"{x.loc.layer}_unit")
+    name = builder.constant(factors, f"{loc.layer}.sizes")
+    return builder.op("mul", (x, builder.op("constant", (), loc, value=name)), loc)

@@ -1,0 +1,267 @@
+"""Evaluation keys in a folder: written one by one, completed after a kill, read one by one; forged ones are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.bootstrapped import PERIOD, meaning, sample
+from runtime.bootstrapped import artifact as bootstrapped_artifact
+
+from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.compiler.validate import check_keys
+from heliograph.container import Container, pack, unpack
+from heliograph.errors import WireError
+from heliograph.runtime.client import Client
+from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.openfhe import registry
+from heliograph.runtime.server import Server
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    return bootstrapped_artifact()
+
+
+@pytest.fixture(scope="module")
+def client(artifact: Artifact) -> Client:
+    return Client(PublicArtifact.from_bytes(artifact.public().to_bytes()))
+
+
+@pytest.fixture(scope="module")
+def folder(client: Client, tmp_path_factory: pytest.TempPathFactory) -> KeyFolder:
+    return client.write_evaluation_keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def server(artifact: Artifact, folder: KeyFolder) -> Iterator[Server]:
+    with Server(artifact, folder) as server:
+        yield server
+
+
+def check(client: Client, server: Server, seed: int) -> None:
+    x = sample(seed)
+    message = EncryptedInput.from_bytes(client.encrypt(x).to_bytes())
+    outputs = client.decrypt(EncryptedOutput.from_bytes(server.run(message).to_bytes()))
+    for found, expected, bits in zip(outputs, meaning(x), (16, 33), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2.0**-bits)
+
+
+def test_a_server_reads_the_folder_and_serves(client: Client, server: Server, folder: KeyFolder) -> None:
+    check(client, server, 1)
+    check(client, server, 2)
+    sizes = sum(len(folder.blob(name)) for name in folder.names())
+    assert client.evaluation_key_bytes <= sizes <= 1.01 * client.evaluation_key_bytes
+    assert {"bootstrap/conjugation", "bootstrap/encapsulation", "chain4/rotation/3", "chain4/relinearization"} <= set(
+        folder.names()
+    )
+
+
+def test_the_keys_in_one_message_serve_too_beside_another_client(
+    artifact: Artifact, client: Client, server: Server
+) -> None:
+    other = Client(artifact)
+    with Server(artifact, EvaluationKeys.from_bytes(other.evaluation_keys().to_bytes())) as beside:
+        check(other, beside, 3)
+        check(client, server, 4)
+    check(client, server, 5)
+    with Server(artifact, other.evaluation_keys()) as live:
+        check(other, live, 6)
+
+
+def test_what_is_written_does_not_depend_on_what_was_set_up(client: Client, server: Server) -> None:
+    """OpenFHE writes its bootstrapping tables' parameters into every object of a context."""
+    before = len(client.encrypt(sample()).to_bytes())
+    server.run(client.encrypt(sample()))
+    assert len(client.encrypt(sample()).to_bytes()) == before
+    assert len(client.evaluation_keys().blob("bootstrap/conjugation")) > 0
+
+
+def test_closing_takes_all_keys_along(artifact: Artifact, folder: KeyFolder) -> None:
+    before = registry.installed()
+    server = Server(artifact, folder)
+    assert len(registry.installed() - before) == 3  # the chain and its two lower parts
+    server.close()
+    assert registry.installed() == before
+
+
+def _forged(blob: bytes, position: int) -> bytes:
+    changed = bytearray(blob)
+    changed[position] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", ["bootstrap/encapsulation", "bootstrap/conjugation", "chain4/rotation/3"])
+def test_malformed_keys_are_refused(artifact: Artifact, folder: KeyFolder, name: str) -> None:
+    from heliograph.runtime.openfhe.encapsulation import encapsulation_template
+    from heliograph.runtime.openfhe.template import rotation_key_template
+
+    key = next(key for key in artifact.evaluation_keys if key.name == name)
+    template = encapsulation_template(key.ring) if key.kind == "encapsulation" else rotation_key_template(key.ring)
+    blob = bytes(folder.blob(name))
+    random = np.random.default_rng(7)
+    inside = np.zeros(len(blob), dtype=bool)
+    for offset, _ in template.blocks:
+        inside[offset : offset + 8 * template.ring_dim] = True
+    from heliograph.runtime.openfhe.serial import read_key
+
+    outside = np.flatnonzero(~inside)
+    read_key(blob, key, folder.client)
+    for position in (*random.choice(outside, 200), *outside[-80:]):
+        with pytest.raises(WireError):
+            read_key(_forged(blob, int(position)), key, folder.client)
+    for offset, modulus in template.blocks:
+        with pytest.raises(WireError, match="not below its prime"):
+            read_key(blob[:offset] + modulus.to_bytes(8, "little") + blob[offset + 8 :], key, folder.client)
+    for wrong in (blob[:-1], blob + b"\0", blob[:100], b""):
+        with pytest.raises(WireError):
+            read_key(wrong, key, folder.client)
+
+
+def test_keys_are_not_taken_for_each_other(artifact: Artifact, folder: KeyFolder, tmp_path: Path) -> None:
+    def with_file(name: str, data: bytes) -> KeyFolder:
+        target = tmp_path / hashlib.sha256(name.encode() + data).hexdigest()[:8]
+        target.mkdir()
+        for file in folder.path.iterdir():
+            os.link(file, target / file.name)
+        file = target / (name.replace("/", "-") + ".key")
+        file.unlink()
+        file.write_bytes(data)
+        return KeyFolder(target)
+
+    def bytes_of(name: str) -> bytes:
+        return (folder.path / (name.replace("/", "-") + ".key")).read_bytes()
+
+    with pytest.raises(WireError, match="another key"):
+        Server(artifact, with_file("rotation/5", bytes_of("chain4/rotation/5")))
+    # One that lies about its name.
+    container = unpack(bytes_of("chain4/rotation/5"), "an evaluation key", 1, 1 << 30)
+    lie = pack(Container("an evaluation key", 1, {**container.fields, "name": "chain4/rotation/3"}, container.blobs))
+    with pytest.raises(WireError, match="another rotation"):
+        Server(artifact, with_file("chain4/rotation/3", lie))
+    with pytest.raises(WireError, match="damaged"):
+        Server(artifact, with_file("rotation/5", _forged(bytes_of("rotation/5"), 5000)))
+    with pytest.raises(WireError, match="truncated"):
+        Server(artifact, with_file("rotation/5", bytes_of("rotation/5")[:-100]))
+    missing = with_file("rotation/5", b"")
+    (missing.path / "rotation-5.key").unlink()
+    with pytest.raises(WireError, match="lack rotation/5"):
+        Server(artifact, missing)
+    more = with_file("rotation/5", bytes_of("rotation/5"))
+    (more.path / "rotation-1001.key").write_bytes(b"x")
+    with pytest.raises(WireError, match="too many"):
+        Server(artifact, more)
+
+
+def test_a_folder_of_another_client_is_left_alone(artifact: Artifact, folder: KeyFolder) -> None:
+    before = {file.name: file.stat().st_mtime_ns for file in folder.path.iterdir()}
+    with pytest.raises(WireError, match="another client"):
+        Client(artifact).write_evaluation_keys(folder.path)
+    assert {file.name: file.stat().st_mtime_ns for file in folder.path.iterdir()} == before
+
+
+_WRITE = """
+    import sys
+    from pathlib import Path
+    from heliograph.runtime.client import Client
+    client = Client.load(sys.argv[1])
+    print("ready", flush=True)
+    client.write_evaluation_keys(sys.argv[2], lambda stage, done, total: print(done, flush=True))
+"""
+
+
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_a_kill_while_keys_are_written_loses_nothing(
+    artifact: Artifact, client: Client, tmp_path: Path, after: int
+) -> None:
+    """Killed at a random moment after some keys; the next run keeps what is there, and the server reads the result."""
+    client.save(tmp_path / "client")
+    command = [sys.executable, "-c", textwrap.dedent(_WRITE), str(tmp_path / "client"), str(tmp_path / "keys")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == str(after):
+            break
+    time.sleep(float(np.random.default_rng(after).uniform(0, 0.02)))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # What is there is whole; a part of a file can only stand under another name.
+    begun = KeyFolder(tmp_path / "keys")
+    kept = {name: bytes(begun.blob(name)) for name in begun.names()}
+    assert after <= len(kept) < len(artifact.evaluation_keys)
+    with pytest.raises(WireError, match="lack"):
+        Server(artifact, begun)
+    (tmp_path / "keys" / ".rotation-9.key.x.part").write_bytes(b"half")
+    done: list[int] = []
+    finished = Client.load(tmp_path / "client").write_evaluation_keys(
+        tmp_path / "keys", lambda stage, number, total: done.append(number)
+    )
+    assert done == list(range(len(kept) + 1, len(artifact.evaluation_keys) + 1))
+    assert not list((tmp_path / "keys").glob("*.part")) + list((tmp_path / "keys").glob(".*"))
+    assert all(bytes(finished.blob(name)) == data for name, data in kept.items())
+    with Server(artifact, finished) as server:
+        check(client, server, after)
+
+
+def test_a_damaged_key_is_made_again(client: Client, folder: KeyFolder, tmp_path: Path) -> None:
+    for file in folder.path.iterdir():
+        os.link(file, tmp_path / file.name)
+    damaged = tmp_path / "chain1-rotation-3.key"
+    damaged.unlink()
+    damaged.write_bytes(b"half")
+    assert client.write_evaluation_keys(tmp_path).blob("chain1/rotation/3")
+
+
+# ---------------------------------------------------------------------------------------------- nonsense in artifacts
+
+GOOD = {"level": 4, "digits": 2, "rotation_keys": [3], "relinearization_key": True}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chains": "x"},
+        {"chains": [GOOD] * 9},
+        {"chains": [GOOD, GOOD]},
+        {"chains": [{**GOOD, "level": 17}]},
+        {"chains": [{**GOOD, "level": 0}]},
+        {"chains": [{**GOOD, "level": 10**9}]},
+        {"chains": [{**GOOD, "digits": 0}]},
+        {"chains": [{**GOOD, "digits": 6}]},
+        {"chains": [{**GOOD, "digits": 4}]},  # four digits of five primes: the last would be empty
+        {"chains": [{**GOOD, "rotation_keys": [0]}]},
+        {"chains": [{**GOOD, "rotation_keys": [3, 3]}]},
+        {"chains": [{**GOOD, "relinearization_key": 1}]},
+        {"chains": [{**GOOD, "more": 1}]},
+        {"chains": [5]},
+        {"bootstrap_slots": 5},
+        {"bootstrap_slots": [3]},
+        {"bootstrap_slots": [0]},
+        {"bootstrap_slots": [2048]},
+        {"bootstrap_slots": [256, 256]},
+        {"bootstrap_slots": [512, 256]},
+        {"bootstrap_slots": [1 << i for i in range(12)]},
+    ],
+)
+def test_nonsense_about_keys_is_refused(artifact: Artifact, fields: dict[str, object]) -> None:
+    metadata = {**artifact.program.metadata, "chains": [GOOD], "bootstrap_slots": [PERIOD]}
+    check_keys(metadata, artifact.ring)
+    with pytest.raises(WireError, match="not usable"):
+        check_keys({**metadata, **fields}, artifact.ring)
+
+
+def test_bootstraps_need_a_ring_that_does(artifact: Artifact) -> None:
+    from dataclasses import replace
+
+    with pytest.raises(WireError, match="on a ring that does not"):
+        check_keys({**artifact.program.metadata, "chains": []}, replace(artifact.ring, bootstrap=None))

@@ -1,0 +1,91 @@
+"""What a secret key looks like inside: the security table is for coefficients -1, 0 and 1 with equal probability."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.bootstrapped import RING, artifact, sample
+
+from heliograph.evaluation_keys import EvaluationKey
+from heliograph.runtime.client import Client
+from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, _coefficients
+from heliograph.runtime.openfhe.encapsulation import encapsulation_template
+from heliograph.runtime.openfhe.serial import serialize
+from heliograph.target import Ring
+
+
+def _root(ring: Ring) -> tuple[int, int]:
+    """The first prime of the ring and the root of order 2N by which OpenFHE transforms."""
+    text = library().Serialize(make_context(ring), library().JSON)
+    parameters = json.loads(text)["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"]
+    first = parameters["value0"]["value0"]["elp"]["ptr_wrapper"]["data"]["p"][0]["ptr_wrapper"]["data"]["value0"]
+    return int(first["cm"]["v"]), int(first["ru"]["v"])
+
+
+def _transform(values: list[int], root: int, prime: int) -> list[int]:
+    if len(values) == 1:
+        return values
+    even, odd = (_transform(values[i::2], root * root % prime, prime) for i in (0, 1))
+    power, made = 1, []
+    for value in odd:
+        made.append(value * power % prime)
+        power = power * root % prime
+    sums = [(a + b) % prime for a, b in zip(even, made, strict=True)]
+    return sums + [(a - b) % prime for a, b in zip(even, made, strict=True)]
+
+
+def _polynomial(evaluations: np.ndarray, prime: int, root: int) -> list[int]:
+    """The coefficients, between -prime/2 and prime/2, of values at the odd powers of the root in bit-reversed order."""
+    n = len(evaluations)
+    bits = n.bit_length() - 1
+    ordered = [int(evaluations[int(f"{i:0{bits}b}"[::-1], 2)]) for i in range(n)]
+    inverse, scale = pow(root, -1, prime), pow(n, -1, prime)
+    made = _transform(ordered, inverse * inverse % prime, prime)
+    found = [value * scale * pow(inverse, i, prime) % prime for i, value in enumerate(made)]
+    return [value if value < prime // 2 else value - prime for value in found]
+
+
+@pytest.mark.parametrize("ring", [RING, replace(RING, bootstrap=None)])
+def test_the_secret_is_uniform_ternary(ring: Ring) -> None:
+    secret = OpenFHECryptor(ring)._secret
+    values = np.frombuffer(_coefficients(secret, ring)[0], dtype="<u8")
+    counts = Counter(_polynomial(values, *_root(ring)))
+    assert set(counts) == {-1, 0, 1}
+    # The standard deviation is sqrt(2 N) / 3; six of them are allowed.
+    assert all(abs(count - ring.ring_dim / 3) < 2 * (2 * ring.ring_dim) ** 0.5 for count in counts.values())
+
+
+def test_the_ephemeral_secret_has_thirty_two_coefficients() -> None:
+    """The report states the weight: it decides over the security of the first step of a bootstrap."""
+    cryptor, n = OpenFHECryptor(RING), RING.ring_dim
+    prime, root = _root(RING)
+    data = serialize(cryptor.evaluation_key(EvaluationKey("e", RING, "encapsulation")))
+    template = encapsulation_template(RING)
+    first = [np.frombuffer(data, "<u8", n, offset) for offset, modulus in template.blocks if modulus == prime]
+    # Two polynomials of the key to the sparse secret, then those of the key back: one of each kind for every digit.
+    a, b = first[2], first[2 + RING.digits]
+    secret = np.frombuffer(_coefficients(cryptor._secret, RING)[0], dtype="<u8")
+    candidates = []
+    for x, y in ((a, b), (b, a)):
+        sums = [(int(p) * int(s) + int(q)) % prime for p, s, q in zip(x, secret, y, strict=True)]
+        candidates.append(_polynomial(np.array(sums, dtype=object), prime, root))
+    # What the key encrypts is the sparse secret times the special primes; all else is noise.
+    assert min(sum(abs(value) > 100 for value in values) for values in candidates) == 32
+
+
+def test_a_loaded_client_saves_the_same_key(tmp_path: Path) -> None:
+    first = Client(artifact())
+    first.save(tmp_path / "one")
+    second = Client.load(tmp_path / "one")
+    second.save(tmp_path / "two")
+    third = Client.load(tmp_path / "two")
+    assert first._cryptor.secret_bytes() == second._cryptor.secret_bytes() == third._cryptor.secret_bytes()
+    message = first.encrypt(sample()).live["x/0"]
+    found, expected = (client._cryptor.decrypt(message, 55.0) for client in (third, first))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
