@@ -22,6 +22,7 @@ count slots of one sample, offsets and amounts count real slots: they are multip
 
 from __future__ import annotations
 
+import bisect
 import functools
 from dataclasses import dataclass
 
@@ -103,7 +104,7 @@ class DiagonalMap:
         return (places - turned) % self.run if self.turns else places
 
     def _entries(self, offset: int) -> slice:
-        index = int(np.searchsorted(self.offsets, offset))
+        index = bisect.bisect_left(self.offsets, offset)
         if index == len(self.offsets) or self.offsets[index] != offset:
             raise InternalError(f"there is no diagonal {offset}")
         return slice(int(self.starts[index]), int(self.starts[index + 1]))
