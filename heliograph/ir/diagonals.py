@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -238,7 +239,10 @@ def make_diagonal_map(
 # A matrix is mapped by several readers in a row (packing, cost, execution); the arrays are shared, not copied.
 _maps: dict[tuple[int, ...], tuple[SparseMatrix, DiagonalMap]] = {}
 _MAPS_KEPT = 256
-_ENTRIES_KEPT = 1 << 26
+# Eight bytes each. Readers go through a program again and again: dropping the oldest would drop each map just before it
+# is needed, so what goes is drawn at random.
+_ENTRIES_KEPT = 1 << 27
+_drawn = random.Random(0)
 
 
 def diagonal_map(
@@ -259,6 +263,6 @@ def diagonal_map(
     made = make_diagonal_map(matrix, slots, in_period, out_period, shift, stride, in_copies, out_copies)
     kept = sum(entry.entries for _, entry in _maps.values())
     while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):
-        kept -= _maps.pop(next(iter(_maps)))[1].entries
+        kept -= _maps.pop(_drawn.choice(list(_maps)))[1].entries
     _maps[key] = (matrix, made)
     return made
