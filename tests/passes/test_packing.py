@@ -152,6 +152,8 @@ def test_maps_between_plain_values_and_moved_copies(
         # Any rotation that equals the offset serves it.
         amount = offset + made.modulus * int(random.integers(-3, 4))
         total += made.diagonal(offset, amount) * np.roll(x, -amount)
+    if into:
+        np.testing.assert_allclose(made.apply(x), total, atol=1e-9)
     run, rows = made.run, moved[1].run or out_period
     while run > rows:
         run //= 2
