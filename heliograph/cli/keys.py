@@ -53,6 +53,11 @@ def load_client(key: str, passphrase_file: str | None) -> Any:
 @click.option(
     "--keys", default="eval.keys", show_default=True, help="The evaluation keys' file; give it to the server."
 )
+@click.option(
+    "--folder",
+    is_flag=True,
+    help="Write the evaluation keys into a folder, each as it is made; run again, it goes on where it was stopped.",
+)
 @click.option("--public", default=None, help="Write the artifact's public part to this file too.")
 @click.option("--passphrase", is_flag=True, help="Ask for a passphrase that protects the secret key.")
 @_PASSPHRASE_FILE
@@ -63,6 +68,7 @@ def keygen_command(
     artifact: str,
     output: str,
     keys: str,
+    folder: bool,
     public: str | None,
     passphrase: bool,
     passphrase_file: str | None,
@@ -76,7 +82,8 @@ def keygen_command(
     from heliograph.runtime.client import Client
 
     described = load_public(artifact)
-    if Path(output).exists() and not overwrite:
+    goes_on = folder and Path(output).exists() and Path(keys).is_dir()
+    if Path(output).exists() and not overwrite and not goes_on:
         raise ProgramError(f"{output} exists already", hint="choose another name, or pass --overwrite")
     if Path(output).resolve() == Path(keys).resolve():
         raise ProgramError("the secret key and the evaluation keys cannot have one file")
@@ -85,15 +92,25 @@ def keygen_command(
         secret = _read_passphrase(passphrase_file)
     elif passphrase:
         secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
-    client = Client(described)
+    if goes_on and not overwrite:
+        client = load_client(output, passphrase_file)
+        client.check_artifact(described)
+    else:
+        client = Client(described)
     with progress_bar(quiet) as progress:
-        made = client.evaluation_keys(progress, check_memory=not no_memory_check)
-        client.save(output, secret, overwrite=overwrite)
-        progress("writing", 0, 0)
-        made.save(keys)
+        if folder:
+            # The secret key first: with it, what is in the folder stays of use after a crash.
+            if not goes_on or overwrite:
+                client.save(output, secret, overwrite=overwrite)
+            client.write_evaluation_keys(keys, progress)
+        else:
+            made = client.evaluation_keys(progress, check_memory=not no_memory_check)
+            client.save(output, secret, overwrite=overwrite)
+            progress("writing", 0, 0)
+            made.save(keys)
     if public is not None:
         described.save(public)
-    size = Path(keys).stat().st_size
+    size = sum(file.stat().st_size for file in Path(keys).iterdir()) if folder else Path(keys).stat().st_size
     values = {
         "secret_key": output,
         "protected": secret is not None,

@@ -76,7 +76,7 @@ class DiagonalMap:
             return None
         one = np.moveaxis(copies[..., 0, :, :], -2, 0)
         rows = (self.matrix.csr() @ one.reshape(in_period, -1)).reshape(out_period, *one.shape[1:])
-        shift = 0 if self.run <= max(out_period, in_period) else out_period * out_period // self.run
+        shift = 0 if self.run == out_period else out_period * out_period // self.run
         made = np.moveaxis(rows[positions_in_slots(self.run, out_period, shift)], 0, -2)
         made = made.reshape(*x.shape[:-1], self.run * self.stride)
         return np.tile(made, self.slots // (self.run * self.stride))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from heliograph.container import Bytes, Container, parts, read_file, write_file
 from heliograph.errors import HeliographError, WireError
-from heliograph.runtime.messages import check_belongs, check_objects, is_fingerprint
+from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_objects, is_fingerprint
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
 _INDEX_FILE = "index.keys"
@@ -132,3 +132,11 @@ def _check_disk(folder: Path, needed: int) -> None:
             f"the evaluation keys need {needed / 1e6:.0f} MB in {folder}, and {free / 1e6:.0f} MB are free",
             hint="give a folder on a larger disk, or compile with a lower key_bytes",
         )
+
+
+def read_evaluation_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
+    """The evaluation keys in a file, or those in a folder (read one by one when they are used)."""
+    if Path(path).is_dir():
+        return KeyFolder(path)
+    keys: EvaluationKeys = EvaluationKeys.load(path)
+    return keys
