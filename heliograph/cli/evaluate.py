@@ -30,7 +30,8 @@ def evaluate_command(
 ) -> None:
     """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted."""
     from heliograph.compiler.artifact import Artifact
-    from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
+    from heliograph.runtime.keyfolder import load_keys
+    from heliograph.runtime.messages import EncryptedInput
     from heliograph.runtime.server import Server
 
     with progress_bar(quiet) as progress:
@@ -39,7 +40,7 @@ def evaluate_command(
         encrypted = EncryptedInput.load(data)
         names = loaded.plain_inputs
         own = {} if plain is None else dict(zip(names, one_per_name(read_arrays(plain), names, plain), strict=True))
-        with Server(loaded, EvaluationKeys.load(keys), check_memory=not no_memory_check) as server:
+        with Server(loaded, load_keys(keys), check_memory=not no_memory_check) as server:
             result = server.run(encrypted, progress, own)
             trace = server.trace
         result.save(output)
