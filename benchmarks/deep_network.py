@@ -25,7 +25,7 @@ from common import ROOT, data, hg, machine  # it imports heliograph, before torc
 import numpy as np
 import torch
 
-from heliograph.compiler.planner import call_ms
+from heliograph.compiler.plan import call_ms
 from heliograph.interpret import interpret_many
 from results import Results
 

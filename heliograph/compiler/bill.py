@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.bootstrap_keys import bootstrap_table_bytes
 from heliograph.chains import key_chains
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
-from heliograph.compiler.planner import Plan, call_ms
+from heliograph.compiler.plan import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import Call
+from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
@@ -158,6 +160,12 @@ def bill(
         "rotation_key_bytes": ring.rotation_key_bytes,
         "relinearization_key": program.metadata["relinearization_key"],
         "bootstraps": count(calls, "bootstrap"),
+        "bootstrapping": _bootstrapping(program, ring),
+        "lower_chains": [
+            {"level": chain.ring.levels, "keys": chain.keys, "key_bytes": chain.ring.rotation_key_bytes}
+            for chain in key_chains(program.metadata)[1:]
+        ],
+        "unbounded_ms": plan.unbounded_ms,
         "key_switches": rotations + count(calls, "relinearize"),
         "ciphertext_products": count(calls, "mul"),
         "plaintext_products": count(calls, "mul_plain", "mul_scalar", "mul_pt"),
@@ -287,6 +295,20 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
     return entries
 
 
+def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
+    """What the report says of bootstraps, None where there are none."""
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    if not slot_counts:
+        return None
+    return {
+        "slots": list(slot_counts),
+        "from": ring.bootstrap_input_level,
+        "to": ring.bootstrap_level,
+        "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
+        "deviation": bootstrap_std(ring),
+    }
+
+
 def secret_distribution(ring: Ring) -> str:
     """How the secret key is drawn, in words."""
     if ring.bootstrap is None:
@@ -310,6 +332,13 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
             f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the "
             "Homomorphic Encryption Standard's table has it for a uniform ternary secret, errors of standard deviation "
             "3.19 and classical attacks."
+        )
+    if values["bootstrapping"] is not None:
+        lines.append(
+            "Bootstraps: each begins with a switch to a sparse secret of Hamming weight 32 that is used for nothing else, "
+            "at a small modulus, and a switch back (Bossuat, Troncoso-Pastoriza and Hubaux, 2022, put weight 32 at ring "
+            "dimension 2^16 and a modulus of about 120 bits at 128 bits); both switching keys are with the server. The "
+            "secret itself is uniform ternary."
         )
     ranges = values["ranges"]
     seen = [entry for entry in ranges if entry["source"] == "observed"]

@@ -9,7 +9,8 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.bill import bill, flooded, with_output_ranges
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomial_passes
-from heliograph.compiler.planner import make_plan, sample_inputs
+from heliograph.compiler.plan import sample_inputs
+from heliograph.compiler.planner import make_plan
 from heliograph.compiler.report import Report
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret_many

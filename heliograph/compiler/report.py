@@ -126,13 +126,35 @@ class Report:
             ("depth", str(v["depth"])),
             *([("samples", f"{v['batch']} at once")] if v.get("batch", 1) > 1 else []),
             ("operations", kinds),
-            ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys of {bytes_text(v['rotation_key_bytes'])}"),
+            ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys of {self._key_size()}"),
             ("key switches", str(v["key_switches"])),
+            *([("bootstraps", self._bootstraps())] if v.get("bootstraps") else []),
             ("ciphertext products", str(v["ciphertext_products"])),
             ("plaintext products", str(v["plaintext_products"])),
             ("ciphertexts", f"{bytes_text(v['ciphertext_bytes'])} in, {bytes_text(v['output_bytes'])} out"),
             ("outputs", self._outputs()),
         ]
+
+    def _key_size(self) -> str:
+        v = self.values
+        lower = v.get("lower_chains") or []
+        size = bytes_text(v["rotation_key_bytes"])
+        parts = [
+            f"{entry['keys']} of {bytes_text(entry['key_bytes'])} for levels up to {entry['level']}" for entry in lower
+        ]
+        return f"{size}, or smaller: {', '.join(parts)}" if parts else size
+
+    def _bootstraps(self) -> str:
+        v = self.values
+        entry = v["bootstrapping"]
+        text = (
+            f"{v['bootstraps']} of {', '.join(map(str, entry['slots']))} slots, from level {entry['from']} to level "
+            f"{entry['to']} at most; tables of {bytes_text(entry['table_bytes'])}; they add a deviation of "
+            f"2^{math.log2(entry['deviation']):.1f} to a value of size one"
+        )
+        if v.get("unbounded_ms"):
+            text += f"; without the bound on memory a run would take about {v['unbounded_ms'] / 1e3:.3g} s"
+        return text
 
     def _outputs(self) -> str:
         v = self.values

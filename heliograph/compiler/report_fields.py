@@ -34,7 +34,7 @@ def check_report(values: Mapping[str, Any]) -> None:
     """Raise a WireError where a report lacks a field that is printed or drawn, or one is of another kind."""
     for key in _NUMBERS:
         _number(values, key, "report")
-    for key in ("security_bits", "max_log_pq", "flood", "batch"):
+    for key in ("security_bits", "max_log_pq", "flood", "batch", "bootstraps", "unbounded_ms"):
         if values.get(key) is not None:
             _number(values, key, "report")
     for key in _TEXTS:
@@ -45,6 +45,7 @@ def check_report(values: Mapping[str, Any]) -> None:
             raise refuse(f"{key} of its report is malformed")
         for name in table:
             _number(table, name, key)
+    _check_bootstrapping(values)
     if not all(isinstance(line, str) and len(line) <= _TEXT_LENGTH for line in _list(values, "assumed")):
         raise refuse("what its report assumes is malformed")
     for key, (texts, numbers, pairs) in _ROWS.items():
@@ -60,6 +61,26 @@ def check_report(values: Mapping[str, Any]) -> None:
                     _pair(row[name], name, key)
             if key == "ranges":
                 _check_composition(row)
+
+
+def _check_bootstrapping(values: Mapping[str, Any]) -> None:
+    entry = values.get("bootstrapping")
+    if entry is not None:
+        if not isinstance(entry, Mapping):
+            raise refuse("what its report says of bootstraps is malformed")
+        for key in ("from", "to", "table_bytes", "deviation"):
+            _number(entry, key, "bootstrapping")
+        if not 0 < entry["deviation"] < 1:
+            raise refuse("the deviation of bootstraps in its report is no share of one")
+        for slots in _list(entry, "slots"):
+            real(slots, "the slots of a bootstrap of its report", 1, 1 << 17)
+    elif values.get("bootstraps"):
+        raise refuse("its report counts bootstraps and does not describe them")
+    for row in _list(values, "lower_chains") if "lower_chains" in values else []:
+        if not isinstance(row, Mapping):
+            raise refuse("lower_chains of its report are malformed")
+        for key in ("level", "keys", "key_bytes"):
+            _number(row, key, "lower_chains")
 
 
 def _check_composition(row: Mapping[str, Any]) -> None:

@@ -23,6 +23,11 @@ from heliograph.passes.depth import node_depth, program_depth
 # More candidates than this are not combined: the text shows three.
 _MAX_CANDIDATES = 24
 _SHOWN = 3
+# So many are compiled and compared. Of a program whose maps have more entries than this, no more than are shown, on few
+# samples: each takes seconds.
+_COMPARED = 8
+_LARGE = 5_000_000
+_FEW_SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,9 @@ def savings(
     """
     depth = program_depth(polynomial)
     changes = _candidates(polynomial)
+    large = _entries(polynomial) > _LARGE
+    if large:
+        samples, exact = [x[:_FEW_SAMPLES] for x in samples], [y[:_FEW_SAMPLES] for y in exact]
     for size in (1, 2, 3):
         found = []
         for group in itertools.combinations(changes, size):
@@ -127,7 +135,7 @@ def savings(
                 made = _compiled(group, fused, polynomial, options, observed, samples, exact)
                 if made is not None and made["depth"] < depth:
                     found.append(made)
-            if len(found) >= 8:
+            if len(found) >= (_SHOWN if large else _COMPARED):
                 break
         if found:
             found.sort(key=lambda entry: (entry["approximation_error"], entry["change"]))

@@ -26,6 +26,8 @@ _MAX_TENSORS = 1024
 # A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.
 _MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
+# Entries of a matrix times the moved copies of its result.
+_MAX_COPIED_ENTRIES = 1 << 28
 _MAX_CHAINS = 8
 _CHAIN_FIELDS = {"level", "digits", "rotation_keys", "relinearization_key"}
 
@@ -406,6 +408,9 @@ def check_transforms(program: Program, ring: Ring) -> None:
         if node.op != "linear_transform":
             continue
         a = node.attrs
+        entries = sum(program.matrix(name).data.size for name in a["matrices"])
+        if entries * a.get("out_copies", 1) > _MAX_COPIED_ENTRIES:
+            raise refuse(f"the copies of a linear transform at {node.loc} have too many entries")
         try:
             good = True
             for diagonals in transform_diagonals(a, program.matrix, ring.slots):

@@ -48,20 +48,43 @@ class DiagonalMap:
     starts: Array
     places: Array
     order: Array
-    data: Array
+    matrix: SparseMatrix
+    # Whether each slot of the result holds all terms of its row.
+    whole_rows: bool = False
     columns: Array | None = None
     copies: int = 1
-    out_period: int = 0
 
     def diagonal(self, offset: int, amount: int | None = None) -> Array:
         """The plaintext of one diagonal for a rotation by `amount` (by default the offset), (slots,)."""
         one_run = self.one_run(offset, amount)
         return np.tile(one_run, self.slots // one_run.size)
 
+    def apply(self, x: Array) -> Array:
+        """The map of slot vectors, (..., slots), without the sums that follow: diagonals times x turned by their offsets."""
+        if self.whole_rows and (rows := self._rows(x)) is not None:
+            return rows
+        out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
+        for offset in self.offsets:
+            out += self.diagonal(offset) * np.roll(x, -offset, axis=-1)
+        return out
+
+    def _rows(self, x: Array) -> Array | None:
+        """The same by one product with the matrix, where x repeats with its period."""
+        out_period, in_period = self.matrix.shape
+        copies = x.reshape(*x.shape[:-1], -1, in_period, self.stride)
+        if not (copies == copies[..., :1, :, :]).all():
+            return None
+        one = np.moveaxis(copies[..., 0, :, :], -2, 0)
+        rows = (self.matrix.csr() @ one.reshape(in_period, -1)).reshape(out_period, *one.shape[1:])
+        shift = 0 if self.run <= max(out_period, in_period) else out_period * out_period // self.run
+        made = np.moveaxis(rows[positions_in_slots(self.run, out_period, shift)], 0, -2)
+        made = made.reshape(*x.shape[:-1], self.run * self.stride)
+        return np.tile(made, self.slots // (self.run * self.stride))
+
     def one_run(self, offset: int, amount: int | None = None) -> Array:
         """What `diagonal` repeats over the slots, (run * stride,)."""
         one_run = np.zeros(self.run)
-        one_run[self.slots_of(offset, amount)] = self.data[self.order[self._entries(offset)]]
+        one_run[self.slots_of(offset, amount)] = self.matrix.data[self.order[self._entries(offset)]]
         return np.repeat(one_run, self.stride) if self.stride > 1 else one_run
 
     def slots_of(self, offset: int, amount: int | None = None) -> Array:
@@ -75,7 +98,7 @@ class DiagonalMap:
             shift = in_period // self.copies
             columns = self.columns[entries].astype(np.int64)
             # The copy in which the rotation brings the column to a slot of its row.
-            copy = (columns - places - steps) // shift % (self.out_period // shift)
+            copy = (columns - places - steps) // shift % (self.matrix.shape[0] // shift)
             return np.asarray((copy * in_period + (columns - shift * copy) % in_period - steps) % self.run)
         return (places - turned) % self.run if self.turns else places
 
@@ -88,7 +111,7 @@ class DiagonalMap:
     @property
     def values(self) -> Array:
         """The entries in the order of `places`."""
-        return np.asarray(self.data[self.order])
+        return np.asarray(self.matrix.data[self.order])
 
     @property
     def entries(self) -> int:
@@ -204,10 +227,10 @@ def make_diagonal_map(
         np.concatenate([[0], np.cumsum(counts[there])]),
         place[order].astype(np.int32),
         order if entry is None else entry[order],
-        matrix.data,
+        matrix,
+        not shift and in_copies == 1 and (out_copies > 1 or out_period >= in_period),
         columns[order] if in_copies > 1 else None,
         in_copies,
-        out_period,
     )
 
 

@@ -150,23 +150,24 @@ def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
     places = math.prod(spatial)
     index = index.reshape(groups, per_group, places, -1)
     weight = weight.reshape(groups, out_channels // groups, per_group, -1)
-    rows, cols, data = [], [], []
+    counts, indices, data = [], [], []
     for g in range(groups):
-        # (out / groups, places, per_group, taps)
+        # (out / groups, places, per_group, taps): row by row as they stand in compressed rows.
         columns = np.broadcast_to(
-            index[g].transpose(1, 0, 2), (out_channels // groups, places, per_group, index.shape[-1])
+            index[g].transpose(1, 0, 2).astype(np.int32),
+            (out_channels // groups, places, per_group, index.shape[-1]),
         )
         values = np.broadcast_to(weight[g][:, np.newaxis], columns.shape)
-        first = g * (out_channels // groups) * places
-        row = np.broadcast_to((first + np.arange(columns.shape[0] * places)).reshape(-1, places, 1, 1), columns.shape)
         keep = (columns >= 0) & (values != 0)
-        rows.append(row[keep])
-        cols.append(columns[keep])
+        counts.append(np.count_nonzero(keep, axis=(2, 3)).ravel())
+        indices.append(columns[keep])
         data.append(values[keep])
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
     matrix = scipy.sparse.csr_array(
-        (np.concatenate(data), (np.concatenate(rows), np.concatenate(cols))),
+        (np.concatenate(data), np.concatenate(indices), indptr.astype(np.int32)),
         shape=(out_channels * places, operands[0].size),
     )
+    matrix.sort_indices()
     bias = np.repeat(context.array(a["bias"]), places) if "bias" in a else None
     return [matrix], bias
 

@@ -178,10 +178,7 @@ def transform_diagonals(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: 
 def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     total: Any = 0.0
     for x, diagonals in zip(values, transform_diagonals(a, context.matrix, _slots_of(values)), strict=True):
-        out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
-        for offset in diagonals.offsets:
-            out += diagonals.diagonal(offset) * np.roll(x, -offset, axis=-1)
-        total = total + out
+        total = total + diagonals.apply(x)
     return np.asarray(total)
 
 

@@ -47,10 +47,27 @@ def _identity_sign(matrix: Any) -> int:
     rows, cols = matrix.shape
     if rows != cols or matrix.nnz != rows:
         return 0
-    if not (np.array_equal(matrix.indices, np.arange(rows)) and np.array_equal(matrix.indptr, np.arange(rows + 1))):
+    if not _is_diagonal(matrix):
         return 0
     first = matrix.data[0] if rows else 1.0
     return int(first) if first in (1.0, -1.0) and (matrix.data == first).all() else 0
+
+
+def _product(matrix: Any, inner: Any) -> Any:
+    """matrix @ inner; a diagonal one, as of a batch norm, only multiplies the rows."""
+    rows, cols = matrix.shape
+    if rows == cols == matrix.nnz and _is_diagonal(matrix):
+        factors = np.repeat(matrix.data, np.diff(inner.indptr))
+        # Matrices are brought into canonical form in place: they share nothing.
+        places = (inner.indices.copy(), inner.indptr.copy())
+        return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
+    return scipy.sparse.csr_array(matrix @ inner)
+
+
+def _is_diagonal(matrix: Any) -> bool:
+    """Whether a square matrix has one entry in each row, on the diagonal."""
+    size = matrix.shape[0]
+    return np.array_equal(matrix.indices, np.arange(size)) and np.array_equal(matrix.indptr, np.arange(size + 1))
 
 
 def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
@@ -151,7 +168,7 @@ class _Fuser:
             # A long sum has many terms and adds them unchanged: a product with the identity each time would be slow.
             same = _identity_sign(matrix) == 1
             for base, inner in operand.terms.items():
-                product = inner if same else scipy.sparse.csr_array(matrix @ inner)
+                product = inner if same else _product(matrix, inner)
                 terms[base] = terms[base] + product if base in terms else product
             if operand.offset is not None:
                 shift = matrix @ operand.offset

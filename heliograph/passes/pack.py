@@ -6,18 +6,17 @@ ciphertext; baby steps of an operand serve all its blocks, giant steps of a resu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.diagonals import copies_fit, make_diagonal_map, modulus_of, positions_in_slots, shift_for
+from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
-from heliograph.passes.bsgs import StepCosts, Steps, pair_offsets, plan_steps
+from heliograph.passes.bsgs import pair_offsets
 from heliograph.passes.choose_layouts import (
     candidate_layouts,
     choose_layouts,
@@ -25,14 +24,8 @@ from heliograph.passes.choose_layouts import (
     in_the_clear,
     largest_batch,
 )
-from heliograph.passes.depth import levels_below, program_depth
-from heliograph.passes.map_offsets import MapOffsets
+from heliograph.passes.map_plans import MapPlans, spread
 from heliograph.target import BUILT_IN, CostTable, Ring
-
-# Where a program is deeper than the chain, maps stand between a bootstrap and its polynomial's levels: about here.
-_LEVEL_BETWEEN_BOOTSTRAPS = 4
-# Shifted copies are worked out in tables of all pairs of places.
-_MOST_SHIFTED_PAIRS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,119 +60,26 @@ class _Packer:
         # The slots of one sample.
         self.slots = ring.slots // batch
         self.builder = Builder(program.name, Stage.PACKED, program)
-        self.below = levels_below(program)
-        self.deep = program_depth(program) > ring.levels
-        self.users = program.users()
         self.groups = group_values(program)
-        self.offsets = MapOffsets(self.slots)
-        # The same question comes up for many maps: those of equal structure between equal layouts.
-        self.known: dict[Any, tuple[float, Steps]] = {}
-        self.positioned: dict[Any, Mapping[tuple[int, int], SparseMatrix]] = {}
+        self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
         # The plain nodes of the packed program.
         self.clear: dict[Node, Node] = {}
-
-    # ------------------------------------------------------------------------------------------ prices
-
-    def _level(self, node: Node) -> int:
-        level = max(1, self.below[node] + 1)
-        return min(level, _LEVEL_BETWEEN_BOOTSTRAPS) if self.deep else level
-
-    def _cost(self, node: Node, operand: Node, name: Any, layout: Layout, out: Layout) -> float:
-        """The price of one map, by the splits that are quickly found."""
-        cost = self._steps(node, [(name, layout)], out, thorough=False)[0]
-        shifted = self._shifted(operand, layout, out)
-        if shifted is not None and self.program.matrix(name).data.size:
-            cost = min(cost, self._shifted_steps(node, name, shifted, out)[0])
-        return cost
-
-    def _steps(
-        self, node: Node, maps: Sequence[tuple[Any, Layout]], out: Layout, *, thorough: bool
-    ) -> tuple[float, Steps]:
-        """Cost and steps of maps whose operands have one period, with the rotations that add up partial sums."""
-        if not copies_fit(self.slots, *_periods(maps[0][1], out)):
-            return math.inf, Steps((), (), math.inf)
-        level = self._level(node)
-        structures = tuple((self.offsets.structure(self.program.matrix(name)), layout) for name, layout in maps)
-        key = (structures, out, level, thorough)
-        if key not in self.known:
-            blocks = [
-                offsets
-                for name, layout in maps
-                for offsets in self._offsets(name, layout, out).values()
-                if offsets.size
-            ]
-            steps = plan_steps(
-                np.unique(np.concatenate(blocks)).tolist() if blocks else (0,),
-                self.slots,
-                StepCosts.at(self.ring, level, self.costs, self.deep),
-                modulus=self._modulus(maps[0][1], out),
-                strides=_strides([*(layout for _, layout in maps), out]) if thorough else (),
-                inputs=sum(layout.ciphertexts for _, layout in maps),
-                outputs=out.ciphertexts,
-                products=sum(offsets.size for offsets in blocks),
-                thorough=thorough,
-            )
-            sums = (_spread(maps[0][1], out) // (out.run or out.period)).bit_length() - 1
-            # The partial sums are added after the rescale, one level lower.
-            cost = steps.cost_ms + out.ciphertexts * sums * self.costs.rotate_ms(self.ring, level - 1)
-            self.known[key] = cost, steps
-        return self.known[key]
-
-    def _modulus(self, layout: Layout, out: Layout) -> int:
-        in_period, out_period, *copies = _periods(layout, out)
-        return modulus_of(self.slots, in_period, out_period, 0, *copies)
-
-    def _offsets(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Array]:
-        return self.offsets.blocks(self.program.matrix(name), layout, out)
-
-    def _shifted(self, operand: Node, layout: Layout, out: Layout) -> Layout | None:
-        """The layout with shifted copies, for an input that one map reads; the client packs that for nothing."""
-        users = self.users[operand]
-        if operand.op != "input" or len(self.groups.members[self.groups.of[operand]]) > 1 or len(users) > 1:
-            return None
-        if operand in self.program.outputs or layout.ciphertexts > 1 or out.ciphertexts > 1:
-            return None
-        if layout.period * out.period > _MOST_SHIFTED_PAIRS or out.shift:
-            return None
-        shift, run = shift_for(self.slots, layout.period, out.period)
-        return replace(layout, shift=shift, run=run) if shift else None
-
-    def _shifted_steps(self, node: Node, name: Any, layout: Layout, out: Layout) -> tuple[float, Steps]:
-        level = self._level(node)
-        key = (name, layout, out, level)
-        if key not in self.known:
-            matrix = self._blocks(name, layout, out)[0, 0]
-            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, layout.shift).offsets
-            prices = StepCosts.at(self.ring, level, self.costs, self.deep)
-            steps = plan_steps(offsets or (0,), self.slots, prices)
-            sums = (layout.run // out.period).bit_length() - 1
-            self.known[key] = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1), steps
-        return self.known[key]
-
-    def _blocks(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], SparseMatrix]:
-        """The matrix in positions, by block: (ciphertext of the result, ciphertext of the operand)."""
-        key = (name, _plain(layout), _plain(out))
-        if key not in self.positioned:
-            self.positioned[key] = _in_positions(self.program.matrix(name), layout, out)
-        return self.positioned[key]
-
-    # ------------------------------------------------------------------------------------------ emission
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
         # Where values are bootstrapped, full slots cost twice what half of them do.
-        most_moved = self.slots // 2 if self.deep else self.slots
+        most_moved = self.slots // 2 if self.plans.deep else self.slots
         candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
-        chosen = choose_layouts(program, self.groups, candidates, self._cost)
+        chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
         # An input's layout takes the shift that its map wants.
         for node in program.nodes:
             for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
                 layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
-                shifted = self._shifted(operand, layout, out) if node.type.secret else None
+                shifted = self.plans.shifted(operand, layout, out) if node.type.secret else None
                 if shifted is None or not program.matrix(name).data.size:
                     continue
-                cost = self._steps(node, [(name, layout)], out, thorough=True)[0]
-                if self._shifted_steps(node, name, shifted, out)[0] < cost:
+                cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
+                if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
                     chosen[of[operand]] = shifted
         new: dict[Node, list[Node]] = {}
         intervals: dict[str, Any] = {}
@@ -311,15 +211,16 @@ class _Packer:
     def _affine(self, node: Node, new: Mapping[Node, list[Node]], chosen: Sequence[Layout]) -> list[Node]:
         out = chosen[self.groups.of[node]]
         # Operands of one period share giant steps and the rotations that add up partial sums.
-        alike: dict[tuple[int, int], list[tuple[Node, Any, Layout]]] = {}
+        alike: dict[tuple[int, int, bool], list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
             layout = chosen[self.groups.of[operand]]
-            alike.setdefault((layout.period, layout.run), []).append((operand, name, layout))
+            by_client = operand.op == "input" and bool(layout.shift)
+            alike.setdefault((layout.period, layout.run, by_client), []).append((operand, name, layout))
         partial: list[tuple[int, list[Node]]] = []
         for maps in alike.values():
             layout = maps[0][2]
             partial.append(
-                (_spread(layout, out), [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)])
+                (spread(layout, out), [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)])
             )
         made = [
             self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.run or out.period)
@@ -342,13 +243,13 @@ class _Packer:
         # Only an input's copies are moved by the client, by amounts that its one map wants.
         shift = layout.shift if maps[0][0].op == "input" else 0
         if shift:
-            steps = self._shifted_steps(node, maps[0][1], layout, out)[1]
+            steps = self.plans.shifted_steps(node, maps[0][1], layout, out)[1]
         else:
-            steps = self._steps(node, [(name, of) for _, name, of in maps], out, thorough=True)[1]
-        modulus = self.slots if shift else self._modulus(layout, out)
+            steps = self.plans.steps(node, [(name, of) for _, name, of in maps], out, thorough=True)[1]
+        modulus = self.slots if shift else self.plans.modulus(layout, out)
         operands, names, used = [], [], set()
         for operand, name, of in maps:
-            for (o, i), matrix in self._blocks(name, of, out).items():
+            for (o, i), matrix in self.plans.blocks(name, of, out).items():
                 if o != chunk:
                     continue
                 operands.append(new[operand][i])
@@ -356,9 +257,9 @@ class _Packer:
                 if shift or out.shift:
                     copies = (1, out.copies_moved)
                     shape = (layout.period, out.period, shift, 1)
-                    offsets = make_diagonal_map(matrix, self.slots, *shape, *copies).offsets
+                    offsets = diagonal_map(matrix, self.slots, *shape, *copies).offsets
                 else:
-                    offsets = tuple(self._offsets(name, of, out)[o, i].tolist())
+                    offsets = tuple(self.plans.offsets(name, of, out)[o, i].tolist())
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
                     used |= {(b, g) for b, _ in pairs}
         if not operands:
@@ -426,62 +327,3 @@ class _Packer:
                 return operands
             return self._add_plain(operands, array, layout, node, constant.attrs["value"])
         return self._each("add_ct" if node.op == "add" else "sub_ct", new[left], new[right], node)
-
-
-def _plain(layout: Layout) -> Layout:
-    """The layout with all copies alike."""
-    return replace(layout, shift=0, run=0)
-
-
-def _periods(layout: Layout, out: Layout) -> tuple[int, int, int, int]:
-    """The periods of a map between these layouts, and the copies that are moved on either side."""
-    return layout.period, out.period, layout.copies_moved, out.copies_moved
-
-
-def _spread(layout: Layout, out: Layout) -> int:
-    """The slots over which the terms of one row are spread."""
-    return max(layout.run or layout.period, out.run or out.period)
-
-
-def _strides(layouts: Sequence[Layout]) -> list[int]:
-    """The distances of neighbouring columns, rows and groups of channels in these layouts."""
-    distances = set()
-    for layout in layouts:
-        _, rows, columns = layout.channels_rows_columns
-        width = layout.width or columns * layout.gap
-        distances |= {width, layout.block or rows * layout.gap * width}
-    return sorted(distances)
-
-
-def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
-    """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
-    import scipy.sparse
-
-    shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
-    places_in, places_out = layout.places(), out.places()
-    if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
-        whole = matrix
-    else:
-        # Rows are moved as they are; columns are renamed.
-        order = np.argsort(places_out, kind="stable")
-        lengths = np.diff(matrix.indptr)[order].astype(np.int64)
-        indptr: Array = np.zeros(shape[0] + 1, dtype=np.int64)
-        indptr[places_out[order] + 1] = lengths
-        indptr = np.cumsum(indptr)
-        starts = np.cumsum(lengths) - lengths
-        gather = np.repeat(matrix.indptr[order] - starts, lengths) + np.arange(matrix.data.size)
-        columns = places_in.astype(np.int32)[matrix.indices[gather]]
-        csr = scipy.sparse.csr_array((matrix.data[gather], columns, indptr.astype(np.int32)), shape=shape)
-        csr.sort_indices()
-        whole = SparseMatrix(shape, csr.data, csr.indices, csr.indptr)
-    if out.ciphertexts == layout.ciphertexts == 1:
-        return {(0, 0): whole} if whole.data.size else {}
-    blocks = {}
-    csr = whole.csr()
-    for o in range(out.ciphertexts):
-        rows = csr[o * out.period : (o + 1) * out.period]
-        for i in range(layout.ciphertexts):
-            block = rows[:, i * layout.period : (i + 1) * layout.period]
-            if block.nnz:
-                blocks[o, i] = SparseMatrix.of(block)
-    return blocks

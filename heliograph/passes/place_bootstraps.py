@@ -117,7 +117,8 @@ class PlaceBootstraps:
 
     `costs` prices the work by level; `sizes` has the bits of the largest slot of further values that may be bootstrapped,
     where the inputs of polynomials do not suffice (see `observed_sizes`). `one_size` uses one slot count for all
-    bootstraps: fewer precomputed plaintexts and keys, and a little more time.
+    bootstraps: fewer precomputed plaintexts and keys, and a little more time. `low_inputs` encrypts inputs no higher than
+    bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
@@ -126,6 +127,7 @@ class PlaceBootstraps:
     costs: CostTable = field(default=BUILT_IN)
     sizes: Mapping[Node, int] = field(default_factory=dict)
     one_size: bool = False
+    low_inputs: bool = False
 
     name: ClassVar[str] = "place-bootstraps"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -177,6 +179,7 @@ class _Search:
         bounded: Mapping[Node, tuple[int, int | None]],
     ) -> None:
         self.ring, self.costs, self.one_size = options.ring, options.costs, options.one_size
+        self.low_inputs = options.low_inputs
         self.program, self.periods, self.bounded = program, periods, bounded
         self.nodes = [node for node in program.nodes if node.type.secret]
         self.index = {node: i for i, node in enumerate(self.nodes)}
@@ -185,6 +188,7 @@ class _Search:
         """The cost of the cheapest choice, and the values to bootstrap."""
         ring, index = self.ring, self.index
         begin, back = ring.bootstrap_input_level, ring.bootstrap_level
+        highest = back if self.low_inputs else ring.levels
         slots = [self.periods[node] for node in self.bounded]
         most = max(slots, default=1)
         start = {index[node]: 0 for node in self.program.outputs}
@@ -202,7 +206,7 @@ class _Search:
                     continue
                 for refresh in self._choices(node, level <= back, state):
                     at = (begin if refresh else level) + depth
-                    if at > ring.levels:
+                    if at > highest:
                         deepest = max(deepest, at)
                         continue
                     new = dict(table)

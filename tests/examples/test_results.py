@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import heliograph as hg
+from heliograph.interpret import interpret_many
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import encrypted_images
 from results import Results, write
 
 
@@ -31,3 +37,39 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert Results(tmp_path / "images.json").missing(4) == [1, 3]
     write(tmp_path / "images.json", {"5": {}})
     assert Results(tmp_path / "images.json").missing(6) == [0, 1, 2, 3, 4]
+
+
+def test_encrypted_images_go_on_after_being_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "program net\ninput x: secret tensor[4] in [-1, 1]\noutput y = relu(x * 0.5) with degree = 3\n"
+    seen: dict[str, hg.Program] = {}
+    artifact = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11), watch=seen.__setitem__)
+    images = np.random.default_rng(0).uniform(-1, 1, size=(3, 4))
+    artifact.save(tmp_path / "artifact.helio")
+    np.save(tmp_path / "images.npy", images)
+    done = []
+    run = encrypted_images.run
+
+    def stopped(client: hg.Client, server: hg.Server, image: np.ndarray) -> object:
+        done.append(client.id)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return run(client, server, image)
+
+    monkeypatch.setattr(encrypted_images, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        encrypted_images.main(tmp_path, 3, 1)
+    assert Results(tmp_path / "encrypted-1.json").missing(3) == [1, 2]
+    encrypted_images.main(tmp_path, 3, 1)
+    # The same key, and no image twice.
+    assert len(done) == 4
+    assert len(set(done)) == 1
+    summary = json.loads((tmp_path / "encrypted-1.summary.json").read_text())
+    (expected,) = interpret_many(seen["fold-scaling"], [images])
+    np.testing.assert_allclose([entry["scores"] for entry in summary["images"]], expected, atol=1e-3)
+    assert summary["floor_seconds"] == pytest.approx(sum(summary["floor_by_kind"].values()))
+    assert summary["floor_seconds"] > 0
+    assert [entry["first"] for entry in summary["images"]] == [True, True, False]
+    assert summary["seconds"] == summary["images"][2]["seconds"]
+    # Nothing is left to do: no key is made, no server started.
+    monkeypatch.setattr(encrypted_images, "the_client", None)
+    encrypted_images.main(tmp_path, 3, 1)

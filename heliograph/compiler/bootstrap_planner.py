@@ -1,0 +1,181 @@
+"""Choose the chain of a program that is deeper than any: where to bootstrap, with how many levels and digits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from heliograph.bootstrap_keys import all_bootstrap_rotations, bootstrap_table_bytes
+from heliograph.compiler.memory import memory_bytes
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import Watch, lower_passes, pack_passes
+from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error, total_ms
+from heliograph.errors import PlanningError, RangeError
+from heliograph.ir import Node, Program
+from heliograph.ir.verify import verify
+from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
+from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.target import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
+
+# A chain within this factor of the fastest is taken where its keys are smaller.
+_NEARLY = 1.1
+# Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
+_LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
+# Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
+_BOOTSTRAP_SCALES = (55, 57)
+_BOOTSTRAP_HEADROOM_BITS = 5
+# Levels between bootstraps beyond which nothing is gained, where security does not bound them.
+_MAX_LEVELS_BETWEEN = 24
+# Where memory is bounded: so many choices are planned to the end, the fastest first, each with all its keys and with
+# these shares of them (the other rotations are composed).
+_MOST_TRIES = 8
+_KEY_SHARES = (1.0, 0.5, 0.25)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A program with its bootstraps on a ring, and what one run costs, roughly."""
+
+    cost_ms: float
+    program: Program
+    ring: Ring
+
+    @property
+    def bootstrap_bytes(self) -> int:
+        """Keys and tables of the bootstraps."""
+        slot_counts = self.program.metadata["bootstrap_slots"]
+        keys = len(all_bootstrap_rotations(self.ring, slot_counts)) * self.ring.rotation_key_bytes
+        return keys + sum(bootstrap_table_bytes(self.ring, slots) for slots in slot_counts)
+
+
+def bootstrapping_rings(log_ring: int, scale: int, options: Options) -> list[Ring]:
+    """Every secure chain that bootstraps and leaves levels between, each with the fewest digits that it can have."""
+    found = []
+    for budget in _LEVEL_BUDGETS:
+        # A map of one level needs as many slots as it has butterfly layers to merge.
+        if max(budget) > log_ring - 2:
+            continue
+        for between in range(1, _MAX_LEVELS_BETWEEN + 1):
+            levels = between + sum(budget) + MODULAR_REDUCTION_LEVELS + ADJUSTMENT_LEVELS
+            for digits in range(2, levels + 2) if options.digits is None else (options.digits,):
+                first = min(scale + _BOOTSTRAP_HEADROOM_BITS, 60)
+                ring = Ring(log_ring, first, scale, levels, digits, options.security_bits, budget)
+                if ring.legal and ring.secure:
+                    found.append(ring)
+                    break
+            else:
+                break
+    return found
+
+
+def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: Watch, wanted: Wanted) -> Plan:
+    """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
+
+    Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
+    the order of cost, that keeps within it. Raises a PlanningError where there is none.
+    """
+    failure = "no chain with bootstrapping is secure"
+    for scale in _BOOTSTRAP_SCALES if options.scale_bits is None else (options.scale_bits,):
+        rings = bootstrapping_rings(log_ring, scale, options)
+        if not rings:
+            continue
+        passes: list[tuple[str, Program]] = []
+        packed = pack_passes(program, rings[0], options, lambda name, made: passes.append((name, made)))  # noqa: B023
+        choices, failure = _choices(packed, rings, options, {})
+        if not choices:
+            sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), options.margin)
+            choices, failure = _choices(packed, rings, options, sizes)
+        if not choices:
+            continue
+        try:
+            return _first_fitting(choices, passes, options, watch, wanted)
+        except RangeError as out_of_range:
+            raise PlanningError(out_of_range.what, why=out_of_range.why) from None
+        except _TooCoarseError as coarse:
+            failure = coarse.what
+    raise PlanningError(failure)
+
+
+class _TooCoarseError(PlanningError):
+    """The error of encryption is larger than was asked for."""
+
+
+def _choices(
+    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
+) -> tuple[list[_Choice], str]:
+    """Every ring on which bootstraps can be placed, the best first; and why the others failed."""
+    found, failure = [], ""
+    for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
+        try:
+            cost, made = PlaceBootstraps(ring, options.costs, sizes, one_size, low).place(packed)
+        except TooFewLevelsError as few:
+            failure = few.what
+            continue
+        if made is packed:
+            failure = "it fits the chain as it is"
+            continue
+        found.append(_Choice(cost, made, ring))
+    least = min((choice.cost_ms for choice in found), default=0.0)
+    near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
+    near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
+    far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
+    return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
+
+
+def _tries(choices: Sequence[_Choice], options: Options) -> Iterator[tuple[_Choice, Options]]:
+    """What is planned to the end, in order: more than one only where memory is bounded."""
+    if options.memory_bytes is None:
+        yield choices[0], options
+        return
+    # Choices that do not fit whatever keys the program itself has need no try.
+    possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes][:_MOST_TRIES]
+    for share in _KEY_SHARES:
+        for choice in possible:
+            room = int(share * (options.memory_bytes - choice.bootstrap_bytes))
+            yield choice, options if share == 1.0 else replace(options, key_bytes=min(room, options.key_bytes or room))
+
+
+def _first_fitting(
+    choices: Sequence[_Choice],
+    passes: Sequence[tuple[str, Program]],
+    options: Options,
+    watch: Watch,
+    wanted: Wanted,
+) -> Plan:
+    least_bytes, unbounded_ms = None, None
+    for choice, tried in _tries(choices, options):
+        made: list[tuple[str, Program]] = [*passes]
+        keep: Watch = lambda name, program: made.append((name, program))  # noqa: B023, E731
+        keep("place-bootstraps", verify(choice.program, after="place-bootstraps"))
+        shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
+        try:
+            executable = lower_passes(choice.program, choice.ring, tried, keep, shift)
+        except PlanningError as refused:
+            if tried is options or refused.where != "Options.key_bytes":
+                raise
+            continue
+        needed = memory_bytes(executable, choice.ring)["server"]
+        least_bytes = needed if least_bytes is None else min(needed, least_bytes)
+        if options.memory_bytes is not None and needed > options.memory_bytes:
+            unbounded_ms = unbounded_ms or choice.cost_ms
+            continue
+        error, calls = simulate_error(executable, wanted.inputs)
+        if error > wanted.tolerance:
+            raise _TooCoarseError(
+                f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of "
+                f"{choice.ring.scale_bits} bits)"
+            )
+        for name, program in made:
+            watch(name, program)
+        price = total_ms(calls, executable, options.costs)
+        packed = passes[-1][1]
+        return Plan(executable, packed, choice.ring, calls, price, error, wanted.magnitude, unbounded_ms)
+    raise PlanningError(
+        f"the server would need {least_bytes or min(choice.bootstrap_bytes for choice in choices)} bytes at least, "
+        f"memory_bytes allows {options.memory_bytes}",
+        where="Options.memory_bytes",
+        why="keys and tables of bootstraps alone take "
+        f"{min(choice.bootstrap_bytes for choice in choices)} bytes or more in this ring",
+        hint="allow more, or lower degrees so that no value needs a bootstrap",
+    )

@@ -1,0 +1,128 @@
+"""What a plan is: a program on its ring, its price, and the error that encryption adds to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.chains import chain_at, key_chains
+from heliograph.execution.backend import Call, execute
+from heliograph.execution.simulator import Simulator
+from heliograph.interpret import batch_of, input_shape, pack_inputs, unpack_outputs
+from heliograph.ir import Array, Node, Program
+from heliograph.target import CostTable, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every plan of a program must keep to: the samples that errors are simulated on, the bits of room that outputs
+    need above the scale, the largest error allowed, and the largest output.
+    """
+
+    inputs: Sequence[Array]
+    headroom: int
+    tolerance: float
+    magnitude: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An executable program on its ring, with what the simulator measured of it.
+
+    `unbounded_ms` is the price of the plan that a bound on memory ruled out, None where it ruled none out.
+    """
+
+    program: Program
+    packed: Program
+    ring: Ring
+    calls: Mapping[Call, int]
+    predicted_ms: float
+    scheme_error: float
+    output_magnitude: float
+    unbounded_ms: float | None = None
+
+
+def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
+    """The price of one homomorphic call."""
+    primitive, level, parts = call
+    if primitive == "bootstrap":
+        # The third number is that of its slots.
+        return costs.bootstrap_ms(ring, parts)
+    if primitive == "rotate":
+        return costs.rotate_ms(ring, level)
+    if primitive == "rotate_hoisted":
+        return costs.rotate_ms(ring, level, hoisted=True)
+    if primitive == "decompose":
+        return costs.decompose_ms(ring, level + 1)
+    if primitive == "relinearize":
+        return costs.relinearize_ms(ring, level)
+    if primitive == "rescale":
+        return costs.rescale_ms(ring, level, parts)
+    if primitive == "mul":
+        return costs.mul_ms(ring, level)
+    if primitive in ("mul_plain", "mul_scalar"):
+        return costs.mul_plain_ms(ring, level, parts)
+    if primitive == "mul_pt":
+        # Its plaintext is encoded anew in every run.
+        return costs.mul_plain_ms(ring, level, parts) + costs.encode_ms(ring, level)
+    if primitive == "add_pt":
+        return costs.add_ms(ring, level, parts) + costs.encode_ms(ring, level)
+    return costs.add_ms(ring, level, parts)
+
+
+def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> float:
+    """The price of many calls of a compiled program: a prediction from a cost table."""
+    chains = key_chains(program.metadata)
+    return sum(
+        # A bootstrap leaves the lower part of the chain that its operand is in.
+        count * call_ms(call, (chains[0] if call[0] == "bootstrap" else chain_at(chains, call[1])).ring, costs)
+        for call, count in calls.items()
+    )
+
+
+def sample_inputs(program: Program, count: int) -> list[Array]:
+    """A few samples of every input with a leading sample axis: calibration samples, or uniform ones from the range."""
+    if program.calibration:
+        return [np.asarray(samples[:count], dtype=np.float64) for samples in program.calibration]
+    random = np.random.default_rng(0)
+    samples = []
+    for node in program.inputs:
+        low, high = node.attrs.get("low", -1.0), node.attrs.get("high", 1.0)
+        samples.append(random.uniform(low, high, size=(count, *input_shape(program, node))))
+    return samples
+
+
+def pack_samples(program: Program, inputs: Sequence[Array]) -> Mapping[Node, Array]:
+    """The slot vectors of each sample by input node, with a leading sample axis."""
+    many = [pack_inputs(program, one_sample(program, inputs, i)) for i in range(inputs[0].shape[0])]
+    return {node: np.concatenate([one[node] for one in many]) for node in many[0]}
+
+
+def one_sample(program: Program, samples: Sequence[Array], position: int) -> list[Array]:
+    """One sample for each input: with an axis of one where a secret input takes several at once."""
+    secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batch_of(program) > 1}
+    names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
+    return [
+        array[position : position + 1] if name in secret else array[position]
+        for name, array in zip(names, samples, strict=True)
+    ]
+
+
+def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Counter[Call]]:
+    """The largest error that encryption adds on these samples, by the simulator, and the calls of one run."""
+    worst = 0.0
+    calls: Counter[Call] = Counter()
+    for position in range(samples[0].shape[0]):
+        vectors = pack_inputs(program, one_sample(program, samples, position))
+        outputs = []
+        for noisy in (False, True):
+            simulator = Simulator(program, seed=position, noisy=noisy)
+            results, trace = execute(program, simulator, simulator.encrypt_inputs(vectors))
+            calls = trace.calls
+            outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
+        exact, noised = outputs
+        worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))
+    return worst, calls
