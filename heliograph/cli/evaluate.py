@@ -43,7 +43,7 @@ def evaluate_command(
     """
     from heliograph.compiler.artifact import Artifact
     from heliograph.runtime.batch import evaluate_files
-    from heliograph.runtime.keyfolder import read_evaluation_keys
+    from heliograph.runtime.keyfolder import load_keys
     from heliograph.runtime.messages import EncryptedInput
     from heliograph.runtime.server import Server
 
@@ -54,7 +54,7 @@ def evaluate_command(
         first = EncryptedInput.load(data[0]) if len(data) == 1 else None
         names = loaded.plain_inputs
         own = {} if plain is None else dict(zip(names, one_per_name(read_arrays(plain), names, plain), strict=True))
-        with Server(loaded, read_evaluation_keys(keys), check_memory=not no_memory_check) as server:
+        with Server(loaded, load_keys(keys), check_memory=not no_memory_check) as server:
             if first is not None:
                 output = output or "output.ct"
                 server.run(first, progress, own).save(output)

@@ -111,6 +111,11 @@ def write_keys(
     return keys
 
 
+def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
+    """The evaluation keys of a folder, or of a file that has all of them; a WireError where there are none."""
+    return KeyFolder(path) if Path(path).is_dir() else EvaluationKeys.load(path)
+
+
 def _file(folder: Path, name: str) -> Path:
     if not _NAME.fullmatch(name):
         raise WireError(f"{name[:60]!r} is no name of an evaluation key")
@@ -132,11 +137,3 @@ def _check_disk(folder: Path, needed: int) -> None:
             f"the evaluation keys need {needed / 1e6:.0f} MB in {folder}, and {free / 1e6:.0f} MB are free",
             hint="give a folder on a larger disk, or compile with a lower key_bytes",
         )
-
-
-def read_evaluation_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
-    """The evaluation keys in a file, or those in a folder (read one by one when they are used)."""
-    if Path(path).is_dir():
-        return KeyFolder(path)
-    keys: EvaluationKeys = EvaluationKeys.load(path)
-    return keys
