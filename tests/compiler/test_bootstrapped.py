@@ -16,7 +16,7 @@ from heliograph.interpret import interpret
 from heliograph.ir import CipherType
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from resnet import ResNet  # noqa: E402
+from resnet import ResNet
 
 TOY = hg.Options(security_bits=None, log_ring=12, bootstrap=True, degree=7, margin=0.6, precision_bits=6.0)
 
@@ -117,3 +117,26 @@ def test_keys_are_made_as_low_as_they_are_used(artifact: hg.Artifact) -> None:
             assert isinstance(node.type, CipherType)
             holder = next(chain for chain in reversed(chains) if chain.ring.levels >= node.type.level)
             assert holder.relinearization_key
+
+
+REFRESH = """program refresh
+input x: secret slots[16] in [-1, 1]
+y = bootstrap(3 * x * x)
+output z = y * y - rotate(y, 1)
+"""
+
+
+def test_the_author_of_a_program_may_bootstrap() -> None:
+    pytest.importorskip("openfhe")
+    artifact = hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, log_ring=11))
+    (node,) = [node for node in artifact.program.nodes if node.op == "bootstrap"]
+    # Values up to three take a scale two bits smaller.
+    assert node.attrs["size_bits"] == 2
+    client, x = hg.Client(artifact.public()), np.random.default_rng(5).uniform(-1, 1, 16)
+    y = 3 * x * x
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        assert client.decrypt(server.run(client.encrypt(x))) == pytest.approx(y * y - np.roll(y, -1), abs=1e-3)
+    with pytest.raises(PlanningError, match="bootstrap=False"):
+        hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, bootstrap=False))
+    with pytest.raises(hg.errors.ProgramError, match="300 in size"):
+        hg.compile(hg.parse(REFRESH.replace("3 * x", "300 * x")), hg.Options(security_bits=None))
