@@ -22,7 +22,9 @@ count slots of one sample, offsets and amounts count real slots: they are multip
 
 from __future__ import annotations
 
+import bisect
 import functools
+import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +105,7 @@ class DiagonalMap:
         return (places - turned) % self.run if self.turns else places
 
     def _entries(self, offset: int) -> slice:
-        index = int(np.searchsorted(self.offsets, offset))
+        index = bisect.bisect_left(self.offsets, offset)
         if index == len(self.offsets) or self.offsets[index] != offset:
             raise InternalError(f"there is no diagonal {offset}")
         return slice(int(self.starts[index]), int(self.starts[index + 1]))
@@ -237,7 +239,10 @@ def make_diagonal_map(
 # A matrix is mapped by several readers in a row (packing, cost, execution); the arrays are shared, not copied.
 _maps: dict[tuple[int, ...], tuple[SparseMatrix, DiagonalMap]] = {}
 _MAPS_KEPT = 256
-_ENTRIES_KEPT = 1 << 26
+# Eight bytes each. Readers go through a program again and again: dropping the oldest would drop each map just before it
+# is needed, so what goes is drawn at random.
+_ENTRIES_KEPT = 1 << 27
+_drawn = random.Random(0)
 
 
 def diagonal_map(
@@ -258,6 +263,6 @@ def diagonal_map(
     made = make_diagonal_map(matrix, slots, in_period, out_period, shift, stride, in_copies, out_copies)
     kept = sum(entry.entries for _, entry in _maps.values())
     while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):
-        kept -= _maps.pop(next(iter(_maps)))[1].entries
+        kept -= _maps.pop(_drawn.choice(list(_maps)))[1].entries
     _maps[key] = (matrix, made)
     return made

@@ -85,11 +85,12 @@ class CleanSlots:
             every = transform_diagonals(node.attrs, program.matrix, slots)
             for source, diagonals in zip(node.inputs, every, strict=True):
                 depends = known[source]
-                if not diagonals.turns and depends.all():
-                    # Every slot depends on the input: so does every row with an entry.
-                    rows = np.zeros(diagonals.run, dtype=bool)
-                    rows[diagonals.places] = True
-                    out |= np.tile(np.repeat(rows, diagonals.stride), slots // (diagonals.run * diagonals.stride))
+                if depends.all():
+                    # Every slot depends on the input: so does every slot with an entry.
+                    there = np.zeros(diagonals.run, dtype=bool)
+                    for offset in diagonals.offsets:
+                        there[diagonals.slots_of(offset)] = True
+                    out |= np.tile(np.repeat(there, diagonals.stride), slots // (diagonals.run * diagonals.stride))
                     continue
                 for offset in diagonals.offsets:
                     out |= (diagonals.diagonal(offset) != 0) & np.roll(depends, -offset)
