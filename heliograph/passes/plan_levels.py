@@ -139,10 +139,12 @@ class _Scales:
                 left, right = (self._seen(node, operand) for operand in node.inputs)
                 if abs(left - right) > SCALE_TOLERANCE / 2 and self.mismatch is None:
                     self.mismatch = node
-            elif node.op == "bootstrap" and self.mismatch is None:
-                # Its input would be too large for it at this scale.
-                if self._seen(node, node.inputs[0]) > nominal - node.attrs.get("size_bits", 0) + 0.5:
-                    self.mismatch = node
+            elif node.op == "bootstrap" and self.mismatch is None and self._too_large(node):
+                self.mismatch = node
+
+    def _too_large(self, node: Node) -> bool:
+        """Whether the input of a bootstrap is larger than it can be at its scale."""
+        return bool(self._seen(node, node.inputs[0]) > self.nominal - node.attrs.get("size_bits", 0) + 0.5)
 
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
