@@ -188,6 +188,8 @@ def _read_blob(entry: Any, data: Bytes, start: int, what: str) -> tuple[str, npt
         raise WireError(f"{what}: blob {name!r} lies outside the file")
     begin = start + offset
     if dtype == "raw":
+        if shape != [length]:
+            raise WireError(f"{what}: blob {name!r} does not have the size of its type")
         return name, memoryview(data)[begin : begin + length]
     if dtype not in _DTYPES or len(shape) > 8 or math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize != length:
         raise WireError(f"{what}: blob {name!r} does not have the size of its type")

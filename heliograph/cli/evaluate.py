@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,42 +13,75 @@ from heliograph.cli.output import emit, output_options, progress_bar
 
 @click.command("evaluate")
 @click.argument("artifact")
-@click.argument("data", metavar="INPUT.ct")
-@click.option("--keys", default="eval.keys", show_default=True, help="The client's evaluation keys.")
+@click.argument("data", metavar="INPUT.ct...", nargs=-1, required=True)
+@click.option(
+    "--keys", default="eval.keys", show_default=True, help="The client's evaluation keys: a file or a folder."
+)
 @click.option("--plain", default=None, help="The program's plain inputs: .npy, or .npz with one array per input.")
-@click.option("-o", "--output", default="output.ct", show_default=True, help="The encrypted outputs' file.")
+@click.option(
+    "-o",
+    "--output",
+    default=None,
+    help="The encrypted outputs' file (output.ct); of several inputs a folder (outputs).",
+)
 @click.option("--no-memory-check", is_flag=True, help="Go on even where memory seems too little.")
 @output_options
 def evaluate_command(
     artifact: str,
-    data: str,
+    data: tuple[str, ...],
     keys: str,
     plain: str | None,
-    output: str,
+    output: str | None,
     no_memory_check: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted."""
+    """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted.
+
+    Of several inputs the outputs go into a folder, under the same names, each as soon as it is there; a run that was
+    stopped goes on with those that are missing.
+    """
     from heliograph.compiler.artifact import Artifact
-    from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
+    from heliograph.runtime.batch import evaluate_files
+    from heliograph.runtime.keyfolder import load_keys
+    from heliograph.runtime.messages import EncryptedInput
     from heliograph.runtime.server import Server
 
+    done: list[dict[str, Any]] = []
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
         loaded = Artifact.load(artifact)
-        encrypted = EncryptedInput.load(data)
+        first = EncryptedInput.load(data[0]) if len(data) == 1 else None
         names = loaded.plain_inputs
         own = {} if plain is None else dict(zip(names, one_per_name(read_arrays(plain), names, plain), strict=True))
-        with Server(loaded, EvaluationKeys.load(keys), check_memory=not no_memory_check) as server:
-            result = server.run(encrypted, progress, own)
+        with Server(loaded, load_keys(keys), check_memory=not no_memory_check) as server:
+            if first is not None:
+                output = output or "output.ct"
+                server.run(first, progress, own).save(output)
+            else:
+                output = output or "outputs"
+                evaluate_files(
+                    server,
+                    data,
+                    output,
+                    plain=own,
+                    progress=progress,
+                    finished=lambda path, seconds: done.append({"encrypted": str(path), "seconds": seconds}),
+                )
             trace = server.trace
-        result.save(output)
     values = {
         "encrypted": output,
-        "bytes": Path(output).stat().st_size,
+        "bytes": sum(Path(path).stat().st_size for path in ([entry["encrypted"] for entry in done] or [output])),
         "seconds": trace.seconds,
         "seconds_by_layer": dict(trace.by_layer),
         "predicted_ms": loaded.report.values["predicted_ms"],
     }
-    emit(f"{output}: evaluated in {trace.seconds:.3f} s", values, as_json=as_json, quiet=quiet)
+    if first is not None:
+        text = f"{output}: evaluated in {trace.seconds:.3f} s"
+    else:
+        values["outputs"] = done
+        kept = sum(entry["seconds"] is None for entry in done)
+        text = f"{output}: {len(done) - kept} of {len(done)} evaluated" + (
+            f", {kept} were there already" if kept else ""
+        )
+    emit(text, values, as_json=as_json, quiet=quiet)

@@ -51,7 +51,11 @@ def load_client(key: str, passphrase_file: str | None) -> Any:
 @click.argument("artifact")
 @click.option("-o", "--output", default="client.key", show_default=True, help="The secret key's file; keep it.")
 @click.option(
-    "--keys", default="eval.keys", show_default=True, help="The evaluation keys' file; give it to the server."
+    "--keys",
+    default="eval.keys",
+    show_default=True,
+    help="The evaluation keys' file; give it to the server. With a / at the end it is a folder, into which the keys are "
+    "written one by one; if the secret key is there already, those that are missing are made.",
 )
 @click.option("--public", default=None, help="Write the artifact's public part to this file too.")
 @click.option("--passphrase", is_flag=True, help="Ask for a passphrase that protects the secret key.")
@@ -76,7 +80,9 @@ def keygen_command(
     from heliograph.runtime.client import Client
 
     described = load_public(artifact)
-    if Path(output).exists() and not overwrite:
+    one_by_one = keys.endswith("/") or Path(keys).is_dir()
+    go_on = one_by_one and Path(output).exists() and not overwrite
+    if Path(output).exists() and not overwrite and not go_on:
         raise ProgramError(f"{output} exists already", hint="choose another name, or pass --overwrite")
     if Path(output).resolve() == Path(keys).resolve():
         raise ProgramError("the secret key and the evaluation keys cannot have one file")
@@ -85,15 +91,22 @@ def keygen_command(
         secret = _read_passphrase(passphrase_file)
     elif passphrase:
         secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
-    client = Client(described)
+    client = Client.load(output, secret, artifact=described) if go_on else Client(described)
     with progress_bar(quiet) as progress:
-        made = client.evaluation_keys(progress, check_memory=not no_memory_check)
-        client.save(output, secret, overwrite=overwrite)
-        progress("writing", 0, 0)
-        made.save(keys)
+        if one_by_one:
+            # The secret key first: keys that nobody has the secret of are of no use.
+            if not go_on:
+                client.save(output, secret, overwrite=overwrite)
+            client.write_evaluation_keys(keys, progress)
+            size = sum(file.stat().st_size for file in Path(keys).glob("*.key"))
+        else:
+            made = client.evaluation_keys(progress, check_memory=not no_memory_check)
+            client.save(output, secret, overwrite=overwrite)
+            progress("writing", 0, 0)
+            made.save(keys)
+            size = Path(keys).stat().st_size
     if public is not None:
         described.save(public)
-    size = Path(keys).stat().st_size
     values = {
         "secret_key": output,
         "protected": secret is not None,

@@ -30,7 +30,7 @@ _MAX_LEVELS_BETWEEN = 24
 # Where memory is bounded: so many choices are planned to the end, the fastest first, each with all its keys and with
 # these shares of them (the other rotations are composed).
 _MOST_TRIES = 8
-_KEY_SHARES = (1.0, 0.5, 0.25)
+_KEY_SHARES = (1.0, 0.5, 0.2, 0.05)
 
 
 @dataclass(frozen=True, slots=True)

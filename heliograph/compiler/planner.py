@@ -56,8 +56,11 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
     wanted = Wanted(inputs, headroom, 2.0**-options.precision_bits * max(1.0, magnitude), magnitude)
     rings = sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
     reasons = []
-    too_deep = options.bootstrap is True
-    for log_ring in rings if options.bootstrap is not True else ():
+    written = any(node.op == "bootstrap" for node in program.nodes)
+    if written and options.bootstrap is False:
+        raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
+    too_deep = options.bootstrap is True or written
+    for log_ring in rings if not too_deep else ():
         try:
             return _plan_on(log_ring, program, options, watch, wanted)
         except PlanningError as error:

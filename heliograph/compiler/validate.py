@@ -267,8 +267,8 @@ def check_program(program: Program) -> Ring:
             continue
         if node.op == "relinearize" and not chain_at(chains, node.type.level).relinearization_key:
             raise refuse("it relinearizes and has no key for it")
-        if node.op == "bootstrap" and node.attrs["slots"] not in metadata.get("bootstrap_slots", ()):
-            raise refuse("it bootstraps a number of slots that it does not declare")
+        if node.op == "bootstrap":
+            _check_bootstrap(node, metadata, ring)
     if metadata.get("flood") is not None:
         real(metadata["flood"], "the flooding noise", 0.0, 1e30)
     _check_paths(metadata.get("rotation_paths"), ring)
@@ -285,6 +285,16 @@ def check_program(program: Program) -> Ring:
     if count != len(program.outputs):
         raise refuse(f"its outputs take {count} ciphertexts, the program has {len(program.outputs)}")
     return ring
+
+
+def _check_bootstrap(node: Node, metadata: Mapping[str, Any], ring: Ring) -> None:
+    if node.attrs["slots"] not in metadata.get("bootstrap_slots", ()):
+        raise refuse("it bootstraps a number of slots that it does not declare")
+    operand, made = node.inputs[0].type, node.type
+    assert isinstance(operand, CipherType)
+    assert isinstance(made, CipherType)
+    whole(operand.level, "the level of a bootstrap's operand", ring.bootstrap_input_level, ring.bootstrap_input_level)
+    whole(made.level, "the level that a bootstrap returns to", 0, ring.bootstrap_level)
 
 
 def _check_paths(value: object, ring: Ring) -> None:

@@ -11,9 +11,6 @@ from heliograph.dsl.diagnostics import Diagnostics, Span, did_you_mean, shown
 from heliograph.ir import Stage
 from heliograph.ir.ops import OPS
 
-# Words that this version understands well enough to refuse; an entry in the table of ops makes them work.
-PLANNED = {"bootstrap": "placing bootstraps is not supported by this version"}
-
 
 def stage_of(module: ast.Module) -> Stage:
     """Packed where an input is `slots`, tensor otherwise."""
@@ -325,8 +322,6 @@ class _Checker:
                         expected=f"one of {', '.join(known)}" if known else "no attribute",
                         hint=did_you_mean(keyword.name, known),
                     )
-        elif name in PLANNED:
-            self.report.add(call.name.span, PLANNED[name], hint="leave it out", unsupported=True)
         elif name in OPS or name in SLOT_WORDS:
             kind = "tensors" if self.stage is Stage.TENSOR else "slots"
             self.report.add(

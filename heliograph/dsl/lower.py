@@ -10,7 +10,7 @@ from heliograph.dsl import ast
 from heliograph.dsl.arithmetic import Arithmetic, SlotArithmetic, TensorArithmetic
 from heliograph.dsl.builtins import BUILTINS, SLOT_WORDS
 from heliograph.dsl.calls import FOLDED, Annotation, call_op, expand_range, is_tuned, make_constant
-from heliograph.dsl.check import PLANNED, stage_of
+from heliograph.dsl.check import stage_of
 from heliograph.dsl.diagnostics import Diagnostics, Fault, Poisoned, Source, Span, TooMany, did_you_mean, shown
 from heliograph.dsl.functions import MAX_NESTING, inline
 from heliograph.dsl.parameters import Loader
@@ -555,8 +555,6 @@ class Lowerer:
             if name not in ("load", "given"):
                 self.charge(call.span, value)
             return value
-        if name in PLANNED:
-            raise Fault(call.name.span, PLANNED[name], unsupported=True)
         raise Poisoned
 
     def _slot_word(self, call: ast.Call, operator: str, values: list[Value]) -> Value:

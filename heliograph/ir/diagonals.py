@@ -55,8 +55,6 @@ class DiagonalMap:
     whole_rows: bool = False
     columns: Array | None = None
     copies: int = 1
-    # By how much each copy of the result is moved against the one before.
-    out_shift: int = 0
 
     def diagonal(self, offset: int, amount: int | None = None) -> Array:
         """The plaintext of one diagonal for a rotation by `amount` (by default the offset), (slots,)."""
@@ -80,7 +78,8 @@ class DiagonalMap:
             return None
         one = np.moveaxis(copies[..., 0, :, :], -2, 0)
         rows = (self.matrix.csr() @ one.reshape(in_period, -1)).reshape(out_period, *one.shape[1:])
-        made = np.moveaxis(rows[positions_in_slots(self.run, out_period, self.out_shift)], 0, -2)
+        shift = 0 if self.run == out_period else out_period * out_period // self.run
+        made = np.moveaxis(rows[positions_in_slots(self.run, out_period, shift)], 0, -2)
         made = made.reshape(*x.shape[:-1], self.run * self.stride)
         return np.tile(made, self.slots // (self.run * self.stride))
 
@@ -234,7 +233,6 @@ def make_diagonal_map(
         not shift and in_copies == 1 and (out_copies > 1 or out_period >= in_period),
         columns[order] if in_copies > 1 else None,
         in_copies,
-        out_period // out_copies if out_copies > 1 else 0,
     )
 
 

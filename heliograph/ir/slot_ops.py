@@ -516,12 +516,13 @@ define(
 def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
     operand = operands[0]
     _two_parts("bootstrap", operand)
-    if not 0 < a["slots"] <= operand.slots or operand.slots % a["slots"]:
-        raise ProgramError(f"bootstrap: {operand.slots} slots are no multiple of a period of {a['slots']}")
+    slots = a.get("slots", operand.slots)
+    if not 0 < slots <= operand.slots or operand.slots % slots:
+        raise ProgramError(f"bootstrap: {operand.slots} slots are no multiple of a period of {slots}")
     if isinstance(operand, SlotsType):
         return operand
-    if "level" not in a:
-        raise ProgramError("bootstrap: the level that it returns to is not planned")
+    if "level" not in a or "slots" not in a:
+        raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
     if not operand.level < a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
     return replace(operand, level=a["level"])
@@ -532,10 +533,11 @@ define(
         "bootstrap",
         SLOTS,
         (1, 1),
-        {"slots": "int", "level": "int?", "size_bits": "int?", "range": "int?"},
+        {"slots": "int?", "level": "int?", "size_bits": "int?", "range": "int?"},
         _bootstrap_type,
         _identity,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`. `range`: the entry of the table of ranges that bounds it.",
+        "not given): it comes back at `level`. `range`: the entry of the table of ranges that bounds it. At the packed "
+        "stage a wish of the program's author, or of the pass that places bootstraps.",
     )
 )

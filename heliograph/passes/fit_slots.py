@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.intervals import Interval, hull
+from heliograph.passes.place_bootstraps import MAX_SIZE_BITS
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.slot_intervals import slot_intervals
 from heliograph.target import Ring
@@ -50,6 +52,16 @@ class FitSlots:
             elif node.op == "poly":
                 proved = hull(bounds[node.inputs[0]])
                 new[node] = _polynomial(builder, node, operands[0], proved, ranges)
+            elif node.op == "bootstrap":
+                if node.attrs:
+                    raise ProgramError(
+                        f"bootstrap takes no {next(iter(node.attrs))}",
+                        where=node.loc,
+                        why="its slots, its levels and the size of its input are planned",
+                        hint="write bootstrap(x)",
+                    )
+                bits = _size_bits(node, hull(bounds[node.inputs[0]]))
+                new[node] = builder.op("bootstrap", operands, node.loc, slots=period, size_bits=bits)
             elif node.op == "conjugate":
                 # Slots hold real numbers: the language has no others.
                 new[node] = operands[0]
@@ -70,6 +82,19 @@ class FitSlots:
         whole = Layout((period,), slots, period).to_json()
         metadata["range_layouts"] = {str(number): whole for number in range(len(ranges))}
         return builder.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
+
+
+def _size_bits(node: Node, proved: Interval) -> int:
+    """The bits of the largest value that an author's bootstrap is given, from what is proved of it."""
+    bits = max(0, math.ceil(math.log2(max(proved.magnitude, 1.0))))
+    if bits > MAX_SIZE_BITS:
+        raise ProgramError(
+            f"the input of bootstrap may be {proved.magnitude:.3g} in size, more than {1 << MAX_SIZE_BITS}",
+            where=node.loc,
+            why="a larger value leaves too few bits of the scale for its digits",
+            hint="divide by a constant before it, or declare narrower ranges of the inputs",
+        )
+    return bits
 
 
 def _wide(layout: dict[str, Any], slots: int) -> Layout:

@@ -30,7 +30,7 @@ from heliograph.target import BUILT_IN, CostTable, Ring
 # Of so many states of one cut the cheapest are kept; residual networks have some dozens.
 _MAX_STATES = 4000
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.
-_MAX_SIZE_BITS = 6
+MAX_SIZE_BITS = 6
 
 # The values of a cut, by their number in the program, and the level at which each is wanted.
 _Wants = tuple[tuple[int, int], ...]
@@ -144,12 +144,13 @@ class PlaceBootstraps:
             if node.op == "poly" and node.type.secret and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
                 bounded[node.inputs[0]] = (0, node.attrs.get("range"))
         bounded = {
-            node: (bits, None) for node, bits in self.sizes.items() if bits <= _MAX_SIZE_BITS and node.op != "input"
+            node: (bits, None) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
         } | bounded
         cost, chosen = _Search(self, program, periods, bounded).run()
-        if not chosen:
+        written = {node.attrs["slots"] for node in program.nodes if node.op == "bootstrap"}
+        if not chosen and not written:
             return cost, program
-        counts = sorted({periods[node] for node in chosen})
+        counts = sorted(written | {periods[node] for node in chosen})
         builder = Builder(program.name, Stage.PACKED, program)
         builder.metadata["bootstrap_slots"] = counts[-1:] if self.one_size else counts
 
@@ -204,8 +205,13 @@ class _Search:
                 if level is None:
                     _keep(following, wants, state)
                     continue
+                # A bootstrap that the author wrote leads from where bootstraps begin to the level wanted.
+                written = node.op == "bootstrap"
+                if written and level > back:
+                    deepest = max(deepest, ring.levels + level - back)
+                    continue
                 for refresh in self._choices(node, level <= back, state):
-                    at = (begin if refresh else level) + depth
+                    at = (begin if refresh or written else level) + depth
                     if at > highest:
                         deepest = max(deepest, at)
                         continue
@@ -213,6 +219,8 @@ class _Search:
                     for operand in operands:
                         new[operand] = max(new.get(operand, 0), at)
                     cost, chosen, decided = state.cost + self._price(node, at), state.chosen, state.decided
+                    if written:
+                        cost += self.costs.bootstrap_ms(ring, node.attrs["slots"])
                     if refresh:
                         cost += self.costs.bootstrap_ms(ring, most if self.one_size else self.periods[node])
                         chosen |= {i}

@@ -139,6 +139,12 @@ class _Scales:
                 left, right = (self._seen(node, operand) for operand in node.inputs)
                 if abs(left - right) > SCALE_TOLERANCE / 2 and self.mismatch is None:
                     self.mismatch = node
+            elif node.op == "bootstrap" and self.mismatch is None and self._too_large(node):
+                self.mismatch = node
+
+    def _too_large(self, node: Node) -> bool:
+        """Whether the input of a bootstrap is larger than it can be at its scale."""
+        return bool(self._seen(node, node.inputs[0]) > self.nominal - node.attrs.get("size_bits", 0) + 0.5)
 
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
@@ -264,12 +270,14 @@ class PlanLevels:
 
 
 def _correct(program: Program, levels: Levels, node: Node) -> Program:
-    """Multiply one operand of a sum by one, so that its scale can be chosen; the one with more levels to spare."""
+    """Multiply one operand of a sum (or the operand of a bootstrap) by one, so that its scale can be chosen: of two the one
+    with more levels to spare.
+    """
     builder = Builder(program.name, Stage.PACKED, program)
     spent: dict[Node, int] = {}
     for n in program.nodes:
         spent[n] = max((spent[o] for o in n.inputs), default=0) + int(n.op in _PRODUCTS and n.type.secret)
-    position = 0 if spent[node.inputs[0]] <= spent[node.inputs[1]] else 1
+    position = 0 if spent[node.inputs[0]] <= spent[node.inputs[-1]] else 1
 
     def emit(n: Node, operands: list[Node]) -> Node:
         if n is node:

@@ -43,7 +43,7 @@ def _transfer(program: Program, node: Node, operands: list[Bounds], inputs: Mapp
     if op == "pack":
         room = np.zeros(a["slots"] - slots)
         return np.concatenate([low, room]), np.concatenate([high, room])
-    if op in ("rescale", "conjugate"):
+    if op in ("rescale", "conjugate", "bootstrap"):
         return low, high
     if op == "rotate":
         return np.roll(low, -a["amount"]), np.roll(high, -a["amount"])

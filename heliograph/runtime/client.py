@@ -57,13 +57,19 @@ class Client:
         Raises SecurityError for a missing or wrong passphrase, WireError for a file that is no key file.
         """
         public, name, secret = read_key(path, passphrase)
-        if artifact is not None and artifact.fingerprint != public.fingerprint:
+        client = Client(public, cryptor=OpenFHECryptor.from_secret_bytes(public.ring, secret, name))
+        if artifact is not None:
+            client.check_artifact(artifact, f"the key in {path}")
+        return client
+
+    def check_artifact(self, artifact: Artifact | PublicArtifact, what: str = "the client's key") -> None:
+        """Raise a WireError unless this client was made for the artifact."""
+        if artifact.fingerprint != self.public.fingerprint:
             raise WireError(
-                f"the key in {path} was made for another artifact",
-                why=f"it was made for {public.fingerprint[:12]}, this one is {artifact.fingerprint[:12]}",
+                f"{what} was made for another artifact",
+                why=f"it was made for {self.public.fingerprint[:12]}, this one is {artifact.fingerprint[:12]}",
                 hint="a client's key serves the artifact it was made with; make a new one for this artifact",
             )
-        return Client(public, cryptor=OpenFHECryptor.from_secret_bytes(public.ring, secret, name))
 
     @property
     def evaluation_key_bytes(self) -> int:

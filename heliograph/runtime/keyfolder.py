@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from heliograph.container import Bytes, Container, parts, read_file, write_file
 from heliograph.errors import HeliographError, WireError
-from heliograph.runtime.messages import check_belongs, check_objects, is_fingerprint
+from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_objects, is_fingerprint
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
 _INDEX_FILE = "index.keys"
@@ -109,6 +109,11 @@ def write_keys(
         if done is not None:
             done(number, len(sizes))
     return keys
+
+
+def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
+    """The evaluation keys of a folder, or of a file that has all of them; a WireError where there are none."""
+    return KeyFolder(path) if Path(path).is_dir() else EvaluationKeys.load(path)
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -106,6 +106,24 @@ def test_a_secret_key_is_not_overwritten(work: Path, call: Call) -> None:
     assert call("keygen", "p.helio", "-o", "same", "--keys", "same").code == 2
 
 
+def test_keys_in_a_folder_are_completed(work: Path, call: Call) -> None:
+    made = call("keygen", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
+    files = {file: file.read_bytes() for file in (work / "folder").iterdir()}
+    lost = work / "folder" / "relinearization.key"
+    lost.unlink()
+    again = call("keygen", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
+    assert again == made
+    assert all(file.read_bytes() == data for file, data in files.items() if file != lost)
+    assert call("encrypt", "k3", "x.npy", "--sample", 2, "--quiet").code == 0
+    assert call("evaluate", "m.helio", "input.ct", "--keys", "folder", "--quiet").code == 0
+    result = call("decrypt", "k3", "output.ct", "--json").json["outputs"]
+    expected = hg.simulate(hg.Artifact.load("m.helio"), np.load("x.npy")[2], noisy=False)
+    assert np.abs(np.array(next(iter(result.values()))) - expected).max() < 1e-6
+    refused = call("keygen", "p.helio", "-o", "k4", "--keys", "folder/")
+    assert refused.code == 2
+    assert "another client" in refused.err
+
+
 def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
     (work / "pass").write_text("one\n")
     (work / "wrong").write_text("two\n")

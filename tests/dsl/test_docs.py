@@ -34,8 +34,8 @@ def _pairs(text: str) -> dict[str, object]:
 
 
 def test_the_page_has_examples() -> None:
-    assert len(PROGRAMS) >= 13
-    assert len(ERRORS) == 3
+    assert len(PROGRAMS) >= 14
+    assert len(ERRORS) == 2
     assert len(IR_TEXTS) == 3
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.backends import openfhe, run
+from helpers.backends import openfhe, run, simulator
 from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, program, sample
 
 from heliograph.bootstrap_keys import bootstrap_rotations
@@ -25,6 +25,9 @@ def test_a_bootstrapped_program_means_what_it_says(chains: bool) -> None:
     # Bootstrapping at a scale of 55 bits keeps 18 bits or more on this ring; without it the error is below 2**-35.
     assert 2.0**-32 < error < 2.0**-16
     np.testing.assert_allclose(outputs[1], shifted, atol=2.0**-33)
+    predicted, planned = run(made, [x], simulator(made))
+    assert calls == planned
+    assert 1 / 4 < np.std(predicted[0] - refreshed) / np.std(outputs[0] - refreshed) < 4
     assert calls["bootstrap", RING.bootstrap_input_level, PERIOD] == 1
     assert calls["rotate", LOWER, 2] == 1
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -261,7 +262,20 @@ def test_nonsense_about_keys_is_refused(artifact: Artifact, fields: dict[str, ob
 
 
 def test_bootstraps_need_a_ring_that_does(artifact: Artifact) -> None:
-    from dataclasses import replace
-
     with pytest.raises(WireError, match="on a ring that does not"):
         check_keys({**artifact.program.metadata, "chains": []}, replace(artifact.ring, bootstrap=None))
+
+
+def test_a_bootstrap_that_openfhe_would_refuse_is_refused_before() -> None:
+    from runtime.bootstrapped import RING, program
+
+    from heliograph.compiler.validate import check_program
+
+    made = program()
+    check_program(made)
+    with pytest.raises(WireError, match="that it does not declare"):
+        check_program(replace(made, metadata={**made.metadata, "bootstrap_slots": [512]}))
+    for budget in ((2, 3), (3, 2)):  # values enter higher; they come back lower
+        ring = replace(RING, bootstrap=budget)
+        with pytest.raises(WireError, match="level"):
+            check_program(replace(made, metadata={**made.metadata, "ring": ring.to_json()}))

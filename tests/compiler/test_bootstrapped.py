@@ -1,0 +1,142 @@
+"""Programs deeper than any chain: where they are bootstrapped, in which memory, and what comes out on real ciphertexts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import heliograph as hg
+from heliograph.chains import key_chains
+from heliograph.errors import PlanningError, RangeError
+from heliograph.interpret import interpret
+from heliograph.ir import CipherType
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from resnet import ResNet
+
+TOY = hg.Options(security_bits=None, log_ring=12, bootstrap=True, degree=7, margin=0.6, precision_bits=6.0)
+
+
+def images(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, size=(count, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def program() -> hg.Program:
+    """Three residual blocks, two of which halve the image; seven activations."""
+    torch.manual_seed(0)
+    module = ResNet(1).eval()
+    # A batch norm that has seen the data: activations keep their size from layer to layer.
+    module.train()
+    with torch.no_grad():
+        for _ in range(20):
+            module(torch.from_numpy(images(64, seed=7)))
+    module.eval()
+    return hg.trace(module, torch.from_numpy(images(1)), calibration=images(32), name="three-blocks")
+
+
+@pytest.fixture(scope="module")
+def artifact(program: hg.Program) -> hg.Artifact:
+    return hg.compile(program, TOY)
+
+
+def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
+    ring, bootstraps = artifact.ring, [node for node in artifact.program.nodes if node.op == "bootstrap"]
+    assert bootstraps
+    for node in bootstraps:
+        assert isinstance(node.type, CipherType)
+        operand = node.inputs[0].type
+        assert isinstance(operand, CipherType)
+        assert operand.level == ring.bootstrap_input_level
+        assert operand.level < node.type.level <= ring.bootstrap_level
+        # Sizes are those of a polynomial's input, which is at most one.
+        assert node.attrs["range"] is not None
+        assert node.attrs["slots"] in artifact.program.metadata["bootstrap_slots"]
+    report = artifact.report.to_dict()
+    assert report["bootstraps"] == len(bootstraps)
+    assert "INSECURE" in str(artifact.report)
+    assert "Hamming weight 32" in str(artifact.report)
+
+
+def test_it_runs_on_real_ciphertexts(program: hg.Program, artifact: hg.Artifact) -> None:
+    pytest.importorskip("openfhe")
+    client = hg.Client(artifact.public())
+    predicted = artifact.report.to_dict()
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        for x in images(2, seed=3):
+            measured = client.decrypt(server.run(client.encrypt(x)))
+            simulated = hg.simulate(artifact, x)
+            # Encryption's error is within three bits of the one predicted, on other samples.
+            assert np.abs(measured - simulated).max() < 8 * predicted["scheme_error"]
+            assert np.abs(measured - interpret(program, x)).max() < 4 * predicted["predicted_max_abs_error"]
+        assert server.trace.calls == _calls(artifact, images(1)[0])
+
+
+def _calls(artifact: hg.Artifact, x: np.ndarray) -> object:
+    from heliograph.execution.backend import execute
+    from heliograph.execution.simulator import Simulator
+    from heliograph.interpret import pack_inputs
+
+    simulator = Simulator(artifact.program)
+    return execute(artifact.program, simulator, simulator.encrypt_inputs(pack_inputs(artifact.program, [x])))[1].calls
+
+
+def test_a_value_too_large_for_a_bootstrap_is_refused(artifact: hg.Artifact) -> None:
+    with pytest.raises(RangeError):
+        hg.simulate(artifact, 40 * images(1)[0])
+
+
+def test_memory_is_bounded_at_a_cost_in_time(program: hg.Program, artifact: hg.Artifact) -> None:
+    free = artifact.report.to_dict()
+    bound = int(0.93 * free["server_peak_bytes"])
+    less = hg.compile(program, hg.Options(**{**_given(TOY), "memory_bytes": bound})).report.to_dict()
+    assert less["server_peak_bytes"] <= bound
+    assert less["predicted_ms"] >= 0.99 * free["predicted_ms"]
+    with pytest.raises(PlanningError, match="memory_bytes allows 1000000"):
+        hg.compile(program, hg.Options(**{**_given(TOY), "memory_bytes": 1_000_000}))
+
+
+def _given(options: hg.Options) -> dict[str, object]:
+    names = ("security_bits", "log_ring", "bootstrap", "degree", "margin", "precision_bits")
+    return {name: getattr(options, name) for name in names}
+
+
+def test_without_bootstraps_it_is_refused(program: hg.Program) -> None:
+    with pytest.raises(PlanningError, match="needs"):
+        hg.compile(program, hg.Options(degree=7, margin=0.6, bootstrap=False, log_ring=14))
+
+
+def test_keys_are_made_as_low_as_they_are_used(artifact: hg.Artifact) -> None:
+    chains = key_chains(artifact.program.metadata)
+    for node in artifact.program.nodes:
+        if node.op == "relinearize":
+            assert isinstance(node.type, CipherType)
+            holder = next(chain for chain in reversed(chains) if chain.ring.levels >= node.type.level)
+            assert holder.relinearization_key
+
+
+REFRESH = """program refresh
+input x: secret slots[16] in [-1, 1]
+y = bootstrap(3 * x * x)
+output z = y * y - rotate(y, 1)
+"""
+
+
+def test_the_author_of_a_program_may_bootstrap() -> None:
+    pytest.importorskip("openfhe")
+    artifact = hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, log_ring=11))
+    (node,) = [node for node in artifact.program.nodes if node.op == "bootstrap"]
+    # Values up to three take a scale two bits smaller.
+    assert node.attrs["size_bits"] == 2
+    client, x = hg.Client(artifact.public()), np.random.default_rng(5).uniform(-1, 1, 16)
+    y = 3 * x * x
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        assert client.decrypt(server.run(client.encrypt(x))) == pytest.approx(y * y - np.roll(y, -1), abs=1e-3)
+    with pytest.raises(PlanningError, match="bootstrap=False"):
+        hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, bootstrap=False))
+    with pytest.raises(hg.errors.ProgramError, match="300 in size"):
+        hg.compile(hg.parse(REFRESH.replace("3 * x", "300 * x")), hg.Options(security_bits=None))
