@@ -118,6 +118,7 @@ class Server:
         """Release the evaluation keys and the encoded plaintexts; the server cannot run afterwards."""
         self._close()
         self.evaluator.cache.clear()
+        self.evaluator.ahead.clear()
 
     def run(
         self,

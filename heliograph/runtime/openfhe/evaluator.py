@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.plaintexts import EncodeAhead, Encoding, PlaintextCache
 from heliograph.runtime.openfhe.serial import retagged
 from heliograph.runtime.openfhe.template import meaningless, moved, transferred
 from heliograph.target import Ring
@@ -24,34 +26,6 @@ from heliograph.target import Ring
 DEFAULT_CACHE_BYTES = 1 << 30
 # Between the name of the keys of the whole chain and the level of a lower part; no client's name has it.
 _LEVEL_MARK = "/"
-
-
-class PlaintextCache:
-    """Encoded plaintexts, kept until a byte bound is reached.
-
-    What is there stays: a program reads its plaintexts in the same order on every run, and dropping the one used longest
-    ago would drop each just before it is needed.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.bytes = 0
-        self._entries: dict[object, Any] = {}
-
-    def get(self, key: object, make: Callable[[], Any], size: int) -> Any:
-        """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
-        value = self._entries.get(key)
-        if value is None:
-            value = make()
-            if self.bytes + size <= self.max_bytes:
-                self._entries[key] = value
-                self.bytes += size
-        return value
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self._entries.clear()
-        self.bytes = 0
 
 
 def chain_tag(tag: str, whole: Ring, ring: Ring) -> str:
@@ -73,7 +47,9 @@ class OpenFHEEvaluator:
         self.ring = self.chains[0].ring
         self._contexts = {chain.ring: working_context(chain.ring) for chain in self.chains}
         self.calls: Counter[Call] = Counter()
-        self.cache = PlaintextCache(cache_bytes)
+        # Half of it for plaintexts that stay, half for those that are encoded ahead of their use.
+        self.cache = PlaintextCache(cache_bytes - cache_bytes // 2)
+        self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
         self._order = 2 * self.ring.ring_dim
         self._index = {node: i for i, node in enumerate(program.nodes)}
@@ -300,24 +276,18 @@ class OpenFHEEvaluator:
         """Hoisted baby steps, products with the diagonals, giant steps."""
         a, x = node.attrs, operands[0]
         assert isinstance(node.type, CipherType)
-        level, number = node.type.level, self._index[node]
+        level = node.type.level
         cc = self.context_at(level)
         diagonals = self._diagonals(node)
         groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
         rotated = [self._rotated(node, position, x) for position, x in enumerate(operands)]
-        size = self._plaintext_bytes(level)
+        plaintexts = self._transform_encodings(node)
         total = None
         for g, terms in groups.items():
             part = None
-            for position, b, offset in terms:
-
-                def make(position: int = position, b: int = b, offset: int = offset, g: int = g) -> Any:
-                    # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
-                    values = np.roll(diagonals[position].one_run(offset, g + b), g)
-                    return self._encode(values, a["plain_log_scales"][position], 1, level)
-
+            for position, b, _ in terms:
                 self._count("mul_plain", level, 2)
-                term = cc.EvalMult(rotated[position][b], self.cache.get((number, position, offset), make, size))
+                term = cc.EvalMult(rotated[position][b], self._plaintext(next(plaintexts)))
                 if part is None:
                     part = term
                 else:
@@ -335,6 +305,41 @@ class OpenFHEEvaluator:
             self._count("mul_plain", level, 2)
             total = cc.EvalMult(x, self._encode(np.zeros(self.ring.slots), a["plain_log_scales"][0], 1, level))
         return total
+
+    def _plaintext(self, encoding: Encoding) -> Any:
+        """A diagonal as it is kept, or as it was encoded ahead."""
+        # Once plaintexts are encoded ahead, the cache takes no more: what is ahead was chosen by what it had.
+        if encoding.key in self.cache or (not self.ahead.begun and self.cache.has_room(encoding.size)):
+            return self.cache.get(encoding.key, encoding.make, encoding.size)
+        return self.ahead.take(encoding)
+
+    def _transform_encodings(self, node: Node) -> Iterator[Encoding]:
+        """The diagonals of a transform in the order in which they are used."""
+        a, number, diagonals = node.attrs, self._index[node], self._diagonals(node)
+        assert isinstance(node.type, CipherType)
+        level = node.type.level
+        size = self._plaintext_bytes(level)
+        for g, terms in transform_terms(diagonals, a["baby_steps"], a["giant_steps"]).items():
+            for position, b, offset in terms:
+
+                def make(position: int = position, b: int = b, offset: int = offset, g: int = g) -> Any:
+                    # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
+                    values = np.roll(diagonals[position].one_run(offset, g + b), g)
+                    return self._encode(values, a["plain_log_scales"][position], 1, level)
+
+                yield Encoding((number, position, offset), make, size)
+
+    def _encodings(self, key: Hashable) -> Iterator[Encoding]:
+        """The diagonals of the program that are not kept, from that of the key on, and over again."""
+        assert isinstance(key, tuple)
+        nodes = [node for node in self.program.nodes if node.op == "linear_transform"]
+        start = [self._index[node] for node in nodes].index(key[0])
+        there = False
+        for node in itertools.chain(nodes[start:], itertools.cycle(nodes)):
+            for encoding in self._transform_encodings(node):
+                there = there or encoding.key == key
+                if there and encoding.key not in self.cache:
+                    yield encoding
 
     def _diagonals(self, node: Node) -> list[DiagonalMap]:
         return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)

@@ -1,0 +1,63 @@
+"""Plaintexts that are kept, and those that are encoded ahead: the same results, in the order of use, within the bound."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import pytest
+from runtime.support import sample, toy_artifact
+
+import heliograph as hg
+from heliograph.runtime.openfhe.plaintexts import EncodeAhead, Encoding
+
+
+def endless(made: list[int], count: int = 10) -> Any:
+    def encoding(i: int) -> Encoding:
+        return Encoding(i, lambda: made.append(i) or i * i, 10)  # type: ignore[func-returns-value]
+
+    def following(key: Hashable) -> Iterator[Encoding]:
+        assert isinstance(key, int)
+        return (encoding(i) for i in itertools.chain(range(key, count), itertools.cycle(range(count))))
+
+    return following, encoding
+
+
+def test_it_stays_within_its_bound_and_in_order() -> None:
+    made: list[int] = []
+    following, encoding = endless(made)
+    ahead = EncodeAhead(following, 35)
+    for i in [*range(10), *range(10), 0, 1]:
+        assert ahead.take(encoding(i)) == i * i
+        # Three of ten bytes fit: at most so many were made beyond the one taken.
+        assert len(made) <= 23 + 3
+    # An evaluation that begins anew.
+    assert [ahead.take(encoding(i)) for i in (0, 1, 2)] == [0, 1, 4]
+    ahead.clear()
+    assert not ahead.begun
+    # What is larger than the bound is made when it is asked for.
+    assert EncodeAhead(following, 5).take(encoding(3)) == 9
+
+
+def test_an_error_comes_where_the_plaintext_is_used() -> None:
+    def fails() -> Any:
+        raise ValueError("no plaintext")
+
+    ahead = EncodeAhead(lambda key: iter([Encoding(0, fails, 1)]), 10)
+    with pytest.raises(ValueError, match="no plaintext"):
+        ahead.take(Encoding(0, fails, 1))
+    ahead.clear()
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 19, 1 << 30])
+def test_results_do_not_depend_on_the_cache(cache_bytes: int) -> None:
+    pytest.importorskip("openfhe")
+    artifact = toy_artifact()
+    client = hg.Client(artifact)
+    with hg.Server(artifact, client.evaluation_keys(), cache_bytes=cache_bytes) as server:
+        for seed in (1, 2):
+            x = sample(seed)
+            assert client.decrypt(server.run(client.encrypt(x))) == pytest.approx(hg.simulate(artifact, x), abs=1e-2)
+            assert server.evaluator.cache.bytes <= cache_bytes
+    assert not server.evaluator.ahead.begun
