@@ -97,7 +97,7 @@ def keygen_command(
             # The secret key first: keys that nobody has the secret of are of no use.
             if not go_on:
                 client.save(output, secret, overwrite=overwrite)
-            client.write_evaluation_keys(keys, progress)
+            client.write_evaluation_keys(keys, progress, check_memory=not no_memory_check)
             size = sum(file.stat().st_size for file in Path(keys).glob("*.key"))
         else:
             made = client.evaluation_keys(progress, check_memory=not no_memory_check)

@@ -175,6 +175,7 @@ def bill(
         },
         "operations_by_kind": _by_kind(calls),
         "evaluation_key_bytes": memory["evaluation_keys"],
+        "key_folder": bool(memory["folder"]),
         "ciphertext_bytes": memory["inputs"],
         "output_bytes": memory["outputs"],
         "server_peak_bytes": memory["server"],
@@ -372,8 +373,9 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         "simulated with OpenFHE's noise on two of them; neither is a bound."
     )
     lines.append(f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept.")
+    in_folder = "in a folder and are made, written and read one by one (Client.write_evaluation_keys)"
     lines.append(
         f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
-        "plaintexts; keys come to it as a file."
+        f"plaintexts; keys come to it {in_folder if values['key_folder'] else 'as a file'}."
     )
     return lines

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.compiler.memory import key_making_bytes
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress
 from heliograph.interpret import check_input, check_range, check_samples
@@ -83,8 +84,7 @@ class Client:
         the memory for them, it is said before the first is made (not with `check_memory=False`).
         """
         if check_memory:
-            # They exist twice while they are written out.
-            require_memory(2 * self.evaluation_key_bytes, "making the evaluation keys")
+            require_memory(key_making_bytes(self.public.evaluation_keys, False), "making the evaluation keys")
         keys = self.public.evaluation_keys
         live: dict[str, Any] = {}
         for key in keys:
@@ -93,15 +93,19 @@ class Client:
                 progress("evaluation keys", len(live), len(keys))
         return EvaluationKeys(self.public.fingerprint, self.id, live=live)
 
-    def write_evaluation_keys(self, path: str | Path, progress: Progress | None = None) -> KeyFolder:
+    def write_evaluation_keys(
+        self, path: str | Path, progress: Progress | None = None, *, check_memory: bool = True
+    ) -> KeyFolder:
         """Write the keys that the server needs into a folder, each as soon as it is made; only one is in memory at a time.
 
         Each file is written whole or not at all. A folder that this client began before, and did not finish, is completed:
         save the client first, so that it can be loaded again. `progress(stage, done, total)` is called after every key.
 
         Raises WireError where the folder holds the keys of another client or artifact, HeliographError where the disk has
-        no room.
+        no room, TooLittleMemoryError (not with `check_memory=False`) where one of them does not fit in memory.
         """
+        if check_memory:
+            require_memory(key_making_bytes(self.public.evaluation_keys, True), "making an evaluation key")
         keys = {key.name: key for key in self.public.evaluation_keys}
 
         def done(number: int, total: int) -> None:

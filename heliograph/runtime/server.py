@@ -100,7 +100,10 @@ class Server:
     def _needed_bytes(artifact: Artifact, keys: EvaluationKeys | KeyFolder) -> int:
         """What the plan needs beside what is there already: this process, and keys that are in it."""
         planned = memory_bytes(artifact.program, artifact.ring)
-        return planned["working"] + (0 if keys.live else planned["evaluation_keys"])
+        if keys.live:
+            return planned["working"]
+        held = planned["resident_keys"] if isinstance(keys, KeyFolder) else planned["evaluation_keys"]
+        return planned["working"] + held + planned["loading"]
 
     def __repr__(self) -> str:
         return f"<Server of {self.artifact.name!r} for client {self.client[:12]}>"
