@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -62,7 +63,12 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
     too_deep = options.bootstrap is True or written
     for log_ring in rings if not too_deep else ():
         try:
-            return _plan_on(log_ring, program, options, watch, wanted)
+            plan, passes = _watched(_plan_on, log_ring, program, options, wanted)
+            if too_deep and options.bootstrap is None:
+                plan, passes = _cheaper(plan, passes, rings, program, options, wanted)
+            for name, made in passes:
+                watch(name, made)
+            return plan
         except PlanningError as error:
             if error.where:
                 raise
@@ -81,6 +87,36 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
         hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
         "precision_bits",
     )
+
+
+_Passes = list[tuple[str, Program]]
+
+
+def _watched(
+    planner: Callable[..., Plan], log_ring: int, program: Program, options: Options, wanted: Wanted
+) -> tuple[Plan, _Passes]:
+    """A plan, and the programs after each of its passes."""
+    passes: _Passes = []
+    return planner(log_ring, program, options, lambda name, made: passes.append((name, made)), wanted), passes
+
+
+def _cheaper(
+    plan: Plan, passes: _Passes, rings: Sequence[int], program: Program, options: Options, wanted: Wanted
+) -> tuple[Plan, _Passes]:
+    """The plan, or one that bootstraps on a smaller ring where that takes less time.
+
+    A chain for a deep program in a larger ring makes every operation and key several times larger.
+    """
+    for log_ring in rings:
+        if log_ring >= plan.ring.log_ring:
+            break
+        try:
+            other, other_passes = _watched(plan_bootstrapped, log_ring, program, options, wanted)
+        except PlanningError:
+            continue
+        if other.predicted_ms < plan.predicted_ms:
+            return other, other_passes
+    return plan, passes
 
 
 def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wanted: Wanted) -> Plan:
