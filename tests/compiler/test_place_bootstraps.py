@@ -1,0 +1,114 @@
+"""Where bootstraps are placed: the cheapest set on small graphs against trying every set."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.passes.depth import node_depth
+from heliograph.passes.place_bootstraps import PlaceBootstraps, slot_periods
+from heliograph.passes.plan_levels import Levels, TooFewLevelsError
+from heliograph.target import BUILT_IN, Ring
+
+SLOTS = 1024
+# Six levels between bootstraps: they begin at level 3 and come back to level 9.
+RING = Ring(11, 60, 55, 21, 4, None, (2, 2))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Program:
+    """A chain of polynomials of two or three levels, with sums that reach back over one to three of them."""
+    builder = Builder("g", Stage.PACKED)
+    values = [builder.input("x", slots=SLOTS, chunk=0)]
+    coefficients = {
+        2: builder.constant(np.array([0.1, 0.5, 0.2, 0.1]), "c2"),
+        3: builder.constant(np.ones(8) / 8, "c3"),
+    }
+    for number in range(draw(st.integers(3, 7))):
+        operand = values[-1]
+        if draw(st.booleans()) and len(values) > 1:
+            operand = builder.op("add_ct", (operand, values[-1 - draw(st.integers(1, min(3, len(values) - 1)))]))
+        depth = draw(st.sampled_from([2, 3]))
+        made = builder.op("poly", (operand,), coefficients=coefficients[depth], low=-1.0, high=1.0, range=number)
+        values.append(made)
+    builder.metadata["inputs"] = []
+    return builder.finish({"y": values[-1]})
+
+
+def fits(program: Program, chosen: frozenset[Node]) -> bool:
+    """Whether every level stays within the chain when these values are bootstrapped."""
+    need = dict.fromkeys(program.nodes, 0)
+    for node in reversed(program.nodes):
+        level = need[node]
+        if node in chosen:
+            if level > RING.bootstrap_level:
+                return False
+            level = RING.bootstrap_input_level
+        level += node_depth(program, node)
+        if level > RING.levels:
+            return False
+        for operand in node.inputs:
+            need[operand] = max(need[operand], level)
+    return True
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs())
+def test_no_other_set_is_smaller(program: Program) -> None:
+    points = sorted({node.inputs[0] for node in program.nodes if node.op == "poly"} - set(program.inputs), key=id)
+    least = next(
+        (
+            size
+            for size in range(len(points) + 1)
+            if any(fits(program, frozenset(group)) for group in itertools.combinations(points, size))
+        ),
+        None,
+    )
+    if least is None:
+        with pytest.raises(TooFewLevelsError):
+            PlaceBootstraps(RING).run(program)
+        return
+    placed = PlaceBootstraps(RING).run(program)
+    bootstraps = [node for node in placed.nodes if node.op == "bootstrap"]
+    # Bootstraps dominate the cost, so that the cheapest set is one of the smallest.
+    assert len(bootstraps) == least
+    if bootstraps:
+        levels = Levels(placed, RING)
+        assert levels.depth <= RING.levels
+        assert levels.bootstrapped <= RING.bootstrap_level
+
+
+def test_residual_blocks_take_one_bootstrap_each_at_most() -> None:
+    builder = Builder("residual", Stage.PACKED)
+    value = builder.input("x", slots=SLOTS, chunk=0)
+    builder.metadata["inputs"] = []
+    coefficients = builder.constant(np.ones(8) / 8, "c")
+    for number in range(8):
+        skip = value
+        for half in range(2):
+            value = builder.op("poly", (value,), coefficients=coefficients, low=-1.0, high=1.0, range=2 * number + half)
+        value = builder.op("add_ct", (value, skip))
+    placed = PlaceBootstraps(RING).run(builder.finish({"y": value}))
+    # A block takes all six levels; the branch around it is not refreshed beside it.
+    assert sum(node.op == "bootstrap" for node in placed.nodes) <= 8
+
+
+def test_periods_follow_maps_and_folds() -> None:
+    builder = Builder("p", Stage.PACKED)
+    x = builder.input("x", slots=SLOTS, chunk=0)
+    builder.metadata["inputs"] = []
+    folded = builder.op("add_ct", (x, builder.op("rotate", (x,), amount=512)))
+    again = builder.op("add_ct", (folded, builder.op("rotate", (folded,), amount=256)))
+    other = builder.op("add_ct", (again, builder.op("rotate", (again,), amount=100)))
+    periods = slot_periods(builder.finish({"y": other}))
+    assert (periods[x], periods[folded], periods[again], periods[other]) == (1024, 512, 256, 256)
+
+
+def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
+    small, large = (BUILT_IN.bootstrap_ms(Ring(16, 60, 55, levels, 6, None, (3, 3)), 1 << 12) for levels in (20, 26))
+    assert small < large < BUILT_IN.bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15)
