@@ -36,9 +36,8 @@ def main() -> None:
     torch.manual_seed(1)
     module = LeNet()
     train(module, x_train, y_train, options.epochs)
-    result = benchmark_classifier(
-        "mnist_cnn", module, x_train, x_test, y_test, hg.Options(degree=options.degree), options.images, CACHE_BYTES
-    )
+    chosen = hg.Options(degree=options.degree, batch=options.batch)
+    result = benchmark_classifier("mnist_cnn", module, x_train, x_test, y_test, chosen, options.images, CACHE_BYTES)
     show(result, options.json)
 
 

@@ -15,7 +15,13 @@ def main() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
     train(module, x_train, y_train, options.epochs)
     result = benchmark_classifier(
-        "mnist_mlp", module, x_train, x_test, y_test, hg.Options(degree=options.degree), options.images
+        "mnist_mlp",
+        module,
+        x_train,
+        x_test,
+        y_test,
+        hg.Options(degree=options.degree, batch=options.batch),
+        options.images,
     )
     show(result, options.json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.evaluation_keys import evaluation_keys
-from heliograph.execution.backend import Call
+from heliograph.execution.backend import Call, calls_table
 from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
@@ -119,7 +120,7 @@ def bill(
     samples: Sequence[Array],
 ) -> dict[str, Any]:
     """Everything that the report says, as JSON values; `samples` have a leading sample axis."""
-    ring, program, calls, costs = plan.ring, plan.program, plan.calls, options.costs
+    ring, program, calls, costs = plan.ring, plan.program, plan.trace.calls, options.costs
     memory = memory_bytes(program, ring)
     exact = interpret_many(source, samples)
     approximate = interpret_many(polynomial, samples)
@@ -183,6 +184,7 @@ def bill(
         "server_peak_bytes": memory["server"],
         "client_peak_bytes": memory["client"],
         "predicted_ms": plan.predicted_ms,
+        "work_by_layer": [dataclasses.asdict(row) for row in calls_table(plan.trace.calls_by_layer)],
         "predicted_ms_by_layer": _by_layer(program, ring, options),
         "costs": costs.machine,
         "scheme_error": plan.scheme_error,

@@ -160,7 +160,7 @@ def _first_fitting(
         if options.memory_bytes is not None and needed > options.memory_bytes:
             unbounded_ms = unbounded_ms or choice.cost_ms
             continue
-        error, calls = simulate_error(executable, wanted.inputs)
+        error, trace = simulate_error(executable, wanted.inputs)
         if error > wanted.tolerance:
             raise _TooCoarseError(
                 f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of "
@@ -168,9 +168,9 @@ def _first_fitting(
             )
         for name, program in made:
             watch(name, program)
-        price = total_ms(calls, executable, options.costs)
+        price = total_ms(trace.calls, executable, options.costs)
         packed = passes[-1][1]
-        return Plan(executable, packed, choice.ring, calls, price, error, wanted.magnitude, unbounded_ms)
+        return Plan(executable, packed, choice.ring, trace, price, error, wanted.magnitude, unbounded_ms)
     raise PlanningError(
         f"the server would need {least_bytes or min(choice.bootstrap_bytes for choice in choices)} bytes at least, "
         f"memory_bytes allows {options.memory_bytes}",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from heliograph.chains import chain_at, key_chains
-from heliograph.execution.backend import Call, execute
+from heliograph.execution.backend import Call, Trace, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.ir import Array, Node, Program
@@ -38,7 +37,7 @@ class Plan:
     program: Program
     packed: Program
     ring: Ring
-    calls: Mapping[Call, int]
+    trace: Trace
     predicted_ms: float
     scheme_error: float
     output_magnitude: float
@@ -111,18 +110,16 @@ def one_sample(program: Program, samples: Sequence[Array], position: int) -> lis
     ]
 
 
-def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Counter[Call]]:
-    """The largest error that encryption adds on these samples, by the simulator, and the calls of one run."""
-    worst = 0.0
-    calls: Counter[Call] = Counter()
+def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Trace]:
+    """The largest error that encryption adds on these samples, by the simulator, and what one run did."""
+    worst, trace = 0.0, Trace()
     for position in range(samples[0].shape[0]):
         vectors = pack_inputs(program, one_sample(program, samples, position))
         outputs = []
         for noisy in (False, True):
             simulator = Simulator(program, seed=position, noisy=noisy)
             results, trace = execute(program, simulator, simulator.encrypt_inputs(vectors))
-            calls = trace.calls
             outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
         exact, noised = outputs
         worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))
-    return worst, calls
+    return worst, trace

@@ -136,7 +136,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wa
 
         try:
             executable = back_passes(program, ring, options, keep)
-            error, calls = simulate_error(executable, wanted.inputs)
+            error, trace = simulate_error(executable, wanted.inputs)
         except TooFewLevelsError as few:
             levels = few.needed
             rings = candidates(log_ring, levels, headroom, options)
@@ -164,8 +164,8 @@ def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wa
         for name, made in passes:
             watch(name, made)
         packed = next(p for name, p in passes if name in ("pack", "fit-slots"))
-        price = total_ms(calls, executable, options.costs)
-        return Plan(executable, packed, ring, calls, price, error, wanted.magnitude)
+        price = total_ms(trace.calls, executable, options.costs)
+        return Plan(executable, packed, ring, trace, price, error, wanted.magnitude)
     if failure:
         raise PlanningError(failure)
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))

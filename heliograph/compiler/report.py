@@ -206,6 +206,17 @@ class Report:
         text = f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {reach:.3g}"
         return text + (": too much, it refuses; a larger precision_bits helps." if std > reach / 2 else ".")
 
+    def work_lines(self) -> list[str]:
+        """Rotations, key switches, products with plaintexts and bootstraps of each layer, and of all, as a table."""
+        rows = [
+            (row["layer"], *(row[key] for key in ("rotations", "key_switches", "plaintext_products", "bootstraps")))
+            for row in self.values["work_by_layer"]
+        ]
+        rows.append(("all", *(sum(row[i] for row in rows) for i in range(1, 5))))
+        width = max(len(row[0]) for row in rows)
+        titles = f"{'':<{width}}  rotations  key switches  plaintext products  bootstraps"
+        return [titles, *(f"{row[0]:<{width}}  {row[1]:>9}  {row[2]:>12}  {row[3]:>18}  {row[4]:>10}" for row in rows)]
+
     def depth_lines(self) -> list[str]:
         """Who spends each level along the longest path, and what would save one."""
         v, lines = self.values, []

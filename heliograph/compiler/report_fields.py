@@ -21,6 +21,7 @@ _TABLES = ("operations", "operations_by_kind", "predicted", "predicted_ms_by_lay
 # Fields of the rows of each list: texts, numbers, and pairs of numbers that may be null.
 _ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "depth_by_line": (("layer", "location", "what"), ("levels",), ()),
+    "work_by_layer": (("layer",), ("bootstraps", "key_switches", "plaintext_products", "rotations"), ()),
     "savings": (("change",), ("approximation_error", "depth"), ()),
     "ranges": (
         ("function", "layer", "location", "method", "source"),

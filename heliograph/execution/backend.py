@@ -52,14 +52,17 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class LayerCalls:
-    """One layer's homomorphic work. Rotations are all automorphisms, hoisted ones included; a key switch is a rotation or a
-    relinearization; plaintext products are those with vectors, not those with single numbers.
+    """One layer's homomorphic work, without what a bootstrap does inside.
+
+    Rotations are all automorphisms, hoisted ones included; a key switch is a rotation or a relinearization; plaintext
+    products are those with vectors, not those with single numbers.
     """
 
     layer: str
     rotations: int
     key_switches: int
     plaintext_products: int
+    bootstraps: int = 0
 
 
 def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]:
@@ -71,8 +74,8 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
             kinds[primitive] += number
         rotations = kinds["rotate"] + kinds["rotate_hoisted"]
         products = kinds["mul_plain"] + kinds["mul_pt"]
-        row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products)
-        if row.key_switches or row.plaintext_products:
+        row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products, kinds["bootstrap"])
+        if row.key_switches or row.plaintext_products or row.bootstraps:
             rows.append(row)
     return rows
 

@@ -29,6 +29,14 @@ def test_inspect_prints_the_bill(files):
     assert str(artifact().report) in run("inspect", files / "a.helio")
 
 
+def test_inspect_prints_the_work_of_each_layer(files):
+    head, *rows, whole = run("inspect", files / "a.helio", "--layers").splitlines()
+    assert "key switches" in head
+    report = artifact().report.values
+    assert whole.split()[1:3] == [str(report["rotations"]), str(report["key_switches"])]
+    assert len(rows) == len(report["work_by_layer"])
+
+
 def test_inspect_writes_page_graph_and_plots(files):
     pytest.importorskip("matplotlib", reason="plots need matplotlib (the extra `plot`)")
     run(
