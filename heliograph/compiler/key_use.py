@@ -12,9 +12,11 @@ from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
 from heliograph.ir import CipherType, Program
 from heliograph.ir.verify import rotation_steps
 
-# Reading a key, checking its digest and form, and making OpenFHE's object of it: 0.18 GB/s on one core of a busy machine,
-# the file in the system's cache. (Keys of 5 MB; a slow disk adds to it.)
-LOAD_NS_PER_BYTE = 5.6
+# Reading a key, checking its digest and form, making OpenFHE's object of it, and putting back the others in OpenFHE's map:
+# 2 ms and 0.18 GB/s on one core, the file in the system's cache. (Keys of 0.8 to 5 MB; on a machine with twice as much work
+# as cores it took up to twice as long, and a slow disk adds to it.)
+_LOAD_MS = 2.0
+_LOAD_NS_PER_BYTE = 5.6
 # So many keys of the largest size may be read before they are needed, in at most this share of the room to spare.
 _AHEAD = 2
 _AHEAD_SHARE = 0.25
@@ -80,6 +82,11 @@ class KeyUse:
     def upcoming(self, position: int) -> Iterator[str]:
         """The keys in the order of their next uses after a position, each once."""
         yield from sorted(self.positions, key=lambda name: (self.next_use(name, position), name))
+
+    def loading_ms(self, key_bytes: int) -> float:
+        """What reading keys again takes in each run, were nothing of it done while nodes are evaluated."""
+        count, loaded = self.loads(key_bytes)
+        return count * _LOAD_MS + loaded * _LOAD_NS_PER_BYTE * 1e-6
 
     def loads(self, key_bytes: int) -> tuple[int, int]:
         """(how many keys, how many bytes) are read again in each run within a bound on the bytes of keys in memory."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from heliograph.bootstrap_keys import bootstrap_rotations, bootstrap_table_bytes
 from heliograph.chains import key_chains
-from heliograph.compiler.key_use import LOAD_NS_PER_BYTE, key_use
+from heliograph.compiler.key_use import key_use
 from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
 from heliograph.ir.slot_ops import transform_diagonals
@@ -86,7 +86,7 @@ def within(program: Program, ring: Ring, bound: int) -> tuple[Program, float] | 
     if room < use.least_bytes:
         return None
     made = replace(program, metadata={**program.metadata, "resident_key_bytes": room})
-    return made, use.loads(room)[1] * LOAD_NS_PER_BYTE * 1e-6
+    return made, use.loading_ms(room)
 
 
 def least_server_bytes(program: Program, ring: Ring) -> int:

@@ -102,7 +102,7 @@ def bootstrap_std(ring: Ring) -> float:
     between one bit above and two bits below; the polynomial of the modular reduction leaves the constant part.
 
     A second iteration takes away what repeats with the period of the value and is real, also the part that grows with its
-    cube; left is noise of the second that it does not see. Fitted to N = 2^11 to 2^13, scales of 50 to 57 bits, 2^4 slots to
+    cube; left is noise of the second that it does not see. Fitted to N = 2^11 to 2^14, scales of 50 to 57 bits, 2^4 slots to
     all: between 0.3 bits above and 0.9 below; it does not depend on the factor between the iterations from 2^10 to 2^16.
     """
     if ring.bootstrap_iterations > 1:
