@@ -24,6 +24,7 @@ from heliograph.cli.output import emit, output_options, progress_bar
     default=None,
     help="The encrypted outputs' file (output.ct); of several inputs a folder (outputs).",
 )
+@click.option("--key-bytes", type=int, default=None, help="Bound on the keys of a folder that are in memory at once.")
 @click.option("--no-memory-check", is_flag=True, help="Go on even where memory seems too little.")
 @output_options
 def evaluate_command(
@@ -32,6 +33,7 @@ def evaluate_command(
     keys: str,
     plain: str | None,
     output: str | None,
+    key_bytes: int | None,
     no_memory_check: bool,
     as_json: bool,
     quiet: bool,
@@ -54,7 +56,7 @@ def evaluate_command(
         first = EncryptedInput.load(data[0]) if len(data) == 1 else None
         names = loaded.plain_inputs
         own = {} if plain is None else dict(zip(names, one_per_name(read_arrays(plain), names, plain), strict=True))
-        with Server(loaded, load_keys(keys), check_memory=not no_memory_check) as server:
+        with Server(loaded, load_keys(keys), key_bytes=key_bytes, check_memory=not no_memory_check) as server:
             if first is not None:
                 output = output or "output.ct"
                 server.run(first, progress, own).save(output)

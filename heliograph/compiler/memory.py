@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from heliograph.bootstrap_keys import bootstrap_rotations, bootstrap_table_bytes
 from heliograph.chains import key_chains
+from heliograph.compiler.key_use import key_use
 from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
 from heliograph.ir.slot_ops import transform_diagonals
@@ -69,6 +70,29 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
         "client_folder": made[True],
         "client": made[folder],
     }
+
+
+def within(program: Program, ring: Ring, bound: int) -> tuple[Program, float] | None:
+    """The program as it keeps within `bound` bytes on the server, and the milliseconds that reading keys again takes.
+
+    Where it does not keep within them as it is, its keys come in a folder; where they do not all fit, some are read anew in
+    every run, and the metadata say how many bytes stay (`resident_key_bytes`). None where even that does not do.
+    """
+    memory = memory_bytes(program, ring)
+    if memory["server"] <= bound:
+        return program, 0.0
+    use = key_use(program)
+    room = min(bound - (memory["server_folder"] - memory["resident_keys"]), memory["evaluation_keys"])
+    if room < use.least_bytes:
+        return None
+    made = replace(program, metadata={**program.metadata, "resident_key_bytes": room})
+    return made, use.loading_ms(room)
+
+
+def least_server_bytes(program: Program, ring: Ring) -> int:
+    """The least memory that a server of this program can be bound to."""
+    memory = memory_bytes(program, ring)
+    return min(memory["server"], memory["server_folder"] - memory["resident_keys"] + key_use(program).least_bytes)
 
 
 def working_bytes(program: Program, ring: Ring) -> int:

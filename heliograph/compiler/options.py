@@ -32,6 +32,8 @@ class Options:
     flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure generator;
         it hides what decisions (argmax, comparisons) leave of the values they were made on.
     bootstrap: True or False; by default values are bootstrapped only where no ring carries the program without.
+    bootstrap_iterations: 1, or 2 for bootstraps that are repeated on what the first left over: several bits finer, for
+        twice the time and a level; by default 2 where 1 is too coarse for precision_bits.
     batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts, or "max" for as
         many as fit; inputs and outputs then have a leading axis of samples, and the bill says the time of each.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
@@ -52,6 +54,7 @@ class Options:
     flood: float | None = None
     batch: int | str = 1
     bootstrap: bool | None = None
+    bootstrap_iterations: int | None = None
     log_ring: int | None = None
     scale_bits: int | None = None
     digits: int | None = None
@@ -96,6 +99,8 @@ class Options:
             )
         if self.bootstrap not in (None, True, False):
             refuse("bootstrap", "True, False or None")
+        if self.bootstrap_iterations not in (None, 1, 2) or isinstance(self.bootstrap_iterations, bool):
+            refuse("bootstrap_iterations", "1, 2 or None")
         if self.security_bits not in (128, None):
             refuse("security_bits", "128 bits are planned for, or None for none")
         if self.degree is not None and not 1 <= self.degree <= 511:

@@ -31,7 +31,8 @@ class Wanted:
 class Plan:
     """An executable program on its ring, with what the simulator measured of it.
 
-    `unbounded_ms` is the price of the plan that a bound on memory ruled out, None where it ruled none out.
+    `unbounded_ms` is the price of the plan that a bound on memory ruled out, None where it ruled none out; `loading_ms` is
+    what reading keys again in each run takes, where not all of them stay in memory.
     """
 
     program: Program
@@ -42,6 +43,7 @@ class Plan:
     scheme_error: float
     output_magnitude: float
     unbounded_ms: float | None = None
+    loading_ms: float = 0.0
 
 
 def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
-from heliograph.compiler.memory import memory_bytes
+from heliograph.compiler.memory import least_server_bytes, within
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, back_passes
 from heliograph.compiler.plan import Plan, Wanted, sample_inputs, simulate_error, total_ms
@@ -154,18 +154,23 @@ def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wa
             )
             least_scale = ring.scale_bits + 1
             continue
-        needed = memory_bytes(executable, ring)["server"]
-        if options.memory_bytes is not None and needed > options.memory_bytes:
+        fitting: tuple[Program, float] | None = executable, 0.0
+        if options.memory_bytes is not None:
+            fitting = within(executable, ring, options.memory_bytes)
+        if fitting is None:
+            least = least_server_bytes(executable, ring)
             raise PlanningError(
-                f"the server would need {needed} bytes, memory_bytes allows {options.memory_bytes}",
+                f"the server would need {least} bytes, memory_bytes allows {options.memory_bytes}",
                 where="Options.memory_bytes",
+                why="that is with keys that are read anew in every run",
                 hint="set key_bytes lower (slower, fewer keys), or allow more",
             )
+        executable, loading = fitting
         for name, made in passes:
             watch(name, made)
         packed = next(p for name, p in passes if name in ("pack", "fit-slots"))
         price = total_ms(trace.calls, executable, options.costs)
-        return Plan(executable, packed, ring, trace, price, error, wanted.magnitude)
+        return Plan(executable, packed, ring, trace, price, error, wanted.magnitude, loading_ms=loading)
     if failure:
         raise PlanningError(failure)
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))

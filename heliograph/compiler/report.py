@@ -127,6 +127,7 @@ class Report:
             *([("samples", f"{v['batch']} at once")] if v.get("batch", 1) > 1 else []),
             ("operations", kinds),
             ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys of {self._key_size()}"),
+            *([("keys in memory", self._key_loading())] if v.get("key_loading") else []),
             ("key switches", str(v["key_switches"])),
             *([("bootstraps", self._bootstraps())] if v.get("bootstraps") else []),
             ("ciphertext products", str(v["ciphertext_products"])),
@@ -144,6 +145,16 @@ class Report:
         ]
         return f"{size}, or smaller: {', '.join(parts)}" if parts else size
 
+    def _key_loading(self) -> str:
+        entry = self.values["key_loading"]
+        text = f"{bytes_text(entry['resident_bytes'])} of {bytes_text(self.values['evaluation_key_bytes'])}"
+        if not entry["loads"]:
+            return f"{text}, read once, from a folder"
+        return (
+            f"{text}; {entry['loads']:.0f} keys ({bytes_text(entry['loaded_bytes'])}) are read again in every run, "
+            f"{entry['ms'] / 1e3:.3g} s of it"
+        )
+
     def _bootstraps(self) -> str:
         v = self.values
         entry = v["bootstrapping"]
@@ -152,6 +163,8 @@ class Report:
             f"{entry['to']} at most; tables of {bytes_text(entry['table_bytes'])}; they add a deviation of "
             f"2^{math.log2(entry['deviation']):.1f} to a value of size one"
         )
+        if entry.get("iterations", 1) > 1:
+            text += ", in two iterations each"
         if v.get("unbounded_ms"):
             text += f"; without the bound on memory a run would take about {v['unbounded_ms'] / 1e3:.3g} s"
         return text

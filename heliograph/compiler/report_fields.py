@@ -71,12 +71,19 @@ def _check_bootstrapping(values: Mapping[str, Any]) -> None:
             raise refuse("what its report says of bootstraps is malformed")
         for key in ("from", "to", "table_bytes", "deviation"):
             _number(entry, key, "bootstrapping")
+        real(entry.get("iterations", 1), "the iterations of a bootstrap of its report", 1, 2)
         if not 0 < entry["deviation"] < 1:
             raise refuse("the deviation of bootstraps in its report is no share of one")
         for slots in _list(entry, "slots"):
             real(slots, "the slots of a bootstrap of its report", 1, 1 << 17)
     elif values.get("bootstraps"):
         raise refuse("its report counts bootstraps and does not describe them")
+    loading = values.get("key_loading")
+    if loading is not None:
+        if not isinstance(loading, Mapping):
+            raise refuse("what its report says of loading keys is malformed")
+        for key in ("resident_bytes", "loads", "loaded_bytes", "ms"):
+            _number(loading, key, "key_loading")
     for row in _list(values, "lower_chains") if "lower_chains" in values else []:
         if not isinstance(row, Mapping):
             raise refuse("lower_chains of its report are malformed")

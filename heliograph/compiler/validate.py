@@ -77,7 +77,10 @@ def check_ring(value: object) -> Ring:
         digits=whole(value.get("digits"), "digits", 1, 101),
         security_bits=None if security is None else 128,
         bootstrap=_check_budget(value.get("bootstrap")),
+        bootstrap_iterations=whole(value.get("bootstrap_iterations", 1), "bootstrap_iterations", 1, 2),
     )
+    if ring.bootstrap is None and ring.bootstrap_iterations > 1:
+        raise refuse("the ring repeats bootstraps and has none")
     if set(value) != set(ring.to_json()) or not ring.legal:
         raise refuse("the ring has digits or primes that do not exist")
     if not ring.secure:
@@ -261,6 +264,8 @@ def check_program(program: Program) -> Ring:
     if any(spec["layout"].get("stride", 1) != batch for key in ("inputs", "outputs") for spec in metadata[key]):
         raise refuse("its layouts hold another number of samples")
     check_keys(metadata, ring)
+    if metadata.get("resident_key_bytes") is not None:
+        whole(metadata["resident_key_bytes"], "resident_key_bytes", 1, 1 << 50)
     chains = key_chains(metadata)
     for node in program.nodes:
         if not isinstance(node.type, CipherType) or node.op not in ("relinearize", "bootstrap"):

@@ -260,7 +260,8 @@ class Simulator:
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
         if self.noisy:
             error = noise.bootstrap_std(ring) * self._gaussian((a["slots"],)).real / nominal
-            mean = mean + np.tile(error, copies.shape[0]) - noise.BOOTSTRAP_CUBIC * (mean * nominal) ** 3 / nominal
+            bend = noise.BOOTSTRAP_CUBIC * (mean * nominal) ** 3 / nominal if ring.bootstrap_iterations == 1 else 0.0
+            mean = mean + np.tile(error, copies.shape[0]) - bend
         return self._made(mean, a["level"], x.log_scale, 2, 0.0, node.op)
 
     def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.compiler.artifact import Artifact
+from heliograph.compiler.key_use import key_use
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.validate import check_transforms
 from heliograph.errors import ProgramError, SecurityError, WireError
@@ -19,11 +21,13 @@ from heliograph.execution.backend import Progress, Trace, execute
 from heliograph.interpret import check_input, check_range
 from heliograph.ir import Array, CipherType, Node
 from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator, chain_tag
-from heliograph.runtime.openfhe.template import is_tag, normalized
+from heliograph.runtime.openfhe.keyloader import KeyLoader
+from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
 from heliograph.target import Ring
 
@@ -33,6 +37,11 @@ class Server:
 
     `trace` describes the last run: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
     plaintexts that are kept between runs. `check_memory=False` skips the comparison of the plan with the free memory.
+
+    `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
+    all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
+    the node that reads them. Such a server runs one sample at a time; each change of its keys waits until no other server
+    of the process is inside an evaluation. `keys` is then its loader, which counts what it reads.
     Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it too.
 
     Raises WireError for keys of another artifact, missing, superfluous or malformed ones.
@@ -43,6 +52,7 @@ class Server:
         artifact: Artifact,
         keys: EvaluationKeys | KeyFolder,
         *,
+        key_bytes: int | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         allow_insecure: bool = True,
         check_memory: bool = True,
@@ -60,8 +70,9 @@ class Server:
         if not is_tag(keys.client):
             raise WireError("the evaluation keys carry no usable name of a client")
         check_transforms(artifact.program, artifact.ring)
+        bound = self._key_bound(artifact, keys, key_bytes, check_memory)
         if check_memory:
-            require_memory(self._needed_bytes(artifact, keys), f"the server of {artifact.name!r}")
+            require_memory(self._needed_bytes(artifact, keys, bound), f"the server of {artifact.name!r}")
         self.artifact = artifact
         self.client = keys.client
         self._fingerprint = artifact.fingerprint
@@ -70,9 +81,24 @@ class Server:
         # OpenFHE finds keys by this name; it is the server's own, so that no two servers can meet in its tables.
         self._tag = secrets.token_hex(16)
         tags = {chain.ring: chain_tag(self._tag, artifact.ring, chain.ring) for chain in self.evaluator.chains}
-        self._close = weakref.finalize(self, _release, tuple(tags.values()), self._hold_tables())
+        self._loader: list[KeyLoader] = []
+        self._close = weakref.finalize(self, _release, tuple(tags.values()), self._hold_tables(), self._loader)
         self._close.atexit = False
-        first = set(tags)
+        if bound is None:
+            self._install(keys, tags)
+        else:
+            assert isinstance(keys, KeyFolder)
+            loader = KeyLoader(key_use(artifact.program), functools.partial(_from_folder, keys), tags, bound)
+            self._loader.append(loader)
+            self.evaluator.before = loader.require
+
+    @property
+    def keys(self) -> KeyLoader | None:
+        """What loads the keys, None where all of them stay."""
+        return self._loader[0] if self._loader else None
+
+    def _install(self, keys: EvaluationKeys | KeyFolder, tags: Mapping[Ring, str]) -> None:
+        first, expected = set(tags), self.artifact.evaluation_keys
         # One key after the other: what is read is dropped before the next is read.
         for key in expected:
             value = self._key(keys, key, key.ring in first)
@@ -97,13 +123,44 @@ class Server:
         return serial.read_key(keys.blob(key.name), key, self.client)
 
     @staticmethod
-    def _needed_bytes(artifact: Artifact, keys: EvaluationKeys | KeyFolder) -> int:
+    def _needed_bytes(artifact: Artifact, keys: EvaluationKeys | KeyFolder, bound: int | None) -> int:
         """What the plan needs beside what is there already: this process, and keys that are in it."""
         planned = memory_bytes(artifact.program, artifact.ring)
         if keys.live:
             return planned["working"]
-        held = planned["resident_keys"] if isinstance(keys, KeyFolder) else planned["evaluation_keys"]
+        held = planned["evaluation_keys"] if bound is None else bound
         return planned["working"] + held + planned["loading"]
+
+    @staticmethod
+    def _key_bound(
+        artifact: Artifact, keys: EvaluationKeys | KeyFolder, key_bytes: int | None, check_memory: bool
+    ) -> int | None:
+        """The bound on the keys in memory; None where all of them stay."""
+        if not isinstance(keys, KeyFolder):
+            if key_bytes is not None:
+                raise ProgramError(
+                    "keys that are in one file or in memory cannot be loaded by need",
+                    where="Server(key_bytes=...)",
+                    hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path)",
+                )
+            return None
+        planned = memory_bytes(artifact.program, artifact.ring)
+        total, left = planned["evaluation_keys"], available_bytes() if check_memory else None
+        if key_bytes is None:
+            key_bytes = artifact.program.metadata.get("resident_key_bytes")
+        if key_bytes is None and left is not None and planned["working"] + total + planned["loading"] > left:
+            key_bytes = max(left - planned["working"] - planned["loading"], key_use(artifact.program).least_bytes)
+        if key_bytes is None or key_bytes >= total:
+            return None
+        least = key_use(artifact.program).least_bytes
+        if key_bytes < least:
+            raise ProgramError(
+                f"the program needs {least} bytes of its keys at once, key_bytes allows {key_bytes}",
+                where="Server(key_bytes=...)",
+                why="keys of bootstraps stay in memory, and beside them all keys of one operation are needed together",
+                hint="allow more, or compile with a lower Options.memory_bytes or key_bytes",
+            )
+        return key_bytes
 
     def __repr__(self) -> str:
         return f"<Server of {self.artifact.name!r} for client {self.client[:12]}>"
@@ -150,7 +207,7 @@ class Server:
     def evaluating(self) -> Iterator[None]:
         """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
         self.evaluator.prepare()
-        with registry.using():
+        with self.keys.lock if self.keys else contextlib.nullcontext(), registry.using():
             yield
 
     def _flooded(self, output: Any, node: Node) -> Any:
@@ -183,12 +240,19 @@ class Server:
         return self.evaluator.adopt(ciphertext, level, self._tag)
 
 
-def _release(tags: tuple[str, ...], tables: Ring | None) -> None:
+def _release(tags: tuple[str, ...], tables: Ring | None, loader: list[KeyLoader]) -> None:
     """Take a server's keys out of the process, and its share in the tables of bootstrapping."""
+    for one in loader:
+        one.close()
     for tag in tags:
         registry.release(tag)
     if tables is not None:
         bootstrapping.let_go(tables)
+
+
+def _from_folder(keys: KeyFolder, key: EvaluationKey, form: Template) -> Any:
+    """One key of a folder as OpenFHE takes it."""
+    return serial.read_key(keys.blob(key.name), key, keys.client, form)
 
 
 def _plain_values(nodes: Sequence[Node], plain: Mapping[str, Any]) -> dict[Node, Array]:

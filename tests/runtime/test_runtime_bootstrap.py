@@ -11,7 +11,9 @@ from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, program, sample
 
 from heliograph.bootstrap_keys import bootstrap_rotations
 from heliograph.interpret import pack_inputs, run_nodes
-from heliograph.ir import CipherType, Node
+from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir.layout import Layout
+from heliograph.passes.schedule import Schedule
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.target import Ring
 
@@ -36,6 +38,43 @@ def test_a_bootstrap_can_return_lower() -> None:
     made, x = program(True, RING.bootstrap_level - 1), sample(1)
     outputs, _ = run(made, [x], openfhe(made))
     np.testing.assert_allclose(outputs[0], meaning(x)[0], atol=2.0**-16)
+
+
+@pytest.mark.parametrize(("log_ring", "scale", "log_slots"), [(11, 55, 5), (11, 57, 10), (12, 55, 9)])
+def test_a_second_iteration_is_finer_by_what_the_simulator_says(log_ring: int, scale: int, log_slots: int) -> None:
+    """A level less, and six bits or more; values up to two, where one iteration bends them."""
+    errors = {}
+    for iterations in (1, 2):
+        ring = Ring(log_ring, 60, scale, 18, 4, None, (2, 2), bootstrap_iterations=iterations)
+        assert ring.bootstrap_level == 7 - iterations
+        made, period = _only_bootstrap(ring, 1 << log_slots), 1 << log_slots
+        x = np.random.default_rng(3).uniform(-1.9, 1.9, period)
+        (measured,), calls = run(made, [x], openfhe(made))
+        (predicted,), planned = run(made, [x], simulator(made))
+        assert calls == planned
+        errors[iterations] = np.std(measured - x)
+        assert 1 / 4 < np.std(predicted - x) / errors[iterations] < 4
+    assert errors[2] < errors[1] / 64
+
+
+def _only_bootstrap(ring: Ring, period: int) -> Program:
+    builder = Builder("only", Stage.MANAGED)
+    builder.set_chain(ring.log_primes)
+    layout = Layout((period,), ring.slots, period).to_json()
+    x = builder.input(
+        "x", slots=ring.slots, chunk=0, level=ring.bootstrap_input_level, log_scale=float(ring.scale_bits)
+    )
+    fresh = builder.op("bootstrap", (x,), slots=period, level=ring.bootstrap_level)
+    builder.metadata.update(
+        ring=ring.to_json(),
+        bootstrap_slots=[period],
+        rotation_keys=[],
+        rotation_paths={},
+        relinearization_key=True,
+        inputs=[{"name": "x", "shape": [period], "layout": layout}],
+        outputs=[{"name": "y", "shape": [period], "layout": layout}],
+    )
+    return Schedule().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))
 
 
 @pytest.mark.parametrize(

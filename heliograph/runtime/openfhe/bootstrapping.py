@@ -14,6 +14,9 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import bootstrap_context
 from heliograph.target import Ring
 
+# What a first iteration leaves over is made larger by so many bits for the second: it is below 2**-16 of a value of size one,
+# and the second adds less than its own floor from ten bits on.
+_ERROR_BITS = 12
 # Which numbers of slots are set up, and how many evaluators hold them.
 _ready: dict[Ring, set[int]] = {}
 _holders: dict[Ring, int] = {}
@@ -60,7 +63,12 @@ def bootstrap(ring: Ring, ciphertext: Any, slots: int) -> Any:
     operand = ciphertext.Clone()
     operand.SetSlots(slots)
     try:
-        result = bootstrap_context(ring).EvalBootstrapStCFirst(operand)
+        if ring.bootstrap_iterations == 1:
+            result = bootstrap_context(ring).EvalBootstrapStCFirst(operand)
+        else:
+            # It comes back with the degree of a product: the last step divides by the factor between the iterations.
+            result = bootstrap_context(ring).EvalBootstrapStCFirst(operand, ring.bootstrap_iterations, _ERROR_BITS)
+            result = bootstrap_context(ring).Rescale(result)
     except RuntimeError as error:
         raise RangeError("a bootstrap failed", why=str(error).splitlines()[-1][-200:]) from None
     result.SetSlots(ring.slots)

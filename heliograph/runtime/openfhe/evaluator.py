@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ class OpenFHEEvaluator:
         self._index = {node: i for i, node in enumerate(program.nodes)}
         # Rotations of one value share its decomposition: how many are still to come, and of which ciphertext.
         self._rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
+        # Called with a node's position before it is evaluated, where its keys may have to be loaded.
+        self.before: Callable[[int], None] | None = None
         self._digits: dict[int, tuple[Any, Any, int]] = {}
         # The same for transforms: who makes which rotations, and of each ciphertext the digits and rotations still needed.
         self._babies: dict[tuple[Node, int], BabySteps] | None = None
@@ -123,6 +125,8 @@ class OpenFHEEvaluator:
         return float(value * 2.0 ** (log_scale - degree * self.ring.scale_bits))
 
     def evaluate(self, node: Node, operands: Sequence[Any]) -> Any:
+        if self.before is not None:
+            self.before(self._index[node])
         x, a, op = operands[0], node.attrs, node.op
         operand = node.inputs[0].type
         assert isinstance(operand, CipherType)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from heliograph.errors import WireError
@@ -17,6 +17,7 @@ from heliograph.runtime.openfhe.encapsulation import (
 )
 from heliograph.runtime.openfhe.template import (
     Bytes,
+    Template,
     ciphertext_template,
     normalized,
     relinearization_key_template,
@@ -82,8 +83,12 @@ def automorphism_indices(key: EvaluationKey) -> tuple[int, ...]:
     return (automorphism_index(key),)
 
 
-def read_key(data: Bytes, key: EvaluationKey, tag: str) -> Any:
-    """The key of that description in `data`; a WireError where it is another or none."""
+def read_key(data: Bytes, key: EvaluationKey, tag: str, form: Template | None = None) -> Any:
+    """The key of that description in `data`; a WireError where it is another or none.
+
+    `form` is that of a rotation key in the key's ring: with it a rotation key is read without making any, as it must be
+    while an evaluation runs.
+    """
     openfhe, what = library(), f"the key {key.name}"
     if key.kind == "relinearization":
         relinearization_key_template(key.ring).check(data, tag, what)
@@ -91,7 +96,7 @@ def read_key(data: Bytes, key: EvaluationKey, tag: str) -> Any:
     if key.kind == "encapsulation":
         encapsulation_template(key.ring).check(data, tag, what)
     else:
-        rotation_key_template(key.ring).check(data, tag, what, automorphism_index(key))
+        (form or rotation_key_template(key.ring)).check(data, tag, what, automorphism_index(key))
     return openfhe.DeserializeEvalKeyMapString(bytes(data), openfhe.BINARY)
 
 
@@ -100,17 +105,23 @@ def install_key(key: EvaluationKey, value: Any, tag: str) -> None:
 
     The first map given for a tag becomes OpenFHE's map and grows: the caller must not use it again.
     """
-    context = make_context(key.ring)
     with registry.changing():
-        if key.kind == "relinearization":
-            context.InsertEvalMultKey([value], tag)
-        else:
-            context.InsertEvalAutomorphismKey(value, tag)
+        insert_key(key, value, tag)
 
 
-def check_installed(keys: Iterable[EvaluationKey], tag: str) -> None:
-    """Raise a WireError unless exactly the automorphisms of these keys have keys under the tag."""
-    expected = sorted(index for key in keys if key.kind != "relinearization" for index in automorphism_indices(key))
+def insert_key(key: EvaluationKey, value: Any, tag: str) -> None:
+    """The same for a caller that holds OpenFHE's maps already."""
+    context = make_context(key.ring)
+    if key.kind == "relinearization":
+        context.InsertEvalMultKey([value], tag)
+    else:
+        context.InsertEvalAutomorphismKey(value, tag)
+
+
+def check_installed(keys: Iterable[EvaluationKey], tag: str, more: Sequence[int] = ()) -> None:
+    """Raise a WireError unless exactly the automorphisms of these keys (and the indices `more`) have keys under the tag."""
+    indices = (index for key in keys if key.kind != "relinearization" for index in automorphism_indices(key))
+    expected = sorted([*indices, *more])
     found = sorted(library().CryptoContext.GetExistingEvalAutomorphismKeyIndices(tag)) if expected else []
     if found != expected:
         raise WireError("the evaluation keys are not those of the rotations that they are named after")
