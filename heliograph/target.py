@@ -123,8 +123,8 @@ class Ring:
     SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and comes back at
     `bootstrap_level`.
 
-    With two `bootstrap_iterations` a bootstrap is followed by one of what it left over, which takes a level more (Bae, Cheon,
-    Cho, Kim and Kim, "META-BTS", 2022).
+    With two `bootstrap_iterations` a bootstrap is followed by one of what it left over, which takes a level more (Bae,
+    Cheon, Cho, Kim and Kim, "META-BTS", 2022).
 
     With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
     digits and special primes of its own. The secret is the same; keys made here are smaller (see `lower`).

@@ -146,9 +146,10 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
     assert report["predicted"]["evaluate_ms"] > free.report.to_dict()["predicted"]["evaluate_ms"]
     assert "are read again in every run" in str(tight.report)
     assert "in a folder" in report["assumed"][-1]
+    broken = replace(tight.program, metadata={**tight.program.metadata, "resident_key_bytes": "x"})
+    forged = replace(tight, program=broken).to_bytes()
     with pytest.raises(WireError, match="resident_key_bytes"):
-        broken = replace(tight.program, metadata={**tight.program.metadata, "resident_key_bytes": "x"})
-        hg.Artifact.from_bytes(replace(tight, program=broken).to_bytes())
+        hg.Artifact.from_bytes(forged)
 
 
 def _given(options: hg.Options) -> dict[str, object]:

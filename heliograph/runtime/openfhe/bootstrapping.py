@@ -14,8 +14,8 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import bootstrap_context
 from heliograph.target import Ring
 
-# What a first iteration leaves over is made larger by so many bits for the second: it is below 2**-16 of a value of size one,
-# and the second adds less than its own floor from ten bits on.
+# What a first iteration leaves over is made larger by so many bits for the second: it is below 2**-16 of a value of size
+# one, and the second adds less than its own floor from ten bits on.
 _ERROR_BITS = 12
 # Which numbers of slots are set up, and how many evaluators hold them.
 _ready: dict[Ring, set[int]] = {}

@@ -31,7 +31,8 @@ _SEED_INDEX = 2
 class KeyLoader:
     """The keys of one server within `key_bytes`: `require(position)` before each node.
 
-    `read(key, form)` gives OpenFHE's object of a key, or raises (see `serial.read_key`); `tags` are the names of the keys of each part of the chain.
+    `read(key, form)` gives OpenFHE's object of a key, or raises (see `serial.read_key`); `tags` are the names of the keys
+    of each part of the chain.
     `loads`, `loaded_bytes` and `waited_s` count what was read after the keys that stay; `peak_bytes` is the most that was
     held at once, keys read ahead included. One evaluation at a time: hold `lock`.
     """
