@@ -107,6 +107,11 @@ def _input_names(module: Any, count: int) -> list[str]:
     return names[:count] if count else required
 
 
+def _batch(text: str | None) -> int | str | None:
+    """The number of samples at once; a text that is no number goes on to `Options`, which says what it may be."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 @click.command("compile")
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg")
 @click.option("-o", "--output", default=None, help="The artifact's file; NAME.helio by default.")
@@ -124,6 +129,11 @@ def _input_names(module: Any, count: int) -> list[str]:
 @click.option("--key-bytes", type=int, default=None, help="Bound on the evaluation keys.")
 @click.option("--memory-bytes", type=int, default=None, help="Bound on the server's predicted memory.")
 @click.option("--precision-bits", type=float, default=None, help="Precision that encryption must leave.")
+@click.option("--batch", default=None, metavar="N|max", help="So many samples at once in the same ciphertexts.")
+@click.option(
+    "--bootstrap/--no-bootstrap", default=None, help="By default only where no ring carries the program without."
+)
+@click.option("--bootstrap-iterations", type=click.Choice(["1", "2"]), default=None, help="Two: slower, finer.")
 @click.option("--top1", is_flag=True, help="Return the one-hot class of the logits, and nothing else of them.")
 @click.option("--flood", type=float, default=None, metavar="STD", help="Noise that the server adds to its outputs.")
 @click.option("--insecure", is_flag=True, help="No security at all: for tests.")
@@ -147,6 +157,9 @@ def compile_command(
     key_bytes: int | None,
     memory_bytes: int | None,
     precision_bits: float | None,
+    batch: str | None,
+    bootstrap: bool | None,
+    bootstrap_iterations: str | None,
     top1: bool,
     flood: float | None,
     insecure: bool,
@@ -169,10 +182,12 @@ def compile_command(
         "target_error": target_error,
         "key_bytes": key_bytes,
         "memory_bytes": memory_bytes,
+        "bootstrap": bootstrap,
+        "bootstrap_iterations": None if bootstrap_iterations is None else int(bootstrap_iterations),
         "flood": flood,
         "dump_ir": dump_ir,
     }
-    given = {"precision_bits": precision_bits, "margin": margin, "spread": spread}
+    given = {"precision_bits": precision_bits, "margin": margin, "spread": spread, "batch": _batch(batch)}
     chosen |= {name: value for name, value in given.items() if value is not None}
     options = hg.Options(**chosen)
     shapes = _shapes(example_shape)

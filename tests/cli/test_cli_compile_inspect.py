@@ -61,6 +61,11 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     assert (fine["options"]["margin"], fine["options"]["spread"]) == (0.5, 2.0)
     few = call(*common, "--degree", 3, "--key-bytes", plain["evaluation_key_bytes"] - 1, "-o", tmp_path / "d").json
     assert few["evaluation_key_bytes"] < plain["evaluation_key_bytes"]
+    several = call(*common, "--degree", 3, "--batch", "max", "-o", tmp_path / "g").json
+    assert several["batch"] > 1
+    assert "a power of two" in call(*common, "--batch", "several").err
+    deep = call(*common, "--degree", 3, "--no-bootstrap", "--bootstrap-iterations", "1", "-o", tmp_path / "h").json
+    assert deep["bootstraps"] == 0
     precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json
     assert precise["scale_bits"] <= plain["scale_bits"]
     call(*common, "--degree", 3, "--dump-ir", tmp_path / "ir", "-o", tmp_path / "f")

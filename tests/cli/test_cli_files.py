@@ -106,6 +106,32 @@ def test_a_secret_key_is_not_overwritten(work: Path, call: Call) -> None:
     assert call("keygen", "p.helio", "-o", "same", "--keys", "same").code == 2
 
 
+def test_many_inputs_go_on_where_they_were_stopped(work: Path, call: Call) -> None:
+    names = [f"{number}.ct" for number in range(3)]
+    for number, name in enumerate(names):
+        assert call("encrypt", "client.key", "x.npy", "--sample", number, "-o", name, "--quiet").code == 0
+    first = call("evaluate", "m.helio", names[0], names[1], "-o", "outputs", "--json").json
+    assert [Path(entry["encrypted"]).name for entry in first["outputs"]] == names[:2]
+    assert all(entry["seconds"] > 0 for entry in first["outputs"])
+    # What a run that was stopped left of a file is no output; one that is older than its input is another input's.
+    (work / "outputs" / "0.ct").write_bytes((work / "outputs" / "0.ct").read_bytes()[:-1])
+    kept = (work / "outputs" / "1.ct").stat().st_mtime_ns
+    again = call("evaluate", "m.helio", *names, "-o", "outputs")
+    assert "2 of 3 evaluated, 1 were there already" in again.out
+    assert (work / "outputs" / "1.ct").stat().st_mtime_ns == kept
+    for number, name in enumerate(names):
+        found = call("decrypt", "client.key", work / "outputs" / name, "--json").json["outputs"]
+        expected = hg.simulate(hg.Artifact.load("m.helio"), np.load("x.npy")[number], noisy=False)
+        assert np.abs(np.array(found[next(iter(found))]) - expected).max() < 1e-6
+    # A malformed input loses nothing of what came before it.
+    (work / "bad.ct").write_bytes(b"x")
+    shutil.rmtree(work / "outputs")
+    assert call("evaluate", "m.helio", names[0], "bad.ct", "-o", "outputs").code == 2
+    assert [path.name for path in (work / "outputs").iterdir()] == [names[0]]
+    assert "is the input itself" in call("evaluate", "m.helio", *names[:2], "-o", ".").err
+    assert "two inputs are called" in call("evaluate", "m.helio", names[0], f"./{names[0]}").err
+
+
 def test_keys_in_a_folder_are_completed(work: Path, call: Call) -> None:
     made = call("keygen", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
     files = {file: file.read_bytes() for file in (work / "folder").iterdir()}
