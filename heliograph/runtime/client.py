@@ -171,7 +171,7 @@ class Client:
                 errors.append(error)
                 number += 1
             batch = () if layout.stride == 1 else (layout.stride,)
-            tensor = layout.unpack(vectors).reshape(*batch, *spec["shape"])
+            tensor = layout.unpack(vectors).reshape((*batch, *spec["shape"]))
             check_output(spec, tensor, max(errors), self.public.predicted)
             tensors.append(flood(tensor, spec["name"], self.public.predicted) if share else tensor)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
