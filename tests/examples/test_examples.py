@@ -116,3 +116,17 @@ def test_readme_top1() -> None:
     exec(shown, names)
     answer = hg.simulate(names["artifact"], [1.0, 0.0, 0.5])
     assert answer.round().tolist() == [1.0, 0.0]
+
+
+def test_readme_deep_networks() -> None:
+    import heliograph as hg
+
+    (shown,) = (block for block in blocks() if "spread=1.5" in block)
+    program = hg.parse(
+        "program small\ninput x: secret tensor[4] in [-1, 1]\n"
+        "output y = relu(linear(x, weight=[[1.0, 0.5, 0.0, -1.0], [0.0, 1.0, -1.0, 0.5]]))\n"
+    )
+    names = {"hg": hg, "program": program}
+    exec(shown, names)
+    entry = names["artifact"].report.values["ranges"][0]  # type: ignore[attr-defined]
+    assert entry["degree"] == 31
