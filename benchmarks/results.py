@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from heliograph.container import write_file
 
 
 class Results:
@@ -33,9 +34,4 @@ class Results:
 
 def write(path: Path, value: Any) -> None:
     """Write the value as JSON: whole, or not at all."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("w") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    write_file(path, json.dumps(value).encode())

@@ -63,9 +63,7 @@ def slot_periods(program: Program) -> dict[Node, int]:
         known = [periods[operand] for operand in node.inputs if operand.type.secret]
         if node.op == "input":
             layout = layouts.get(a["name"])
-            periods[node] = (
-                slots if layout is None or layout.shift else layout.period * int(getattr(layout, "stride", 1))
-            )
+            periods[node] = slots if layout is None or layout.shift else layout.period * layout.stride
         elif node.op == "linear_transform":
             stride = int(a.get("stride", 1))
             if a["in_shift"]:
