@@ -14,9 +14,6 @@ from dataclasses import dataclass
 
 from heliograph.target import Ring
 
-# The switching key to the ephemeral sparse secret has one digit, over the first prime and two small special ones.
-_SPARSE_KEY_TOWERS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class _Factor:

@@ -150,7 +150,8 @@ class PlaceBootstraps:
             return cost, program
         counts = sorted(written | {periods[node] for node in chosen})
         builder = Builder(program.name, Stage.PACKED, program)
-        builder.metadata["bootstrap_slots"] = counts[-1:] if self.one_size else counts
+        # Those that the author wrote keep their own.
+        builder.metadata["bootstrap_slots"] = sorted(written | {counts[-1]}) if self.one_size else counts
 
         def emit(node: Node, operands: list[Node]) -> Node:
             made = builder.copy(node, operands) if node.op != "input" else node
