@@ -28,6 +28,7 @@ import torch
 from heliograph.compiler.plan import call_ms
 from heliograph.interpret import interpret_many
 from results import Results
+from simulated_images import simulated
 
 CALIBRATION = 512
 KEYS = (
@@ -107,27 +108,28 @@ def benchmark(
 
     folder = options.folder / f"{name}-{artifact.fingerprint[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    simulated = simulate(artifact, test, options.simulated, Results(folder / "simulated.json"), say)
-    encrypted = encrypt(artifact, test, options, folder, say) if options.encrypted else {}
+    artifact.save(folder / "artifact.helio")
+    scores_simulated = simulate(folder, test, options.simulated, say)
+    encrypted = encrypt(test, options, folder) if options.encrypted else {}
     report = artifact.report.to_dict()
     result = dict.fromkeys(KEYS) | {
         "accuracy_float": accuracy(clear, labels),
         "accuracy_polynomial": accuracy(polynomial, labels),
-        "images_simulated": len(simulated),
+        "images_simulated": len(scores_simulated),
         "images_encrypted": 0,
-        "bootstraps": report["operations_by_kind"].get("bootstrap", 0),
         "predicted_seconds": report["predicted_ms"] / 1e3,
         "compile_s": artifact.compile_s,
         "threads": options.threads or len(os.sched_getaffinity(0)),
         **{key: report[key] for key in (
-            "security_bits", "ring_dim", "log_pq", "rotations", "key_switches", "plaintext_products",
+            "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches", "plaintext_products",
             "evaluation_key_bytes",
         )},
     }  # fmt: skip
-    if len(simulated):
-        result["accuracy_simulated"] = accuracy(simulated, labels)
-        say(f"simulator: {accuracy(simulated, labels):.1%} of {len(simulated)}, "
-            f"error {np.abs(simulated - polynomial[: len(simulated)]).max():.2g} against the polynomials")  # fmt: skip
+    if len(scores_simulated):
+        result["accuracy_simulated"] = accuracy(scores_simulated, labels)
+        worst = np.abs(scores_simulated - polynomial[: len(scores_simulated)]).max()
+        say(f"simulator: {result['accuracy_simulated']:.1%} of {len(scores_simulated)}, "
+            f"error {worst:.2g} against the polynomials")  # fmt: skip
     if encrypted:
         scores = np.array([entry["scores"] for entry in encrypted["images"]])
         result |= {
@@ -147,19 +149,18 @@ def benchmark(
     print(json.dumps(result))
 
 
-def simulate(artifact: hg.Artifact, test: np.ndarray, count: int, results: Results, say: Any) -> np.ndarray:
+def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray:
     """The simulator's scores of the first `count` images; each is kept as soon as it is there."""
-    for number in results.missing(count):
-        results.add(number, {"scores": np.asarray(hg.simulate(artifact, test[number], seed=number)).tolist()})
+    results = Results(folder / "simulated.json")
+    missing = results.missing(count)
+    for number, scores in simulated(folder / "artifact.helio", test, missing) if missing else ():
+        results.add(number, {"scores": scores})
         say(f"simulated image {number + 1} of {count}")
     return np.array([entry["scores"] for entry in results.first(count)])
 
 
-def encrypt(
-    artifact: hg.Artifact, test: np.ndarray, options: argparse.Namespace, folder: Path, say: Any
-) -> dict[str, Any]:
+def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """What `encrypted_images.py` found: an entry for each image, and the figures of all."""
-    artifact.save(folder / "artifact.helio")
     np.save(folder / "images.npy", test[: options.encrypted])
     threads = options.threads or len(os.sched_getaffinity(0))
     script = Path(__file__).with_name("encrypted_images.py")

@@ -19,7 +19,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan, call_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.evaluation_keys import evaluation_keys
-from heliograph.execution.backend import Call, calls_table
+from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
 from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
@@ -127,7 +127,7 @@ def bill(
     approximate = interpret_many(polynomial, samples)
     approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     total_error = approximation + plan.scheme_error
-    rotations = count(calls, "rotate", "rotate_hoisted")
+    rotations = count(calls, *ROTATIONS)
     keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))
     rotation_keys = [key for key in keys if key.kind == "rotation"]
     ranges = program.metadata.get("ranges", [])
@@ -163,7 +163,7 @@ def bill(
         "rotation_keys": len(rotation_keys),
         "rotation_key_bytes": ring.rotation_key_bytes,
         "relinearization_key": program.metadata["relinearization_key"],
-        "bootstraps": count(calls, "bootstrap"),
+        "bootstraps": count(calls, *BOOTSTRAPS),
         "bootstrapping": _bootstrapping(program, ring),
         "lower_chains": [
             {"level": chain.ring.levels, "keys": chain.keys, "key_bytes": chain.ring.rotation_key_bytes}
@@ -309,6 +309,7 @@ def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
         return None
     return {
         "slots": list(slot_counts),
+        "paired_slots": list(program.metadata.get("paired_slots", ())),
         "from": ring.bootstrap_input_level,
         "to": ring.bootstrap_level,
         "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),

@@ -14,6 +14,8 @@ from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error,
 from heliograph.errors import PlanningError, RangeError
 from heliograph.ir import Node, Program
 from heliograph.ir.verify import verify
+from heliograph.passes.base import apply
+from heliograph.passes.pair_bootstraps import PairBootstraps
 from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.target import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
@@ -35,11 +37,17 @@ _KEY_SHARES = (1.0, 0.5, 0.2, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A program with its bootstraps on a ring, and what one run costs, roughly."""
+    """A program with its bootstraps on a ring, before and after they were paired, and what one run costs, roughly."""
 
     cost_ms: float
+    placed: Program
     program: Program
     ring: Ring
+
+    @property
+    def paired(self) -> bool:
+        """Whether bootstraps refresh two values at once."""
+        return "paired_slots" in self.program.metadata
 
     @property
     def bootstrap_bytes(self) -> int:
@@ -94,18 +102,22 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
             continue
         passes: list[tuple[str, Program]] = []
         packed = pack_passes(program, rings[0], options, lambda name, made: passes.append((name, made)))  # noqa: B023
-        choices, failure = _choices(packed, rings, options, {})
-        if not choices:
-            sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), options.margin)
-            choices, failure = _choices(packed, rings, options, sizes)
-        if not choices:
-            continue
-        try:
-            return _first_fitting(choices, passes, options, watch, wanted)
-        except RangeError as out_of_range:
-            raise PlanningError(out_of_range.what, why=out_of_range.why) from None
-        except _TooCoarseError as coarse:
-            failure = coarse.what
+        # Pairs are a bit coarser, and want both operands at one scale.
+        for pairs in (True, False):
+            choices, failure = _choices(packed, rings, options, {}, pairs)
+            if not choices:
+                sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), options.margin)
+                choices, failure = _choices(packed, rings, options, sizes, pairs)
+            if not choices:
+                break
+            try:
+                return _first_fitting(choices, passes, options, watch, wanted)
+            except RangeError as out_of_range:
+                raise PlanningError(out_of_range.what, why=out_of_range.why) from None
+            except (_TooCoarseError, TooFewLevelsError) as failed:
+                failure = failed.what
+                if not any(choice.paired for choice in choices):
+                    break
     raise PlanningError(failure)
 
 
@@ -114,20 +126,21 @@ class _TooCoarseError(PlanningError):
 
 
 def _choices(
-    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
+    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool
 ) -> tuple[list[_Choice], str]:
     """Every ring on which bootstraps can be placed, the best first; and why the others failed."""
     found, failure = [], ""
     for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
         try:
-            cost, made = PlaceBootstraps(ring, options.costs, sizes, one_size, low).place(packed)
+            cost, made = PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs).place(packed)
         except TooFewLevelsError as few:
             failure = few.what
             continue
         if made is packed:
             failure = "it fits the chain as it is"
             continue
-        found.append(_Choice(cost, made, ring))
+        paired = apply(PairBootstraps(ring, options.costs), made) if pairs else made
+        found.append(_Choice(cost, made, paired, ring))
     least = min((choice.cost_ms for choice in found), default=0.0)
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
@@ -192,7 +205,9 @@ def _first_fitting(
             break
         made: list[tuple[str, Program]] = [*passes]
         keep: Watch = lambda name, program: made.append((name, program))  # noqa: B023, E731
-        keep("place-bootstraps", verify(choice.program, after="place-bootstraps"))
+        keep("place-bootstraps", verify(choice.placed, after="place-bootstraps"))
+        if choice.paired:
+            keep("pair-bootstraps", choice.program)
         shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
         try:
             executable = lower_passes(choice.program, choice.ring, tried, keep, shift)

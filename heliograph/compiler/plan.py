@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.chains import chain_at, key_chains
-from heliograph.execution.backend import Call, Trace, execute
+from heliograph.execution.backend import BOOTSTRAPS, IN_WHOLE_CHAIN, Call, Trace, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.ir import Array, Node, Program
@@ -49,10 +49,10 @@ class Plan:
 def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
     """The price of one homomorphic call."""
     primitive, level, parts = call
-    if primitive == "bootstrap":
+    if primitive in BOOTSTRAPS:
         # The third number is that of its slots.
-        return costs.bootstrap_ms(ring, parts)
-    if primitive == "rotate":
+        return costs.bootstrap_ms(ring, parts, paired=primitive == "bootstrap_pair")
+    if primitive in ("rotate", "conjugate"):
         return costs.rotate_ms(ring, level)
     if primitive == "rotate_hoisted":
         return costs.rotate_ms(ring, level, hoisted=True)
@@ -78,8 +78,8 @@ def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> f
     """The price of many calls of a compiled program: a prediction from a cost table."""
     chains = key_chains(program.metadata)
     return sum(
-        # A bootstrap leaves the lower part of the chain that its operand is in.
-        count * call_ms(call, (chains[0] if call[0] == "bootstrap" else chain_at(chains, call[1])).ring, costs)
+        # A bootstrap leaves the lower part of the chain that its operand is in, and so do the parts of what it gave.
+        count * call_ms(call, (chains[0] if call[0] in IN_WHOLE_CHAIN else chain_at(chains, call[1])).ring, costs)
         for call, count in calls.items()
     )
 

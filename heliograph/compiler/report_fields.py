@@ -76,6 +76,8 @@ def _check_bootstrapping(values: Mapping[str, Any]) -> None:
             raise refuse("the deviation of bootstraps in its report is no share of one")
         for slots in _list(entry, "slots"):
             real(slots, "the slots of a bootstrap of its report", 1, 1 << 17)
+        for slots in _list(entry, "paired_slots") if "paired_slots" in entry else []:
+            real(slots, "the slots of a bootstrap of its report", 1, 1 << 17)
     elif values.get("bootstraps"):
         raise refuse("its report counts bootstraps and does not describe them")
     loading = values.get("key_loading")

@@ -223,6 +223,9 @@ def check_keys(fields: Mapping[str, Any], ring: Ring) -> None:
             raise refuse(f"a bootstrap has {slots} slots, which does not divide {ring.slots}")
     if list(slot_counts) != sorted(set(slot_counts)):
         raise refuse("the list of bootstrap_slots is not in order")
+    paired = fields.get("paired_slots", ())
+    if not isinstance(paired, Sequence) or list(paired) != [slots for slots in slot_counts if slots in paired]:
+        raise refuse("the list of paired_slots is no part of that of bootstrap_slots")
 
 
 def check_sizes(program: Program, ring: Ring) -> None:
@@ -295,6 +298,8 @@ def check_program(program: Program) -> Ring:
 def _check_bootstrap(node: Node, metadata: Mapping[str, Any], ring: Ring) -> None:
     if node.attrs["slots"] not in metadata.get("bootstrap_slots", ()):
         raise refuse("it bootstraps a number of slots that it does not declare")
+    if len(node.inputs) == 2 and node.attrs["slots"] not in metadata.get("paired_slots", ()):
+        raise refuse("it bootstraps two values at once, and does not declare that it keeps imaginary parts")
     operand, made = node.inputs[0].type, node.type
     assert isinstance(operand, CipherType)
     assert isinstance(made, CipherType)
@@ -365,9 +370,9 @@ def _check_ranges(program: Program, metadata: Mapping[str, Any], ring: Ring) -> 
         for key in ("low", "high"):
             real(entry.get(key), f"the {key} end of a polynomial's range")
     for node in program.nodes:
-        if "range" in node.attrs:
-            entry = whole(node.attrs["range"], "the range of a polynomial", 0, len(ranges) - 1)
-            check_layout(layouts.get(str(entry)), ring.slots, "a polynomial's input")
+        for entry in (node.attrs.get("range", -1), *node.attrs.get("ranges", ())):
+            if whole(entry, "the range of a polynomial", -1, len(ranges) - 1) >= 0:
+                check_layout(layouts.get(str(entry)), ring.slots, "a polynomial's input")
     for name, possible in metadata.get("output_ranges", {}).items():
         if set(possible) != {"low", "high", "range_source"}:
             raise refuse(f"the range of output {_short(name)} is malformed")

@@ -19,6 +19,12 @@ C = TypeVar("C")
 
 # (primitive, level, parts): what was called, at which level, on ciphertexts of how many parts.
 Call = tuple[str, int, int]
+# Bootstraps of one value and of two; their third number is that of their slots.
+BOOTSTRAPS = ("bootstrap", "bootstrap_pair")
+# Calls that work in the whole chain whatever their level: the keys of bootstraps are there.
+IN_WHOLE_CHAIN = (*BOOTSTRAPS, "conjugate")
+# Calls that move slots; a key switch each.
+ROTATIONS = ("rotate", "rotate_hoisted", "conjugate")
 Progress = Callable[[str, int, int], None]
 
 
@@ -72,9 +78,10 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
         kinds: Counter[str] = Counter()
         for (primitive, _, _), number in calls.items():
             kinds[primitive] += number
-        rotations = kinds["rotate"] + kinds["rotate_hoisted"]
+        rotations = sum(kinds[kind] for kind in ROTATIONS)
+        bootstraps = sum(kinds[kind] for kind in BOOTSTRAPS)
         products = kinds["mul_plain"] + kinds["mul_pt"]
-        row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products, kinds["bootstrap"])
+        row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products, bootstraps)
         if row.key_switches or row.plaintext_products or row.bootstraps:
             rows.append(row)
     return rows

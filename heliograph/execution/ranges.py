@@ -16,14 +16,28 @@ from heliograph.ir.layout import Layout
 SLACK = 1e-3
 
 
-def polynomial_inputs(program: Program) -> dict[Node, int]:
-    """The values that polynomials read, at stages packed to executable, with their entry in the metadata's `ranges`."""
-    return {node.inputs[0]: node.attrs["range"] for node in program.nodes if "range" in node.attrs}
+# An entry of the metadata's `ranges`, and which ciphertext of the value that it bounds.
+Bounded = tuple[int, int]
 
 
-def chunk_of(program: Program) -> dict[Node, int]:
-    """Which ciphertext of a polynomial's input each of the `polynomial_inputs` is."""
-    return {node.inputs[0]: node.attrs.get("chunk", 0) for node in program.nodes if "range" in node.attrs}
+def polynomial_inputs(program: Program) -> dict[Node, Bounded]:
+    """The values that polynomials read, at stages packed to executable."""
+    return {
+        node.inputs[0]: (node.attrs["range"], node.attrs.get("chunk", 0))
+        for node in program.nodes
+        if "range" in node.attrs
+    }
+
+
+def bootstrap_inputs(program: Program) -> dict[Node, Bounded]:
+    """The values that are bootstrapped on their way to a polynomial whose interval bounds them."""
+    found: dict[Node, Bounded] = {}
+    for node in program.nodes:
+        if node.op == "bootstrap":
+            entries = node.attrs.get("ranges", ())
+            chunks = node.attrs.get("chunks", (0,) * len(entries))
+            found.update(zip(node.inputs, zip(entries, chunks, strict=True), strict=False))
+    return {operand: bounded for operand, bounded in found.items() if bounded[0] >= 0}
 
 
 def range_layout(program: Program, entry: int) -> Layout:
@@ -73,15 +87,13 @@ class RangeWatch:
         self.excesses: list[Excess] = []
         self.largest: dict[int, float] = {}
         self._read = read
-        self._watched = polynomial_inputs(program)
-        self._chunks = chunk_of(program)
+        self._watched = bootstrap_inputs(program) | polynomial_inputs(program)
 
     def observe(self, node: Node, value: Any) -> None:
-        entry = self._watched.get(node)
-        if entry is None:
+        if node not in self._watched:
             return
+        entry, chunk = self._watched[node]
         layout, known = range_layout(self.program, entry), self.program.metadata["ranges"][entry]
-        chunk = self._chunks[node]
         copies = layout.copies(self._read(node, value), chunk)
         # Copies of one element differ by the error of encryption only; the worst one counts.
         worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]

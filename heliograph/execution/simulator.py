@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -183,7 +183,9 @@ class Simulator:
             self._count("relinearize", x.level, 3)
             return self._switched(x.slots, x, op)
         if op == "bootstrap":
-            return self._bootstrap(node, x)
+            return self._bootstrap(node, operands)
+        if op in ("real_part", "imaginary_part"):
+            return self._part(node, x)
         raise ProgramError(f"the simulator does not know {op}", where=node.loc)
 
     def _gaussian(self, shape: tuple[int, ...]) -> Array:
@@ -236,18 +238,27 @@ class Simulator:
     def _switch_std(self, level: int) -> float:
         return noise.switch_std(self._chain(level).ring, level)
 
-    def _bootstrap(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+    def _bootstrap(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
-        a, ring = node.attrs, self.ring
+        x, a, ring = operands[0], node.attrs, self.ring
         if ring.bootstrap is None:
             raise ProgramError("this ring does not bootstrap", where=node.loc)
         self._needs(x.parts == 2, node, "a ciphertext of two parts")
         self._needs(x.level == ring.bootstrap_input_level, node, f"an operand at level {ring.bootstrap_input_level}")
         self._needs(a["level"] <= ring.bootstrap_level, node, f"to return to level {ring.bootstrap_level} at most")
-        copies = x.slots.reshape(-1, a["slots"])
+        slots = x.slots
+        if len(operands) == 2:
+            y = operands[1]
+            self._needs(x.level == y.level and y.parts == 2, node, "operands at one level")
+            self._needs(abs(x.log_scale - y.log_scale) <= SCALE_TOLERANCE, node, "operands of one scale")
+            self._count("mul_scalar", x.level, 2)
+            self._count("add", x.level, 2)
+            slots = slots + 1j * y.slots
+        copies = slots.reshape(-1, a["slots"])
         # To the library the value is what its scale makes of it.
         nominal = 2.0 ** (x.log_scale - ring.scale_bits)
-        largest = float(np.abs(copies).max(initial=0.0)) * nominal
+        sizes = np.maximum(np.abs(copies.real), np.abs(copies.imag))
+        largest = float(sizes.max(initial=0.0)) * nominal
         if largest > noise.BOOTSTRAP_LIMIT:
             raise RangeError(
                 f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {1.0 / nominal:.4g} at most",
@@ -256,13 +267,26 @@ class Simulator:
             )
         apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
         self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
-        self._count("bootstrap", x.level, a["slots"])
+        paired = a["slots"] in self.program.metadata.get("paired_slots", ())
+        self._count("bootstrap_pair" if paired else "bootstrap", x.level, a["slots"])
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
         if self.noisy:
-            error = noise.bootstrap_std(ring) * self._gaussian((a["slots"],)).real / nominal
-            bend = noise.BOOTSTRAP_CUBIC * (mean * nominal) ** 3 / nominal if ring.bootstrap_iterations == 1 else 0.0
+            error = self._gaussian((a["slots"],))
+            error = noise.bootstrap_std(ring) / nominal * (error if paired else error.real)
+            cubes = (mean.real * nominal) ** 3 + 1j * (mean.imag * nominal) ** 3
+            bend = noise.BOOTSTRAP_CUBIC * cubes / nominal if ring.bootstrap_iterations == 1 else 0.0
             mean = mean + np.tile(error, copies.shape[0]) - bend
         return self._made(mean, a["level"], x.log_scale, 2, 0.0, node.op)
+
+    def _part(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        """The sum with the conjugate, or the difference from it times the imaginary unit."""
+        self._needs(x.parts == 2, node, "a ciphertext of two parts")
+        self._count("conjugate", x.level, 2)
+        self._count("add", x.level, 2)
+        if node.op == "imaginary_part":
+            self._count("mul_scalar", x.level, 2)
+        slots = x.slots.real if node.op == "real_part" else x.slots.imag
+        return self._switched(slots.astype(np.complex128), replace(x, log_scale=x.log_scale + 1.0), node.op)
 
     def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
         a = node.attrs

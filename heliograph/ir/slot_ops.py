@@ -515,29 +515,79 @@ define(
 
 def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
     operand = operands[0]
-    _two_parts("bootstrap", operand)
+    _same_slots("bootstrap", operands)
+    for each in operands:
+        _two_parts("bootstrap", each)
     slots = a.get("slots", operand.slots)
     if not 0 < slots <= operand.slots or operand.slots % slots:
         raise ProgramError(f"bootstrap: {operand.slots} slots are no multiple of a period of {slots}")
-    if isinstance(operand, SlotsType):
+    for key in ("ranges", "chunks"):
+        if key in a and len(a[key]) != len(operands):
+            raise ProgramError(f"bootstrap: {len(a[key])} {key} for {len(operands)} operands")
+    if not isinstance(operand, CipherType):
         return operand
     if "level" not in a or "slots" not in a:
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
     if not operand.level < a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
-    return replace(operand, level=a["level"])
+    made = _sum_type("bootstrap")(operands, a, context)
+    assert isinstance(made, CipherType)
+    return replace(made, level=a["level"])
+
+
+def _bootstrap(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    return values[0] if len(values) == 1 else np.asarray(values[0] + 1j * values[1])
 
 
 define(
     OpSpec(
         "bootstrap",
         SLOTS,
-        (1, 1),
-        {"slots": "int?", "level": "int?", "size_bits": "int?", "range": "int?"},
+        (1, 2),
+        {"slots": "int?", "level": "int?", "size_bits": "int?", "ranges": "ints?", "chunks": "ints?"},
         _bootstrap_type,
-        _identity,
+        _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`. `range`: the entry of the table of ranges that bounds it. At the packed "
-        "stage a wish of the program's author, or of the pass that places bootstraps.",
+        "not given): it comes back at `level`. Two operands x and y are refreshed together as x + iy; `real_part` and "
+        "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
+        "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
+        "of the pass that places bootstraps.",
+    )
+)
+
+
+def _part_type(op: str) -> _Infer:
+    """z + conj(z) is twice the real part: it stands for the part itself at twice the scale."""
+
+    def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        _two_parts(op, operands[0])
+        if not isinstance(operands[0], CipherType):
+            result: Type = operands[0]
+            return result
+        return replace(operands[0], log_scale=operands[0].log_scale + 1.0)
+
+    return infer
+
+
+define(
+    OpSpec(
+        "real_part",
+        SLOTS,
+        (1, 1),
+        {},
+        _part_type("real_part"),
+        lambda values, a, context: np.real(values[0]),
+        "The real part of each slot, by a sum with the conjugate: the scale doubles.",
+    )
+)
+define(
+    OpSpec(
+        "imaginary_part",
+        SLOTS,
+        (1, 1),
+        {},
+        _part_type("imaginary_part"),
+        lambda values, a, context: np.imag(values[0]),
+        "The imaginary part of each slot, by a difference from the conjugate: the scale doubles.",
     )
 )

@@ -12,6 +12,7 @@ that was observed, with a margin; they get a scale so much smaller (`size_bits`)
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -20,7 +21,7 @@ import numpy as np
 
 from heliograph.approx.evaluate import plan_polynomial
 from heliograph.interpret import run_nodes
-from heliograph.ir import Array, Builder, Node, Program, SlotsType, Stage
+from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.depth import node_depth
@@ -34,6 +35,17 @@ MAX_SIZE_BITS = 6
 
 # The values of a cut, by their number in the program, and the level at which each is wanted.
 _Wants = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A value that can be bootstrapped: the bits of its size; where it is a polynomial's input, the entry in the table of
+    ranges, and which ciphertext of that input.
+    """
+
+    size_bits: int
+    entry: int | None = None
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,7 @@ class PlaceBootstraps:
     where the inputs of polynomials do not suffice (see `observed_sizes`). `one_size` uses one slot count for all
     bootstraps: fewer precomputed plaintexts and keys, and a little more time. `low_inputs` encrypts inputs no higher than
     bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
+    `pairs` says that PairBootstraps follows.
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
@@ -126,6 +139,7 @@ class PlaceBootstraps:
     sizes: Mapping[Node, int] = field(default_factory=dict)
     one_size: bool = False
     low_inputs: bool = False
+    pairs: bool = True
 
     name: ClassVar[str] = "place-bootstraps"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -137,12 +151,12 @@ class PlaceBootstraps:
     def place(self, program: Program) -> tuple[float, Program]:
         """The program with its bootstraps, and what one run costs, roughly, in ms."""
         periods = slot_periods(program)
-        bounded: dict[Node, tuple[int, int | None]] = {}
+        bounded: dict[Node, _Bound] = {}
         for node in program.nodes:
             if node.op == "poly" and node.type.secret and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
-                bounded[node.inputs[0]] = (0, node.attrs.get("range"))
+                bounded[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
         bounded = {
-            node: (bits, None) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
+            node: _Bound(bits) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
         } | bounded
         cost, chosen = _Search(self, program, periods, bounded).run()
         written = {node.attrs["slots"] for node in program.nodes if node.op == "bootstrap"}
@@ -159,12 +173,12 @@ class PlaceBootstraps:
                 builder.inputs.append(node)
             if node not in chosen:
                 return made
-            bits, entry = bounded[node]
-            attrs: dict[str, int] = {"slots": counts[-1] if self.one_size else periods[node]}
-            if bits:
-                attrs["size_bits"] = bits
-            if entry is not None:
-                attrs["range"] = entry
+            bound = bounded[node]
+            attrs: dict[str, Attr] = {"slots": counts[-1] if self.one_size else periods[node]}
+            if bound.size_bits:
+                attrs["size_bits"] = bound.size_bits
+            if bound.entry is not None:
+                attrs["ranges"], attrs["chunks"] = (bound.entry,), (bound.chunk,)
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
         return cost, builder.rewrite(program, emit)
@@ -176,11 +190,14 @@ class _Search:
         options: PlaceBootstraps,
         program: Program,
         periods: Mapping[Node, int],
-        bounded: Mapping[Node, tuple[int, int | None]],
+        bounded: Mapping[Node, _Bound],
     ) -> None:
         self.ring, self.costs, self.one_size = options.ring, options.costs, options.one_size
-        self.low_inputs = options.low_inputs
+        self.low_inputs, self.pairs = options.low_inputs, options.pairs
         self.program, self.periods, self.bounded = program, periods, bounded
+        # How many ciphertexts one tensor has, by its entry in the table of ranges.
+        self.siblings = Counter(bound.entry for bound in bounded.values())
+        self.siblings[None] = 1
         self.nodes = [node for node in program.nodes if node.type.secret]
         self.index = {node: i for i, node in enumerate(self.nodes)}
 
@@ -221,10 +238,11 @@ class _Search:
                     if written:
                         cost += self.costs.bootstrap_ms(ring, node.attrs["slots"])
                     if refresh:
-                        cost += self.costs.bootstrap_ms(ring, most if self.one_size else self.periods[node])
+                        cost += self._bootstrap_price(node, most if self.one_size else self.periods[node])
                         chosen |= {i}
-                    if node in self.bounded and self.bounded[node][1] is not None:
-                        decided |= {(self.bounded[node][1] or 0, refresh)}
+                    entry = self.bounded[node].entry if node in self.bounded else None
+                    if entry is not None:
+                        decided |= {(entry, refresh)}
                     _keep(following, tuple(sorted(new.items())), _State(cost, chosen, decided))
             if not following:
                 raise TooFewLevelsError(max(deepest, ring.levels + 1), ring.levels)
@@ -236,9 +254,15 @@ class _Search:
         """Whether to bootstrap a value: no, yes, or either."""
         if node not in self.bounded or node.op == "input" or not within:
             return (False,)
-        entry = self.bounded[node][1]
+        entry = self.bounded[node].entry
         known = None if entry is None else dict(state.decided).get(entry)
         return (False, True) if known is None else (known,)
+
+    def _bootstrap_price(self, node: Node, slots: int) -> float:
+        """What one bootstrap costs; the ciphertexts of one tensor are refreshed in pairs where that is faster."""
+        alone, count = self.costs.bootstrap_ms(self.ring, slots), self.siblings[self.bounded[node].entry]
+        pairs = (count + 1) // 2 * self.costs.bootstrap_ms(self.ring, slots, paired=True)
+        return min(alone, pairs / count) if self.pairs and count > 1 else alone
 
     def _price(self, node: Node, level: int) -> float:
         """Roughly what a node costs at a level; exact prices are those of the plan that is made of it."""

@@ -25,6 +25,8 @@ _PRODUCTS = _PLAIN_PRODUCTS | {"mul_ct"}
 _SUMS = frozenset({"add_ct", "sub_ct"})
 _TRANSPARENT = frozenset({"add_plain", "add_pt", "add_scalar", "mul_int", "negate"})
 _ROTATIONS = frozenset({"rotate", "conjugate"})
+# Of a bootstrap of two values: at twice its scale.
+_PARTS = frozenset({"real_part", "imaginary_part"})
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
 _MAX_CORRECTIONS = 2000
@@ -94,7 +96,8 @@ class Levels:
                     raise InternalError("a bootstrap in a ring that is not planned for it")
                 # It raises a value; where its readers want none higher, it was superfluous but does no harm.
                 self.level[node] = max(level, ring.bootstrap_input_level + 1)
-                ready[node.inputs[0]] = max(ready[node.inputs[0]], ring.bootstrap_input_level)
+                for operand in node.inputs:
+                    ready[operand] = max(ready[operand], ring.bootstrap_input_level)
                 continue
             self.level[node] = level
             wanted = as_is if self.takes_pending(node) else ready
@@ -135,16 +138,16 @@ class _Scales:
         for node in reversed(levels.nodes):
             self.force(node)
         for node in levels.nodes:
-            if node.op in _SUMS:
-                left, right = (self._seen(node, operand) for operand in node.inputs)
-                if abs(left - right) > SCALE_TOLERANCE / 2 and self.mismatch is None:
-                    self.mismatch = node
-            elif node.op == "bootstrap" and self.mismatch is None and self._too_large(node):
+            if self.mismatch is not None:
+                break
+            seen = [self._seen(node, operand) for operand in _secret_inputs(node)]
+            meets = node.op in _SUMS or node.op == "bootstrap"
+            if meets and (max(seen) - min(seen) > SCALE_TOLERANCE / 2 or self._too_large(node, seen)):
                 self.mismatch = node
 
-    def _too_large(self, node: Node) -> bool:
-        """Whether the input of a bootstrap is larger than it can be at its scale."""
-        return bool(self._seen(node, node.inputs[0]) > self.nominal - node.attrs.get("size_bits", 0) + 0.5)
+    def _too_large(self, node: Node, seen: Sequence[float]) -> bool:
+        """Whether a bootstrap's operands are larger than they can be at their scales."""
+        return node.op == "bootstrap" and max(seen) > self.nominal - node.attrs.get("size_bits", 0) + 0.5
 
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
@@ -184,9 +187,10 @@ class _Scales:
                     if self.adjustable(operand):
                         self._set_seen(node, operand, scale)
         elif operands:
-            if node.op == "bootstrap" and self.adjustable(operands[0]):
+            for operand in operands if node.op == "bootstrap" else ():
                 # A value up to 2**k in size takes a scale k bits smaller: to the bootstrap it is then at most one.
-                self._set_seen(node, operands[0], self.nominal - node.attrs.get("size_bits", 0))
+                if self.adjustable(operand):
+                    self._set_seen(node, operand, self.nominal - node.attrs.get("size_bits", 0))
             self._adjustable[node] = self.adjustable(operands[0])
         else:
             self._adjustable[node] = False
@@ -205,7 +209,7 @@ class _Scales:
         elif node.op == "mul_ct":
             scale = self.ready(node.inputs[0]) + self.ready(node.inputs[1])
         else:
-            scale = self._seen(node, node.inputs[0])
+            scale = self._seen(node, node.inputs[0]) + (1.0 if node.op in _PARTS else 0.0)
         self.scale[node] = scale
         return scale
 
@@ -366,8 +370,8 @@ class _Emitter:
                 **{**node.attrs, "level": level, "log_scale": self.scales.scale[node]},
             )
         if node.op == "bootstrap":
-            operand = self._at(self._ready(node.inputs[0]), self.ring.bootstrap_input_level)
-            return builder.op("bootstrap", (operand,), node.loc, **{**node.attrs, "level": level})
+            fresh = [self._at(self._ready(operand), self.ring.bootstrap_input_level) for operand in node.inputs]
+            return builder.op("bootstrap", fresh, node.loc, **{**node.attrs, "level": level})
         as_is = self.levels.takes_pending(node)
         operands = [
             self.made[operand]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from heliograph.approx.fit import Fit
-from heliograph.errors import InternalError
+from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.layout import Layout
 from heliograph.passes.intervals import Bounds
@@ -38,6 +38,13 @@ def _transfer(program: Program, node: Node, operands: list[Bounds], inputs: Mapp
         layout = Layout.from_json(inputs[a["name"]]["layout"])  # type: ignore[arg-type]
         one = np.ones(layout.shape)
         return layout.pack(least * one)[0], layout.pack(most * one)[0]
+    if op in ("real_part", "imaginary_part") or (op == "bootstrap" and len(operands) > 1):
+        raise ProgramError(
+            "slots hold real numbers",
+            where=node.loc,
+            why=f"{op} would make, or take apart, complex ones",
+            hint="write bootstrap(x) for each value: those that can be refreshed together are",
+        )
     low, high = operands[0]
     slots = low.size
     if op == "pack":

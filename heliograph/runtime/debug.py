@@ -5,7 +5,7 @@ For the client only: it makes a key of its own and decrypts what a server never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.backend import execute
-from heliograph.execution.ranges import SLACK, chunk_of, polynomial_inputs, range_layout
+from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import batch_of, pack_inputs, run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
@@ -127,17 +127,16 @@ def debug(
             hint="compile the same program without Options.batch: its layers hold the same values",
         )
     points = polynomial_inputs(executable)
-    chunks = chunk_of(executable)
     exact, failures = _simulated(executable, samples, points)
     decrypted = _decrypted(artifact, samples, points, failures) if encrypted else {}
     originals, sizes = _originals(artifact, program, samples) if program is not None else ({}, {})
     layers, notes = [], []
     for node in executable.nodes:
-        if node not in points or chunks[node]:
+        if node not in points or points[node][1]:
             continue
-        entry = points[node]
+        entry, _ = points[node]
         # The ciphertexts of one value, in their order.
-        parts = sorted((other for other in points if points[other] == entry), key=chunks.__getitem__)
+        parts = sorted((other for other in points if points[other][0] == entry), key=points.__getitem__)
         known = executable.metadata["ranges"][entry]
         layout = range_layout(executable, entry)
         middle, half = (known["low"] + known["high"]) / 2, (known["high"] - known["low"]) / 2
@@ -213,11 +212,11 @@ def _tensor(slots: Sequence[Array | None], layout: Layout, middle: float, unit: 
 
 
 def _simulated(
-    program: Program, samples: Sequence[Any], points: Mapping[Node, int]
+    program: Program, samples: Sequence[Any], points: Iterable[Node]
 ) -> tuple[dict[Node, Array], dict[Node, str]]:
     """The exact meaning of the compiled program at the points and outputs, as far as it stays finite."""
     simulator = Simulator(program, noisy=False)
-    wanted = points.keys() | set(program.outputs)
+    wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
     inputs = simulator.encrypt_inputs(pack_inputs(program, samples))
 
@@ -237,7 +236,7 @@ def _simulated(
 
 
 def _decrypted(
-    artifact: Artifact, samples: Sequence[Any], points: Mapping[Node, int], failures: dict[Node, str]
+    artifact: Artifact, samples: Sequence[Any], points: Iterable[Node], failures: dict[Node, str]
 ) -> dict[Node, Array]:
     """The decrypted slots at the points and outputs of a real encrypted run, under a key made for it."""
     from heliograph.runtime.client import Client
@@ -245,7 +244,7 @@ def _decrypted(
     program = artifact.program
     client = Client(artifact.public())
     cryptor: OpenFHECryptor = client._cryptor
-    wanted = points.keys() | set(program.outputs)
+    wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
     # Not by Client.encrypt, which refuses what is out of range: that may be the very thing to look at.
     packed = pack_inputs(program, samples)

@@ -55,7 +55,7 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
         assert operand.level == ring.bootstrap_input_level
         assert operand.level < node.type.level <= ring.bootstrap_level
         # Sizes are those of a polynomial's input, which is at most one.
-        assert node.attrs["range"] is not None
+        assert node.attrs["ranges"][0] >= 0
         assert node.attrs["slots"] in artifact.program.metadata["bootstrap_slots"]
     report = artifact.report.to_dict()
     assert report["bootstraps"] == len(bootstraps)

@@ -1,36 +1,42 @@
 """What bootstrapping prepares on the server: tables for each ring and number of slots, shared by all that use them.
 
+Bootstraps that keep imaginary parts have tables of their own, in a context of their own.
+
 They are plaintexts over the extended basis, gigabytes of them at full size. OpenFHE keeps them with the context; they are
 made before the first evaluation and dropped when the last server that needs them is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from heliograph.errors import InternalError, RangeError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import bootstrap_context
+from heliograph.runtime.openfhe.context import bootstrap_context, pair_context
+from heliograph.runtime.openfhe.template import moved, transferred
 from heliograph.target import Ring
 
 # What a first iteration leaves over is made larger by so many bits for the second: it is below 2**-16 of a value of size
 # one, and the second adds less than its own floor from ten bits on.
 _ERROR_BITS = 12
-# Which numbers of slots are set up, and how many evaluators hold them.
-_ready: dict[Ring, set[int]] = {}
+# Which numbers of slots are set up, with imaginary parts or without, and how many evaluators hold them.
+_ready: dict[Ring, set[tuple[int, bool]]] = {}
 _holders: dict[Ring, int] = {}
 
 
-def prepare(ring: Ring, slot_counts: Iterable[int]) -> None:
-    """Set up bootstraps of these numbers of slots; those that are there already cost nothing. Not inside an evaluation."""
+def prepare(ring: Ring, slots: int, paired: bool = False) -> None:
+    """Set up bootstraps of so many slots; what is there already costs nothing. Not inside an evaluation."""
     assert ring.bootstrap is not None
     with registry.changing():
         ready = _ready.setdefault(ring, set())
-        for slots in sorted(set(slot_counts) - ready):
+        if (slots, paired) not in ready:
             # The last two: with its tables, and with SlotsToCoeffs at the low end of the chain.
-            bootstrap_context(ring).EvalBootstrapSetup(list(ring.bootstrap), [0, 0], slots, 0, True, True)
-            ready.add(slots)
+            _context(ring, paired).EvalBootstrapSetup(list(ring.bootstrap), [0, 0], slots, 0, True, True)
+            ready.add((slots, paired))
+
+
+def _context(ring: Ring, paired: bool) -> Any:
+    return pair_context(ring) if paired else bootstrap_context(ring)
 
 
 def hold(ring: Ring) -> None:
@@ -48,28 +54,32 @@ def _drop(ring: Ring) -> None:
     _holders[ring] = _holders.get(ring, 0) - 1
     if _holders[ring] <= 0:
         del _holders[ring]
-        if _ready.pop(ring, None):
-            bootstrap_context(ring).ClearBootstrapPrecom()
+        for paired in {paired for _, paired in _ready.pop(ring, ())}:
+            _context(ring, paired).ClearBootstrapPrecom()
 
 
-def bootstrap(ring: Ring, ciphertext: Any, slots: int) -> Any:
+def bootstrap(ring: Ring, ciphertext: Any, slots: int, paired: bool = False) -> Any:
     """The refreshed ciphertext, in the ring's working context, of all its slots; the operand repeats with period `slots`.
 
-    Both have two parts and the degree of a single scale; the operand stands at `bootstrap_input_level` or above, the result
-    at `bootstrap_level`. The true scale stays what it is.
+    Both have two parts and the degree of a single scale; the operand stands at `bootstrap_input_level`, the result at
+    `bootstrap_level`. The true scale stays what it is. Imaginary parts are kept where it is `paired`.
     """
-    if slots not in _ready.get(ring, ()):
+    if (slots, paired) not in _ready.get(ring, ()):
         raise InternalError(f"bootstraps of {slots} slots were not prepared")
-    operand = ciphertext.Clone()
+    context, tag = _context(ring, paired), str(ciphertext.GetKeyTag())
+    if paired:
+        operand = transferred(ciphertext, ring, ring.bootstrap_input_level, tag, pair_context)
+    else:
+        operand = ciphertext.Clone()
     operand.SetSlots(slots)
     try:
         if ring.bootstrap_iterations == 1:
-            result = bootstrap_context(ring).EvalBootstrapStCFirst(operand)
+            result = context.EvalBootstrapStCFirst(operand)
         else:
             # It comes back with the degree of a product: the last step divides by the factor between the iterations.
-            result = bootstrap_context(ring).EvalBootstrapStCFirst(operand, ring.bootstrap_iterations, _ERROR_BITS)
-            result = bootstrap_context(ring).Rescale(result)
+            result = context.EvalBootstrapStCFirst(operand, ring.bootstrap_iterations, _ERROR_BITS)
+            result = context.Rescale(result)
     except RuntimeError as error:
         raise RangeError("a bootstrap failed", why=str(error).splitlines()[-1][-200:]) from None
     result.SetSlots(ring.slots)
-    return result
+    return moved(result, ring, ring.bootstrap_level, tag) if paired else result

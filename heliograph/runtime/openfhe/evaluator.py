@@ -17,7 +17,8 @@ from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
 from heliograph.runtime.openfhe import bootstrapping
-from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.context import make_context, working_context
+from heliograph.runtime.openfhe.encapsulation import conjugation_index
 from heliograph.runtime.openfhe.plaintexts import EncodeAhead, Encoding, PlaintextCache
 from heliograph.runtime.openfhe.serial import retagged
 from heliograph.runtime.openfhe.template import meaningless, moved, transferred
@@ -69,9 +70,8 @@ class OpenFHEEvaluator:
 
     def prepare(self) -> None:
         """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""
-        slot_counts = self.program.metadata.get("bootstrap_slots", ())
-        if slot_counts:
-            bootstrapping.prepare(self.ring, slot_counts)
+        for slots in self.program.metadata.get("bootstrap_slots", ()):
+            bootstrapping.prepare(self.ring, slots, self._pairs(slots))
 
     def adopt(self, x: Any, level: int, tag: str) -> Any:
         """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""
@@ -82,7 +82,7 @@ class OpenFHEEvaluator:
 
     def released(self, x: Any, tag: str) -> Any:
         """Any value of an evaluation as a ciphertext of the whole chain under the key named `tag`, for its owner."""
-        return transferred(x, self.ring, self.describe(x)[0], tag, working=False)
+        return transferred(x, self.ring, self.describe(x)[0], tag, make_context)
 
     def example(self, level: int, tag: str) -> Any:
         """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""
@@ -167,25 +167,61 @@ class OpenFHEEvaluator:
         if op == "level_drop":
             return self._settled(cc.LevelReduce(x, None, a["levels"]), level, level - a["levels"])
         if op == "bootstrap":
-            return self._bootstrap(node, x)
+            return self._bootstrap(node, operands)
+        if op in ("real_part", "imaginary_part"):
+            return self._part(node, x)
         if op == "relinearize":
             self._count("relinearize", level, parts)
             return cc.Relinearize(x)
         raise ProgramError(f"the OpenFHE backend does not evaluate {op}", where=node.loc)
 
-    def _bootstrap(self, node: Node, x: Any) -> Any:
+    def _pairs(self, slots: int) -> bool:
+        """Whether bootstraps of so many slots keep imaginary parts."""
+        return slots in self.program.metadata.get("paired_slots", ())
+
+    def _in_whole_chain(self, x: Any, level: int) -> Any:
+        """The ciphertext where the keys of bootstraps are."""
+        if self.ring_at(level) == self.ring:
+            return x
+        return moved(x, self.ring, level, chain_tag(str(x.GetKeyTag()), self.ring, self.ring))
+
+    def _bootstrap(self, node: Node, operands: Sequence[Any]) -> Any:
         operand, kind, slots = node.inputs[0].type, node.type, node.attrs["slots"]
         assert isinstance(operand, CipherType)
         assert isinstance(kind, CipherType)
-        self._count("bootstrap", operand.level, slots)
-        tag = chain_tag(str(x.GetKeyTag()), self.ring, self.ring)
-        if self.ring_at(operand.level) != self.ring:
-            x = moved(x, self.ring, operand.level, tag)
-        result = bootstrapping.bootstrap(self.ring, x, slots)
+        x, *others = (self._in_whole_chain(each, operand.level) for each in operands)
+        for other in others:
+            self._count("mul_scalar", operand.level, 2)
+            self._count("add", operand.level, 2)
+            x = self._contexts[self.ring].EvalAdd(x, self._times_i(other, self.ring))
+        paired = self._pairs(slots)
+        self._count("bootstrap_pair" if paired else "bootstrap", operand.level, slots)
+        result = bootstrapping.bootstrap(self.ring, x, slots, paired)
         surplus = self.ring.bootstrap_level - kind.level
         if surplus > 0:
             result = self._contexts[self.ring].LevelReduce(result, None, surplus)
         return self._settled(result, self.ring.levels, kind.level)
+
+    def _times_i(self, x: Any, ring: Ring) -> Any:
+        """The product with the imaginary unit, exact: a monomial, so that neither scale nor level is spent."""
+        product = self._contexts[ring].EvalMult(x, complex(0.0, 2.0**-ring.scale_bits))
+        product.SetNoiseScaleDeg(x.GetNoiseScaleDeg())
+        product.SetScalingFactor(x.GetScalingFactor())
+        return product
+
+    def _part(self, node: Node, x: Any) -> Any:
+        """z + conj(z), or i (conj(z) - z)."""
+        assert isinstance(node.type, CipherType)
+        level, cc = node.type.level, self._contexts[self.ring]
+        whole = self._in_whole_chain(x, level)
+        self._count("conjugate", level, 2)
+        self._count("add", level, 2)
+        conjugate = cc.EvalRotate(whole, conjugation_index(self.ring))
+        if node.op == "real_part":
+            return self._settled(cc.EvalAdd(whole, conjugate), self.ring.levels, level)
+        self._count("mul_scalar", level, 2)
+        part = self._times_i(cc.EvalSub(conjugate, whole), self.ring)
+        return self._settled(part, self.ring.levels, level)
 
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
         """The ciphertext of that type plus a vector; not one of the program's calls."""

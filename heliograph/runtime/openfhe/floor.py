@@ -11,8 +11,10 @@ import numpy as np
 
 from heliograph.chains import chain_at
 from heliograph.errors import InternalError
-from heliograph.execution.backend import Call
+from heliograph.execution.backend import BOOTSTRAPS, IN_WHOLE_CHAIN, Call
 from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.encapsulation import conjugation_index
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
 from heliograph.runtime.openfhe.template import moved
 
@@ -36,11 +38,11 @@ class Floor:
     @property
     def samples(self) -> int:
         """How many times each primitive has been timed."""
-        return min((len(times) for (name, _, _), times in self._times.items() if name != "bootstrap"), default=0)
+        return min((len(times) for (name, _, _), times in self._times.items() if name not in BOOTSTRAPS), default=0)
 
     def sample(self) -> None:
         for call, operation in self._operations.items():
-            if call[0] == "bootstrap" and len(self._times[call]) >= _BOOTSTRAP_SAMPLES:
+            if call[0] in BOOTSTRAPS and len(self._times[call]) >= _BOOTSTRAP_SAMPLES:
                 continue
             begun = time.perf_counter()
             operation()
@@ -57,9 +59,12 @@ class Floor:
         evaluator = self._evaluator
         cc, ring = evaluator.context_at(level), evaluator.ring_at(level)
         x = evaluator.example(level, self._tag)
-        if primitive == "bootstrap":
-            x = moved(x, evaluator.ring, level, chain_tag(self._tag, evaluator.ring, evaluator.ring))
-            return lambda: bootstrapping.bootstrap(evaluator.ring, x, parts)
+        if primitive in IN_WHOLE_CHAIN:
+            whole = evaluator.ring
+            x = moved(x, whole, level, chain_tag(self._tag, whole, whole))
+            if primitive == "conjugate":
+                return lambda: working_context(whole).EvalRotate(x, conjugation_index(whole))
+            return lambda: bootstrapping.bootstrap(whole, x, parts, paired=primitive == "bootstrap_pair")
         if parts == 3:
             x = cc.EvalMultNoRelin(x, x)
         keys = chain_at(evaluator.chains, level).rotation_keys

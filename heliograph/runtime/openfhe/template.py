@@ -24,6 +24,8 @@ from heliograph.runtime.openfhe.context import library, make_context, working_co
 from heliograph.target import Ring
 
 Bytes = bytes | memoryview
+# One of the contexts of a ring.
+ContextOf = Callable[[Ring], Any]
 
 TAG_LENGTH = 32
 _TAG = re.compile(r"[0-9a-f]{32}")
@@ -232,9 +234,9 @@ def _key_blocks(ring: Ring) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _zero(ring: Ring, level: int, working: bool) -> Any:
+def _zero(ring: Ring, level: int, context_of: ContextOf) -> Any:
     """A ciphertext whose coefficients are all zero, written as a fresh one is."""
-    context = working_context(ring) if working else make_context(ring)
+    context = context_of(ring)
     plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
     fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
     return context.EvalSub(fresh, fresh)
@@ -256,31 +258,31 @@ def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
     The value is the same to the last coefficient. What differs from run to run is which parameters its polynomials
     share and OpenFHE's idea of its scale (ours is in the plan); the bytes would tell how it was computed.
     """
-    return _moved(ciphertext, ring, level, tag, working=False)
+    return _moved(ciphertext, ring, level, tag, make_context)
 
 
 def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
     """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in."""
-    return transferred(ciphertext, ring, level, tag, working=True)
+    return transferred(ciphertext, ring, level, tag, working_context)
 
 
-def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, *, working: bool) -> Any:
-    """The ciphertext in the working context of a ring, or in the one whose objects are sent.
+def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: ContextOf) -> Any:
+    """The ciphertext in another of a ring's contexts (runtime/openfhe/context.py).
 
     Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
     """
-    made = _moved(ciphertext, ring, level, tag, working)
+    made = _moved(ciphertext, ring, level, tag, context_of)
     made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
     made.SetScalingFactor(ciphertext.GetScalingFactor())
     return made
 
 
-def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, working: bool) -> Any:
+def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: ContextOf) -> Any:
     """The ciphertext's polynomials in a shell of this context, with the context's own parameter objects.
 
     Without these every later sum would compare parameters number by number; a sum with zero replaces them.
     """
-    zero, context = _zero(ring, level, working), working_context(ring) if working else make_context(ring)
+    zero, context = _zero(ring, level, context_of), context_of(ring)
     foreign, made = zero.CloneEmpty(), zero.Clone()
     elements = ciphertext.GetElements()
     if len(elements) != 2:

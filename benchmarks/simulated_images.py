@@ -1,0 +1,35 @@
+"""Simulate images with a compiled artifact, in as many processes as there are cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import numpy as np
+
+import heliograph as hg
+
+_loaded: hg.Artifact
+
+
+def simulated(artifact: Path, images: np.ndarray, numbers: Iterable[int]) -> Iterator[tuple[int, list[float]]]:
+    """The number and the scores of each of the images with these numbers, as they are finished."""
+    # A forked process would share the threads of OpenMP, which it does not have.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), context, _load, (artifact,)) as pool:
+        running = {pool.submit(_scores, number, images[number]): number for number in numbers}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _load(path: Path) -> None:
+    global _loaded
+    _loaded = hg.Artifact.load(path)
+
+
+def _scores(number: int, image: np.ndarray) -> list[float]:
+    scores: list[float] = np.asarray(hg.simulate(_loaded, image, seed=number)).tolist()
+    return scores

@@ -1,0 +1,106 @@
+"""Refresh two values in one bootstrap: x and y as the real and the imaginary part of x + iy.
+
+A real vector fills half of what its ciphertext can hold, whatever its slots. A bootstrap that keeps imaginary parts reduces
+two polynomials where one of real values reduces one, and shares its linear transforms; it takes less time than two. The
+parts are taken apart by a conjugation each, which spends no level. x + iy enters at half the size, because the sum with the
+conjugate doubles the real part: the parts have one bit less of precision.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import networkx as nx
+
+from heliograph.ir import Attr, Builder, Node, Program, Stage
+from heliograph.target import BUILT_IN, CostTable, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class PairBootstraps:
+    """Bootstraps of one number of slots that do not wait for each other become bootstraps of two values, where that is
+    faster for all of that number together (the numbers are in the metadata as `paired_slots`: their bootstraps keep
+    imaginary parts, also where one of them is left alone).
+    """
+
+    ring: Ring
+    costs: CostTable = field(default=BUILT_IN)
+
+    name: ClassVar[str] = "pair-bootstraps"
+    needs: ClassVar[Stage] = Stage.PACKED
+    makes: ClassVar[Stage] = Stage.PACKED
+
+    def run(self, program: Program) -> Program:
+        by_slots: dict[int, list[Node]] = defaultdict(list)
+        for node in program.nodes:
+            if node.op == "bootstrap":
+                by_slots[node.attrs["slots"]].append(node)
+        graph = nx.DiGraph()
+        graph.add_nodes_from(program.nodes)
+        graph.add_edges_from((operand, node) for node in program.nodes for operand in node.inputs)
+        partner: dict[Node, Node] = {}
+        paired_slots = []
+        for slots, nodes in sorted(by_slots.items()):
+            tried = graph.copy()
+            pairs = _pairs(tried, nodes)
+            alone = len(nodes) - 2 * len(pairs)
+            together = (alone + len(pairs)) * self.costs.bootstrap_ms(self.ring, slots, paired=True)
+            if together < len(nodes) * self.costs.bootstrap_ms(self.ring, slots):
+                graph = tried
+                paired_slots.append(slots)
+                partner.update(pairs)
+        return _rewritten(program, graph, partner, paired_slots) if paired_slots else program
+
+
+def _pairs(graph: nx.DiGraph, nodes: Iterable[Node]) -> dict[Node, Node]:
+    """Pairs of values, each with the first later one that can be ready at the same time; `graph` then has both wait."""
+    pairs: dict[Node, Node] = {}
+    left = list(nodes)
+    while left:
+        first = left.pop(0)
+        for second in left:
+            # Neither operand may depend on the other's result.
+            if nx.has_path(graph, first, second.inputs[0]) or nx.has_path(graph, second, first.inputs[0]):
+                continue
+            graph.add_edges_from([(first.inputs[0], second), (second.inputs[0], first)])
+            pairs[first] = second
+            left.remove(second)
+            break
+    return pairs
+
+
+def _rewritten(program: Program, graph: nx.DiGraph, pairs: Mapping[Node, Node], paired_slots: Iterable[int]) -> Program:
+    order = {node: number for number, node in enumerate(program.nodes)}
+    builder = Builder(program.name, Stage.PACKED, program)
+    builder.metadata["paired_slots"] = list(paired_slots)
+    new: dict[Node, Node] = {}
+    firsts = {second: first for first, second in pairs.items()}
+    for node in nx.lexicographical_topological_sort(graph, key=order.__getitem__):
+        if node in new:
+            continue
+        first = firsts.get(node, node)
+        if node.op == "input":
+            builder.inputs.append(node)
+            new[node] = node
+        elif first in pairs:
+            both = (first, pairs[first])
+            joined = builder.op("bootstrap", [new[each.inputs[0]] for each in both], first.loc, **_joined(both))
+            for each, part in zip(both, ("real_part", "imaginary_part"), strict=True):
+                new[each] = builder.op(part, (joined,), each.loc)
+        else:
+            new[node] = builder.copy(node, [new[operand] for operand in node.inputs])
+    return builder.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
+
+
+def _joined(pair: tuple[Node, Node]) -> dict[str, Attr]:
+    attrs: dict[str, Attr] = {
+        "slots": pair[0].attrs["slots"],
+        "size_bits": 1 + max(node.attrs.get("size_bits", 0) for node in pair),
+    }
+    if any("ranges" in node.attrs for node in pair):
+        attrs["ranges"] = tuple(node.attrs.get("ranges", (-1,))[0] for node in pair)
+        attrs["chunks"] = tuple(node.attrs.get("chunks", (0,))[0] for node in pair)
+    return attrs
