@@ -57,6 +57,42 @@ def test_a_second_iteration_is_finer_by_what_the_simulator_says(log_ring: int, s
     assert errors[2] < errors[1] / 64
 
 
+@pytest.mark.parametrize("returns_to", [RING.bootstrap_level, LOWER])
+def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(returns_to: int) -> None:
+    builder = Builder("pair", Stage.MANAGED)
+    builder.set_chain(RING.log_primes)
+    layout = Layout((PERIOD,), RING.slots, PERIOD).to_json()
+    # Half the size for a pair: its parts come out at twice the scale.
+    scale = RING.scale_bits - 1.0
+    x, y = (
+        builder.input(name, slots=RING.slots, chunk=0, level=RING.bootstrap_input_level, log_scale=scale)
+        for name in ("x", "y")
+    )
+    both = builder.op("bootstrap", (x, y), slots=PERIOD, level=returns_to)
+    parts = [builder.op(part, (both,)) for part in ("real_part", "imaginary_part")]
+    builder.metadata.update(
+        ring=RING.to_json(),
+        bootstrap_slots=[PERIOD],
+        paired_slots=[PERIOD],
+        rotation_keys=[],
+        rotation_paths={},
+        relinearization_key=True,
+        inputs=[{"name": name, "shape": [PERIOD], "layout": layout} for name in ("x", "y")],
+        outputs=[{"name": f"y{i}", "shape": [PERIOD], "layout": layout} for i in range(2)],
+        chains=[{"level": LOWER, "digits": 2, "rotation_keys": [], "relinearization_key": False}],
+    )
+    low = [builder.op("level_drop", (part,), levels=returns_to) for part in parts]
+    made = Schedule().run(builder.finish(low))
+    values = [sample(3), sample(4)]
+    measured, calls = run(made, values, openfhe(made))
+    predicted, planned = run(made, values, simulator(made))
+    assert calls == planned
+    assert calls["conjugate", returns_to, 2] == 2
+    for value, found, simulated in zip(values, measured, predicted, strict=True):
+        np.testing.assert_allclose(found, value, atol=2.0**-16)
+        assert 1 / 4 < np.std(simulated - value) / np.std(found - value) < 4
+
+
 def _only_bootstrap(ring: Ring, period: int) -> Program:
     builder = Builder("only", Stage.MANAGED)
     builder.set_chain(ring.log_primes)

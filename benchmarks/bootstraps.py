@@ -1,0 +1,105 @@
+"""Bootstraps at 128 bits: seconds and error of one value, of two at once, and with a second iteration, against the model."""
+
+from __future__ import annotations
+
+import heliograph as hg  # first: it sets OpenMP's waiting policy
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import time
+
+import numpy as np
+
+from common import machine
+from heliograph.compiler.bootstrap_planner import bootstrapping_rings
+from heliograph.compiler.pipeline import level_passes
+from heliograph.evaluation_keys import evaluation_keys
+from heliograph.execution import noise
+from heliograph.execution.backend import execute
+from heliograph.interpret import pack_inputs
+from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.layout import Layout
+from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.runtime.openfhe import serial
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
+from heliograph.target import BUILT_IN, Ring
+
+SCALE_BITS, BUDGET = 55, (3, 3)
+
+
+def program(ring: Ring, slots: int, count: int) -> Program:
+    """Bootstraps of `count` inputs, two of which are paired."""
+    builder = Builder("bootstraps", Stage.PACKED)
+    layout = Layout((slots,), ring.slots, slots).to_json()
+    inputs = [builder.input(f"x{i}", slots=ring.slots, chunk=0) for i in range(count)]
+    for key, letter in (("inputs", "x"), ("outputs", "y")):
+        builder.metadata[key] = [{"name": f"{letter}{i}", "shape": [slots], "layout": layout} for i in range(count)]
+    builder.metadata["bootstrap_slots"] = [slots]
+    made = builder.finish({f"y{i}": builder.op("bootstrap", (x,), slots=slots) for i, x in enumerate(inputs)})
+    return level_passes(PairBootstraps(ring).run(made), ring, hg.Options(), lambda name, seen: None)
+
+
+def measure(ring: Ring, slots: int, repeats: int) -> dict[str, object]:
+    """Side by side on one key: a bootstrap of one value, and one of two."""
+    cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
+    programs = {count: program(ring, slots, count) for count in (1, 2)}
+    evaluators = {count: OpenFHEEvaluator(made) for count, made in programs.items()}
+    for key in evaluation_keys(evaluators[1].chains, [slots]):
+        serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    deviation: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(repeats):
+        for count, made in programs.items():
+            evaluator = evaluators[count]
+            evaluator.prepare()
+            samples = list(np.random.default_rng(number).uniform(-1, 1, (count, slots)))
+
+            def adopted(node: Node, vector: np.ndarray, evaluator: OpenFHEEvaluator = evaluator) -> object:
+                level = node.attrs["level"]
+                return evaluator.adopt(cryptor.encrypt(vector, level, node.attrs["log_scale"]), level, tag)
+
+            inputs = {node: adopted(node, vector[0]) for node, vector in pack_inputs(made, samples).items()}
+            begun = time.perf_counter()
+            outputs, _ = execute(made, evaluator, inputs)
+            seconds[count].append(time.perf_counter() - begun)
+            for output, node, x in zip(outputs, made.outputs, samples, strict=True):
+                scale = node.type.log_scale  # type: ignore[union-attr]
+                clear = cryptor.decrypt(evaluator.released(output, cryptor.tag), scale)
+                deviation[count].append(float(np.std(clear[:slots] - x)))
+    one, two = (statistics.median(seconds[count]) for count in (1, 2))
+    return {
+        "ring_dim": ring.ring_dim, "levels": ring.levels, "log_pq": ring.log_pq, "slots": slots,
+        "iterations": ring.bootstrap_iterations, "seconds_one": one, "seconds_two": two,
+        "two_over_one": two / one,
+        "predicted_one": BUILT_IN.bootstrap_ms(ring, slots) / 1e3,
+        "predicted_two": BUILT_IN.bootstrap_ms(ring, slots, paired=True) / 1e3,
+        "log2_deviation_one": float(np.log2(np.median(deviation[1]))),
+        "log2_deviation_two": float(np.log2(np.median(deviation[2]))),
+        "log2_deviation_predicted": float(np.log2(noise.bootstrap_std(ring))),
+        "load_average": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log-ring", type=int, default=16)
+    parser.add_argument("--log-slots", type=int, nargs="+", default=[15, 14])
+    parser.add_argument("--iterations", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--insecure", action="store_true", help="a small ring, for trying the script out")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    print(machine(), flush=True)
+    chosen = hg.Options(security_bits=None if options.insecure else 128)
+    for iterations in options.iterations:
+        rings = bootstrapping_rings(options.log_ring, SCALE_BITS, chosen, iterations)
+        ring = max((ring for ring in rings if ring.bootstrap == BUDGET), key=lambda ring: ring.levels)
+        for log_slots in options.log_slots:
+            print(json.dumps(measure(ring, 1 << log_slots, options.repeats)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
