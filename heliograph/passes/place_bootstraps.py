@@ -35,6 +35,10 @@ MAX_SIZE_BITS = 6
 
 # The values of a cut, by their number in the program, and the level at which each is wanted.
 _Wants = tuple[tuple[int, int], ...]
+# Whether the tensors of which some ciphertexts are behind the cut and some before it are refreshed, by their entry in the
+# table of ranges: a tensor is refreshed whole or not at all.
+_Decided = frozenset[tuple[int, bool]]
+_Place = tuple[_Wants, _Decided]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,10 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What was decided so far: its cost, the values bootstrapped, and the choice for each range (a tensor in several
-    ciphertexts is bootstrapped whole or not at all).
-    """
+    """What was chosen so far: its cost, and the values bootstrapped."""
 
     cost: float = 0.0
     chosen: frozenset[int] = frozenset()
-    decided: frozenset[tuple[int, bool]] = frozenset()
 
     @property
     def rank(self) -> tuple[float, list[int]]:
@@ -200,6 +201,10 @@ class _Search:
         self.siblings[None] = 1
         self.nodes = [node for node in program.nodes if node.type.secret]
         self.index = {node: i for i, node in enumerate(self.nodes)}
+        # The program is read backwards: the first of a tensor's ciphertexts is met last.
+        self.last: dict[int | None, int] = {}
+        for node, bound in bounded.items():
+            self.last[bound.entry] = min(self.index[node], self.last.get(bound.entry, self.index[node]))
 
     def run(self) -> tuple[float, frozenset[Node]]:
         """The cost of the cheapest choice, and the values to bootstrap."""
@@ -209,24 +214,24 @@ class _Search:
         slots = [self.periods[node] for node in self.bounded]
         most = max(slots, default=1)
         start = {index[node]: 0 for node in self.program.outputs}
-        states: dict[_Wants, _State] = {tuple(sorted(start.items())): _State()}
+        states: dict[_Place, _State] = {(tuple(sorted(start.items())), frozenset()): _State()}
         for i in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[i]
             depth, deepest = node_depth(self.program, node), 0
             operands = [index[operand] for operand in node.inputs if operand.type.secret]
-            following: dict[_Wants, _State] = {}
-            for wants, state in states.items():
+            following: dict[_Place, _State] = {}
+            for (wants, decided), state in states.items():
                 table = dict(wants)
                 level = table.pop(i, None)
                 if level is None:
-                    _keep(following, wants, state)
+                    _keep(following, (wants, decided), state)
                     continue
                 # A bootstrap that the author wrote leads from where bootstraps begin to the level wanted.
                 written = node.op == "bootstrap"
                 if written and level > back:
                     deepest = max(deepest, ring.levels + level - back)
                     continue
-                for refresh in self._choices(node, level <= back, state):
+                for refresh in self._choices(node, level <= back, decided):
                     at = (begin if refresh or written else level) + depth
                     if at > highest:
                         deepest = max(deepest, at)
@@ -234,29 +239,35 @@ class _Search:
                     new = dict(table)
                     for operand in operands:
                         new[operand] = max(new.get(operand, 0), at)
-                    cost, chosen, decided = state.cost + self._price(node, at), state.chosen, state.decided
+                    cost, chosen = state.cost + self._price(node, at), state.chosen
                     if written:
                         cost += self.costs.bootstrap_ms(ring, node.attrs["slots"])
                     if refresh:
                         cost += self._bootstrap_price(node, most if self.one_size else self.periods[node])
                         chosen |= {i}
-                    entry = self.bounded[node].entry if node in self.bounded else None
-                    if entry is not None:
-                        decided |= {(entry, refresh)}
-                    _keep(following, tuple(sorted(new.items())), _State(cost, chosen, decided))
+                    place = tuple(sorted(new.items())), self._decided(i, refresh, decided)
+                    _keep(following, place, _State(cost, chosen))
             if not following:
                 raise TooFewLevelsError(max(deepest, ring.levels + 1), ring.levels)
             states = _pruned(following)
         best = min(states.values(), key=lambda state: state.rank)
         return best.cost, frozenset(self.nodes[i] for i in best.chosen)
 
-    def _choices(self, node: Node, within: bool, state: _State) -> tuple[bool, ...]:
-        """Whether to bootstrap a value: no, yes, or either."""
-        if node not in self.bounded or node.op == "input" or not within:
+    def _choices(self, node: Node, within: bool, decided: _Decided) -> tuple[bool, ...]:
+        """Whether to bootstrap a value: no, yes, either, or neither where the rest of its tensor was and it cannot be."""
+        if node not in self.bounded or node.op == "input":
             return (False,)
-        entry = self.bounded[node].entry
-        known = None if entry is None else dict(state.decided).get(entry)
-        return (False, True) if known is None else (known,)
+        known = {refresh for entry, refresh in decided if entry == self.bounded[node].entry}
+        return tuple(refresh for refresh in (False, True)[: 1 + within] if refresh in (known or {False, True}))
+
+    def _decided(self, i: int, refresh: bool, decided: _Decided) -> _Decided:
+        """What is known of tensors after value i, until the last ciphertext of each."""
+        bound = self.bounded.get(self.nodes[i])
+        if bound is None or bound.entry is None:
+            return decided
+        if self.last[bound.entry] == i:
+            return frozenset((entry, known) for entry, known in decided if entry != bound.entry)
+        return decided | {(bound.entry, refresh)}
 
     def _bootstrap_price(self, node: Node, slots: int) -> float:
         """What one bootstrap costs; the ciphertexts of one tensor are refreshed in pairs where that is faster."""
@@ -291,18 +302,23 @@ class _Search:
         return costs.add_ms(ring, max(level, 0))
 
 
-def _keep(states: dict[_Wants, _State], wants: _Wants, state: _State) -> None:
-    if wants not in states or state.rank < states[wants].rank:
-        states[wants] = state
+def _keep(states: dict[_Place, _State], place: _Place, state: _State) -> None:
+    if place not in states or state.rank < states[place].rank:
+        states[place] = state
 
 
-def _pruned(states: Mapping[_Wants, _State]) -> dict[_Wants, _State]:
-    """Without the states that another one beats in cost and in every level."""
-    kept: dict[_Wants, _State] = {}
-    for wants, state in sorted(states.items(), key=lambda item: (item[1].rank, item[0])):
-        # All states of one place have the same cut.
-        if not any(all(a[1] <= b[1] for a, b in zip(other, wants, strict=True)) for other in kept):
-            kept[wants] = state
+def _pruned(states: Mapping[_Place, _State]) -> dict[_Place, _State]:
+    """Without the states that another one beats in cost and in every level, where both have decided the same."""
+    kept: dict[_Place, _State] = {}
+    for place, state in sorted(states.items(), key=lambda item: (item[1].rank, item[0][0])):
+        # All states have the same cut.
+        if not any(_beats(other, place) for other in kept):
+            kept[place] = state
         if len(kept) >= _MAX_STATES:
             break
     return kept
+
+
+def _beats(place: _Place, other: _Place) -> bool:
+    """Whether a place wants no value at a higher level than the other does."""
+    return place[1] == other[1] and all(a[1] <= b[1] for a, b in zip(place[0], other[0], strict=True))

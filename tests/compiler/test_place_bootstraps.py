@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.passes.depth import node_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps, slot_periods
+from heliograph.passes.place_bootstraps import PlaceBootstraps, _Bound, _Search, slot_periods
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
 from heliograph.target import BUILT_IN, Ring
 
@@ -81,6 +82,88 @@ def test_no_other_set_is_smaller(program: Program) -> None:
         levels = Levels(placed, RING)
         assert levels.depth <= RING.levels
         assert levels.bootstrapped <= RING.bootstrap_level
+
+
+@st.composite
+def wide_graphs(draw: st.DrawFn) -> Program:
+    """Tensors of one or two ciphertexts, whose values repeat with several periods, through polynomials and sums."""
+    builder = Builder("g", Stage.PACKED)
+    builder.metadata["inputs"] = []
+    coefficients = builder.constant(np.ones(16) / 16, "c")
+    masks = {period: builder.constant(np.ones(period), f"mask{period}") for period in (64, SLOTS)}
+    x = builder.input("x", slots=SLOTS, chunk=0)
+    # What repeats is the sum of its halves, and so on.
+    folded = x
+    for amount in (512, 256, 128, 64):
+        folded = builder.op("add_ct", (folded, builder.op("rotate", (folded,), amount=amount)))
+    tensors: list[list[Node]] = [[draw(st.sampled_from([x, folded]))] * draw(st.integers(1, 2))]
+    for number in range(draw(st.integers(4, 7))):
+        operands = tensors[-1]
+        if len(tensors) > 1 and draw(st.booleans()):
+            operands = [builder.op("add_ct", (a, b)) for a, b in zip(operands, tensors[-2], strict=True)]
+        mask = masks[draw(st.sampled_from(sorted(masks)))]
+        operands = [builder.op("mul_plain", (value,), value=mask) for value in operands]
+        tensors.append(
+            [
+                builder.op(
+                    "poly", (value,), coefficients=coefficients, low=-1.0, high=1.0, range=number, chunk=position
+                )
+                for position, value in enumerate(operands)
+            ]
+        )
+    return builder.finish({f"y{i}": value for i, value in enumerate(tensors[-1])})
+
+
+def cost_of(program: Program, chosen: frozenset[Node], search: _Search) -> float | None:
+    """What the program costs when these values are bootstrapped, None where it does not fit."""
+    need, cost = dict.fromkeys(program.nodes, 0), 0.0
+    for node in reversed(program.nodes):
+        level = need[node]
+        if node in chosen:
+            if level > RING.bootstrap_level:
+                return None
+            level = RING.bootstrap_input_level
+            cost += search._bootstrap_price(node, search.periods[node])
+        level += node_depth(program, node)
+        if level > RING.levels:
+            return None
+        cost += search._price(node, level)
+        for operand in node.inputs:
+            need[operand] = max(need[operand], level)
+    return cost
+
+
+@settings(deadline=None, max_examples=40)
+@given(wide_graphs())
+def test_no_other_set_of_whole_tensors_is_cheaper(program: Program) -> None:
+    tensors: dict[int, list[Node]] = {}
+    for node in program.nodes:
+        if node.op == "poly":
+            tensors.setdefault(node.attrs["range"], []).append(node.inputs[0])
+    bounded = {
+        node.inputs[0]: _Bound(0, node.attrs["range"], node.attrs["chunk"])
+        for node in program.nodes
+        if node.op == "poly"
+    }
+    search = _Search(PlaceBootstraps(RING), program, slot_periods(program), bounded)
+    costs = [
+        cost_of(program, frozenset(node for entry in group for node in tensors[entry]), search)
+        for size in range(len(tensors) + 1)
+        for group in itertools.combinations(tensors, size)
+    ]
+    possible = [cost for cost in costs if cost is not None]
+    if not possible:
+        with pytest.raises(TooFewLevelsError):
+            PlaceBootstraps(RING).place(program)
+        return
+    found, placed = PlaceBootstraps(RING).place(program)
+    assert found == pytest.approx(min(possible))
+    refreshed = [node for node in placed.nodes if node.op == "bootstrap"]
+    # Whole tensors, in as many slots as they fill.
+    by_range = Counter(node.attrs["ranges"][0] for node in refreshed)
+    assert all(number == len(tensors[entry]) for entry, number in by_range.items())
+    periods = slot_periods(placed)
+    assert all(node.attrs["slots"] == periods[node.inputs[0]] for node in refreshed)
 
 
 def test_residual_blocks_take_one_bootstrap_each_at_most() -> None:
