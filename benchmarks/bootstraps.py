@@ -14,6 +14,7 @@ import time
 import numpy as np
 
 from common import machine
+from heliograph.chains import key_chains
 from heliograph.compiler.bootstrap_planner import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
 from heliograph.evaluation_keys import evaluation_keys
@@ -23,7 +24,7 @@ from heliograph.interpret import pack_inputs
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.runtime.openfhe import serial
+from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
 from heliograph.target import BUILT_IN, Ring
@@ -47,6 +48,19 @@ def measure(ring: Ring, slots: int, repeats: int) -> dict[str, object]:
     """Side by side on one key: a bootstrap of one value, and one of two."""
     cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
     programs = {count: program(ring, slots, count) for count in (1, 2)}
+    assert programs[2].metadata["paired_slots"] == [slots]
+    bootstrapping.hold(ring)
+    try:
+        return timed(ring, slots, repeats, cryptor, programs, tag)
+    finally:
+        for chain in key_chains(programs[1].metadata):
+            registry.release(chain_tag(tag, ring, chain.ring))
+        bootstrapping.let_go(ring)
+
+
+def timed(
+    ring: Ring, slots: int, repeats: int, cryptor: OpenFHECryptor, programs: dict[int, Program], tag: str
+) -> dict[str, object]:
     evaluators = {count: OpenFHEEvaluator(made) for count, made in programs.items()}
     for key in evaluation_keys(evaluators[1].chains, [slots]):
         serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))

@@ -315,6 +315,7 @@ def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
         "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
         "deviation": bootstrap_std(ring),
         "iterations": ring.bootstrap_iterations,
+        "observed": program.metadata.get("observed_bootstraps", 0),
     }
 
 
@@ -358,6 +359,11 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
             "not the weakest part is assumed, not checked by us. The secret itself is uniform ternary: the table holds "
             "for it."
         )
+        if values["bootstrapping"]["observed"]:
+            lines.append(
+                f"The sizes of {values['bootstrapping']['observed']} bootstrapped values rest on observation (widened by "
+                "twice the margin): another input may leave them, and the result is then nonsense."
+            )
     ranges = values["ranges"]
     seen = [entry for entry in ranges if entry["source"] == "observed"]
     declared = [entry for entry in ranges if entry["source"] == "declared"]
@@ -389,7 +395,10 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
         "simulated with OpenFHE's noise on two of them; neither is a bound."
     )
-    lines.append(f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept.")
+    lines.append(
+        f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept, "
+        "those beyond the server's bound in every run, by a thread beside the evaluation."
+    )
     in_folder = "in a folder and are made, written and read one by one (Client.write_evaluation_keys)"
     lines.append(
         f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "

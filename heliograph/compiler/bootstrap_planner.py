@@ -37,17 +37,11 @@ _KEY_SHARES = (1.0, 0.5, 0.2, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A program with its bootstraps on a ring, before and after they were paired, and what one run costs, roughly."""
+    """A program with its bootstraps on a ring, and what one run costs, roughly."""
 
     cost_ms: float
-    placed: Program
     program: Program
     ring: Ring
-
-    @property
-    def paired(self) -> bool:
-        """Whether bootstraps refresh two values at once."""
-        return "paired_slots" in self.program.metadata
 
     @property
     def bootstrap_bytes(self) -> int:
@@ -102,7 +96,6 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
             continue
         passes: list[tuple[str, Program]] = []
         packed = pack_passes(program, rings[0], options, lambda name, made: passes.append((name, made)))  # noqa: B023
-        # Pairs are a bit coarser, and want both operands at one scale.
         for pairs in (True, False):
             choices, failure = _choices(packed, rings, options, {}, pairs)
             if not choices:
@@ -111,13 +104,17 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
             if not choices:
                 break
             try:
-                return _first_fitting(choices, passes, options, watch, wanted)
+                return _first_fitting(choices, passes, options, watch, wanted, pairs)
             except RangeError as out_of_range:
                 raise PlanningError(out_of_range.what, why=out_of_range.why) from None
-            except (_TooCoarseError, TooFewLevelsError) as failed:
+            except PlanningError as failed:
                 failure = failed.what
-                if not any(choice.paired for choice in choices):
-                    break
+                # Pairs are a bit coarser, and want both operands at one scale: once more without, if there were any.
+                if pairs and any(_paired(choice, options) is not choice.program for choice in choices[:_MOST_TRIES]):
+                    continue
+                if not isinstance(failed, _TooCoarseError):
+                    raise
+                break
     raise PlanningError(failure)
 
 
@@ -139,13 +136,17 @@ def _choices(
         if made is packed:
             failure = "it fits the chain as it is"
             continue
-        paired = apply(PairBootstraps(ring, options.costs), made) if pairs else made
-        found.append(_Choice(cost, made, paired, ring))
+        found.append(_Choice(cost, made, ring))
     least = min((choice.cost_ms for choice in found), default=0.0)
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
+
+
+def _paired(choice: _Choice, options: Options) -> Program:
+    """The program of a choice with pairs of values in one bootstrap each, itself where there are none."""
+    return apply(PairBootstraps(choice.ring, options.costs), choice.program)
 
 
 def _tries(choices: Sequence[_Choice], options: Options) -> Iterator[tuple[_Choice, Options]]:
@@ -196,6 +197,7 @@ def _first_fitting(
     options: Options,
     watch: Watch,
     wanted: Wanted,
+    pairs: bool,
 ) -> Plan:
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
@@ -205,12 +207,13 @@ def _first_fitting(
             break
         made: list[tuple[str, Program]] = [*passes]
         keep: Watch = lambda name, program: made.append((name, program))  # noqa: B023, E731
-        keep("place-bootstraps", verify(choice.placed, after="place-bootstraps"))
-        if choice.paired:
-            keep("pair-bootstraps", choice.program)
+        keep("place-bootstraps", verify(choice.program, after="place-bootstraps"))
+        program = _paired(choice, options) if pairs else choice.program
+        if program is not choice.program:
+            keep("pair-bootstraps", program)
         shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
         try:
-            executable = lower_passes(choice.program, choice.ring, tried, keep, shift)
+            executable = lower_passes(program, choice.ring, tried, keep, shift)
         except PlanningError as refused:
             if tried is options or refused.where != "Options.key_bytes":
                 raise

@@ -166,7 +166,8 @@ class Report:
         if entry.get("iterations", 1) > 1:
             text += ", in two iterations each"
         if entry.get("paired_slots"):
-            text += f"; those of {', '.join(map(str, entry['paired_slots']))} slots refresh two values at once"
+            slots = ", ".join(map(str, entry["paired_slots"]))
+            text += f"; those of {slots} slots refresh up to two values at once, each with twice that deviation"
         if v.get("unbounded_ms"):
             text += f"; without the bound on memory a run would take about {v['unbounded_ms'] / 1e3:.3g} s"
         return text

@@ -71,6 +71,7 @@ def _check_bootstrapping(values: Mapping[str, Any]) -> None:
             raise refuse("what its report says of bootstraps is malformed")
         for key in ("from", "to", "table_bytes", "deviation"):
             _number(entry, key, "bootstrapping")
+        real(entry.get("observed", 0), "the observed bootstraps of its report", 0, 1 << 20)
         real(entry.get("iterations", 1), "the iterations of a bootstrap of its report", 1, 2)
         if not 0 < entry["deviation"] < 1:
             raise refuse("the deviation of bootstraps in its report is no share of one")

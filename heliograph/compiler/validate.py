@@ -224,7 +224,10 @@ def check_keys(fields: Mapping[str, Any], ring: Ring) -> None:
     if list(slot_counts) != sorted(set(slot_counts)):
         raise refuse("the list of bootstrap_slots is not in order")
     paired = fields.get("paired_slots", ())
-    if not isinstance(paired, Sequence) or list(paired) != [slots for slots in slot_counts if slots in paired]:
+    if not isinstance(paired, Sequence) or isinstance(paired, str) or len(paired) > len(slot_counts):
+        raise refuse("the list of paired_slots is malformed")
+    counts = [whole(slots, "the slots of a pair of bootstraps", 1, ring.slots) for slots in paired]
+    if counts != [slots for slots in slot_counts if slots in counts]:
         raise refuse("the list of paired_slots is no part of that of bootstrap_slots")
 
 
@@ -271,12 +274,14 @@ def check_program(program: Program) -> Ring:
         whole(metadata["resident_key_bytes"], "resident_key_bytes", 1, 1 << 50)
     chains = key_chains(metadata)
     for node in program.nodes:
-        if not isinstance(node.type, CipherType) or node.op not in ("relinearize", "bootstrap"):
+        if not isinstance(node.type, CipherType):
             continue
         if node.op == "relinearize" and not chain_at(chains, node.type.level).relinearization_key:
             raise refuse("it relinearizes and has no key for it")
         if node.op == "bootstrap":
             _check_bootstrap(node, metadata, ring)
+        if node.op in ("real_part", "imaginary_part") and not metadata.get("bootstrap_slots"):
+            raise refuse(f"it has a {node.op}, and no key for the conjugation: those that bootstrap have one")
     if metadata.get("flood") is not None:
         real(metadata["flood"], "the flooding noise", 0.0, 1e30)
     _check_paths(metadata.get("rotation_paths"), ring)
@@ -370,9 +375,12 @@ def _check_ranges(program: Program, metadata: Mapping[str, Any], ring: Ring) -> 
         for key in ("low", "high"):
             real(entry.get(key), f"the {key} end of a polynomial's range")
     for node in program.nodes:
-        for entry in (node.attrs.get("range", -1), *node.attrs.get("ranges", ())):
-            if whole(entry, "the range of a polynomial", -1, len(ranges) - 1) >= 0:
-                check_layout(layouts.get(str(entry)), ring.slots, "a polynomial's input")
+        entries = [entry for entry in node.attrs.get("ranges", ()) if entry != -1]
+        if "range" in node.attrs:
+            entries.append(node.attrs["range"])
+        for value in entries:
+            entry = whole(value, "the range of a polynomial", 0, len(ranges) - 1)
+            check_layout(layouts.get(str(entry)), ring.slots, "a polynomial's input")
     for name, possible in metadata.get("output_ranges", {}).items():
         if set(possible) != {"low", "high", "range_source"}:
             raise refuse(f"the range of output {_short(name)} is malformed")

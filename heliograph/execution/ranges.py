@@ -35,8 +35,7 @@ def bootstrap_inputs(program: Program) -> dict[Node, Bounded]:
     for node in program.nodes:
         if node.op == "bootstrap":
             entries = node.attrs.get("ranges", ())
-            chunks = node.attrs.get("chunks", (0,) * len(entries))
-            found.update(zip(node.inputs, zip(entries, chunks, strict=True), strict=False))
+            found.update(zip(node.inputs, zip(entries, node.attrs.get("chunks", ()), strict=True), strict=False))
     return {operand: bounded for operand, bounded in found.items() if bounded[0] >= 0}
 
 

@@ -134,7 +134,9 @@ class Simulator:
             y = operands[1]
             self._needs(x.level == y.level, node, "operands at one level")
             self._count("mul", x.level, 2)
-            return self._made(x.slots * y.slots, x.level, x.log_scale + y.log_scale, 3, 0.0, op)
+            with np.errstate(over="ignore", invalid="ignore"):
+                product = x.slots * y.slots
+            return self._made(product, x.level, x.log_scale + y.log_scale, 3, 0.0, op)
         if op == "lincomb":
             return self._combination(node, operands)
         if op == "linear_transform":
@@ -260,8 +262,10 @@ class Simulator:
         sizes = np.maximum(np.abs(copies.real), np.abs(copies.imag))
         largest = float(sizes.max(initial=0.0)) * nominal
         if largest > noise.BOOTSTRAP_LIMIT:
+            # Those of a pair enter at half the size that they may have.
+            planned = 1.0 / nominal / len(operands)
             raise RangeError(
-                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {1.0 / nominal:.4g} at most",
+                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
                 why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
                 hint="give calibration samples like this input, or a larger Options.margin",
             )
@@ -281,6 +285,7 @@ class Simulator:
     def _part(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
         """The sum with the conjugate, or the difference from it times the imaginary unit."""
         self._needs(x.parts == 2, node, "a ciphertext of two parts")
+        self._needs(bool(self.program.metadata.get("bootstrap_slots")), node, "the key for the conjugation")
         self._count("conjugate", x.level, 2)
         self._count("add", x.level, 2)
         if node.op == "imaginary_part":

@@ -521,17 +521,17 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
     slots = a.get("slots", operand.slots)
     if not 0 < slots <= operand.slots or operand.slots % slots:
         raise ProgramError(f"bootstrap: {operand.slots} slots are no multiple of a period of {slots}")
-    for key in ("ranges", "chunks"):
-        if key in a and len(a[key]) != len(operands):
-            raise ProgramError(f"bootstrap: {len(a[key])} {key} for {len(operands)} operands")
-    if not isinstance(operand, CipherType):
-        return operand
+    if ("ranges" in a) != ("chunks" in a) or any(
+        len(a.get(key, operands)) != len(operands) for key in ("ranges", "chunks")
+    ):
+        raise ProgramError(f"bootstrap: its ranges and chunks are not those of {len(operands)} operands")
+    made = _sum_type("bootstrap")(operands, a, context)
+    if not isinstance(made, CipherType) or not isinstance(operand, CipherType):
+        return made
     if "level" not in a or "slots" not in a:
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
     if not operand.level < a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
-    made = _sum_type("bootstrap")(operands, a, context)
-    assert isinstance(made, CipherType)
     return replace(made, level=a["level"])
 
 

@@ -86,7 +86,8 @@ class FitSlots:
 
 def _size_bits(node: Node, proved: Interval) -> int:
     """The bits of the largest value that an author's bootstrap is given, from what is proved of it."""
-    bits = max(0, math.ceil(math.log2(max(proved.magnitude, 1.0))))
+    # Intervals are rounded outwards; a bootstrap holds twice what it is planned for.
+    bits = max(0, math.ceil(math.log2(max(proved.magnitude, 1.0)) - 1e-6))
     if bits > MAX_SIZE_BITS:
         raise ProgramError(
             f"the input of bootstrap may be {proved.magnitude:.3g} in size, more than {1 << MAX_SIZE_BITS}",

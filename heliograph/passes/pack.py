@@ -67,7 +67,7 @@ class _Packer:
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
-        # Where values are bootstrapped, full slots cost twice what half of them do.
+        # Copies over all slots would be bootstrapped in all of them: larger transforms, and more tables.
         most_moved = self.slots // 2 if self.plans.deep else self.slots
         candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
         chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)

@@ -3,7 +3,8 @@
 A real vector fills half of what its ciphertext can hold, whatever its slots. A bootstrap that keeps imaginary parts reduces
 two polynomials where one of real values reduces one, and shares its linear transforms; it takes less time than two. The
 parts are taken apart by a conjugation each, which spends no level. x + iy enters at half the size, because the sum with the
-conjugate doubles the real part: the parts have one bit less of precision.
+conjugate doubles the real part: the parts have one bit less of precision. Values of different sizes are not paired: the
+smaller one would lose the difference too.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ class PairBootstraps:
     makes: ClassVar[Stage] = Stage.PACKED
 
     def run(self, program: Program) -> Program:
-        by_slots: dict[int, list[Node]] = defaultdict(list)
+        by_slots: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         for node in program.nodes:
             if node.op == "bootstrap":
-                by_slots[node.attrs["slots"]].append(node)
+                by_slots[node.attrs["slots"]][node.attrs.get("size_bits", 0)].append(node)
         graph = nx.DiGraph()
         graph.add_nodes_from(program.nodes)
         graph.add_edges_from((operand, node) for node in program.nodes for operand in node.inputs)
         partner: dict[Node, Node] = {}
         paired_slots = []
-        for slots, nodes in sorted(by_slots.items()):
-            tried = graph.copy()
-            pairs = _pairs(tried, nodes)
-            alone = len(nodes) - 2 * len(pairs)
-            together = (alone + len(pairs)) * self.costs.bootstrap_ms(self.ring, slots, paired=True)
-            if together < len(nodes) * self.costs.bootstrap_ms(self.ring, slots):
+        for slots, by_size in sorted(by_slots.items()):
+            tried, pairs = graph.copy(), dict[Node, Node]()
+            for nodes in by_size.values():
+                pairs |= _pairs(tried, nodes)
+            count = sum(map(len, by_size.values()))
+            together = (count - len(pairs)) * self.costs.bootstrap_ms(self.ring, slots, paired=True)
+            if together < count * self.costs.bootstrap_ms(self.ring, slots):
                 graph = tried
                 paired_slots.append(slots)
                 partner.update(pairs)
@@ -98,7 +100,7 @@ def _rewritten(program: Program, graph: nx.DiGraph, pairs: Mapping[Node, Node], 
 def _joined(pair: tuple[Node, Node]) -> dict[str, Attr]:
     attrs: dict[str, Attr] = {
         "slots": pair[0].attrs["slots"],
-        "size_bits": 1 + max(node.attrs.get("size_bits", 0) for node in pair),
+        "size_bits": 1 + pair[0].attrs.get("size_bits", 0),
     }
     if any("ranges" in node.attrs for node in pair):
         attrs["ranges"] = tuple(node.attrs.get("ranges", (-1,))[0] for node in pair)

@@ -165,6 +165,9 @@ class PlaceBootstraps:
             return cost, program
         counts = sorted(written | {periods[node] for node in chosen})
         builder = Builder(program.name, Stage.PACKED, program)
+        observed = sum(bounded[node].entry is None for node in chosen)
+        if observed:
+            builder.metadata["observed_bootstraps"] = observed
         # Those that the author wrote keep their own.
         builder.metadata["bootstrap_slots"] = sorted(written | {counts[-1]}) if self.one_size else counts
 

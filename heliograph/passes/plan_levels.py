@@ -128,7 +128,8 @@ class _Scales:
         self.program, self.levels, self.log_primes, self.nominal = program, levels, log_primes, nominal
         self.scale: dict[Node, float] = {}
         self._adjustable: dict[Node, bool] = {}
-        self.mismatch: Node | None = None
+        # A node whose operands do not meet, and the operand whose scale has to be made adjustable (None: either).
+        self.mismatch: tuple[Node, int | None] | None = None
         for node in levels.nodes:
             self._visit(node)
         for node in program.outputs:
@@ -141,13 +142,16 @@ class _Scales:
             if self.mismatch is not None:
                 break
             seen = [self._seen(node, operand) for operand in _secret_inputs(node)]
-            meets = node.op in _SUMS or node.op == "bootstrap"
-            if meets and (max(seen) - min(seen) > SCALE_TOLERANCE / 2 or self._too_large(node, seen)):
-                self.mismatch = node
+            if node.op in _SUMS and max(seen) - min(seen) > SCALE_TOLERANCE / 2:
+                self.mismatch = node, None
+            elif node.op == "bootstrap":
+                self._check_bootstrap(node, seen)
 
-    def _too_large(self, node: Node, seen: Sequence[float]) -> bool:
-        """Whether a bootstrap's operands are larger than they can be at their scales."""
-        return node.op == "bootstrap" and max(seen) > self.nominal - node.attrs.get("size_bits", 0) + 0.5
+    def _check_bootstrap(self, node: Node, seen: Sequence[float]) -> None:
+        """A bootstrap's operand may not be larger than it can be at its scale, and two of them meet at one."""
+        away = [scale - self.nominal + node.attrs.get("size_bits", 0) for scale in seen]
+        if max(away) > 0.5 or max(seen) - min(seen) > SCALE_TOLERANCE / 2:
+            self.mismatch = node, max(range(len(away)), key=lambda position: abs(away[position]))
 
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
@@ -269,19 +273,20 @@ class PlanLevels:
             scales = _Scales(program, levels, self.ring.log_primes, nominal, self.output_shift)
             if scales.mismatch is None:
                 return _Emitter(program, levels, scales, self.ring).run()
-            program = _correct(program, levels, scales.mismatch)
+            program = _correct(program, *scales.mismatch)
         raise InternalError("scales do not settle")
 
 
-def _correct(program: Program, levels: Levels, node: Node) -> Program:
-    """Multiply one operand of a sum (or the operand of a bootstrap) by one, so that its scale can be chosen: of two the one
-    with more levels to spare.
+def _correct(program: Program, node: Node, position: int | None) -> Program:
+    """Multiply one operand of a node by one, so that its scale can be chosen: where either will do, the one with more
+    levels to spare.
     """
     builder = Builder(program.name, Stage.PACKED, program)
-    spent: dict[Node, int] = {}
-    for n in program.nodes:
-        spent[n] = max((spent[o] for o in n.inputs), default=0) + int(n.op in _PRODUCTS and n.type.secret)
-    position = 0 if spent[node.inputs[0]] <= spent[node.inputs[-1]] else 1
+    if position is None:
+        spent: dict[Node, int] = {}
+        for n in program.nodes:
+            spent[n] = max((spent[o] for o in n.inputs), default=0) + int(n.op in _PRODUCTS and n.type.secret)
+        position = 0 if spent[node.inputs[0]] <= spent[node.inputs[-1]] else 1
 
     def emit(n: Node, operands: list[Node]) -> Node:
         if n is node:

@@ -12,9 +12,10 @@ import torch
 
 import heliograph as hg
 from heliograph.chains import key_chains
+from heliograph.compiler.key_use import key_use
 from heliograph.errors import PlanningError, RangeError, WireError
 from heliograph.interpret import interpret
-from heliograph.ir import CipherType
+from heliograph.ir import Builder, CipherType, Stage
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from resnet import ResNet
@@ -61,6 +62,8 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
     assert report["bootstraps"] == len(bootstraps)
     assert "INSECURE" in str(artifact.report)
     assert "Hamming weight 32" in str(artifact.report)
+    # Three primes: the first modulus and the two that the key switch brings.
+    assert f"at a modulus of {ring.first_mod_bits + 66} bits" in " ".join(str(artifact.report).split())
 
 
 def test_it_runs_on_real_ciphertexts(program: hg.Program, artifact: hg.Artifact) -> None:
@@ -163,12 +166,67 @@ def test_without_bootstraps_it_is_refused(program: hg.Program) -> None:
 
 
 def test_keys_are_made_as_low_as_they_are_used(artifact: hg.Artifact) -> None:
-    chains = key_chains(artifact.program.metadata)
-    for node in artifact.program.nodes:
-        if node.op == "relinearize":
-            assert isinstance(node.type, CipherType)
-            holder = next(chain for chain in reversed(chains) if chain.ring.levels >= node.type.level)
-            assert holder.relinearization_key
+    """A lower part of the chain has keys of its own, smaller ones; above it are only those that are used there."""
+    whole, *lower = key_chains(artifact.program.metadata)
+    assert lower, "the program has no key in a lower part of its chain"
+    program, use = artifact.program, key_use(artifact.program)
+    relinearized = {node.type.level for node in program.nodes if node.op == "relinearize"}  # type: ignore[union-attr]
+    assert lower[0].relinearization_key == any(level <= lower[0].ring.levels for level in relinearized)
+    read = set().union(*use.reads)
+    of_bootstraps = {key.amount for key in use.staying if key.kind == "rotation"}
+    for chain in (whole, *lower):
+        assert chain.ring.rotation_key_bytes <= whole.ring.rotation_key_bytes
+        named = {key.amount for key in use.others.values() if key.ring == chain.ring and key.name in read}
+        # Each of its keys is read by a node there, or is one of a bootstrap's.
+        assert set(chain.rotation_keys) <= named | (of_bootstraps if chain is whole else set())
+    assert lower[0].ring.rotation_key_bytes < whole.ring.rotation_key_bytes / 2
+
+
+def test_sizes_that_were_observed_say_so() -> None:
+    """No polynomial whose input is bounded: the sizes of what is bootstrapped are those of samples, with a margin."""
+    pytest.importorskip("openfhe")
+    builder = Builder("squares", Stage.TENSOR)
+    h = builder.input("x", shape=(16,), low=-1.0, high=1.0)
+    half = builder.op("constant", (), value=builder.constant(np.full(16, 0.5), "half"))
+    for _ in range(20):
+        h = builder.op("sub", (half, builder.op("mul", (builder.op("mul", (h, half)), h))))
+    artifact = hg.compile(builder.finish([h]), hg.Options(security_bits=None, log_ring=11, bootstrap=True))
+    report = artifact.report.to_dict()
+    assert report["bootstrapping"]["observed"] == report["bootstraps"] > 0
+    assert "bootstrapped values rest on observation" in " ".join(report["assumed"])
+    client, x = hg.Client(artifact.public()), np.random.default_rng(8).uniform(-1, 1, 16)
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        found = np.asarray(client.decrypt(server.run(client.encrypt(x))))
+    for _ in range(20):
+        x = 0.5 - 0.5 * x * x
+    np.testing.assert_allclose(found, x, atol=1e-3)
+    with pytest.raises(RangeError):
+        hg.simulate(artifact, np.full(16, 40.0))
+
+
+def test_several_samples_share_the_bootstraps() -> None:
+    pytest.importorskip("openfhe")
+    builder, random = Builder("batched", Stage.TENSOR), np.random.default_rng(0)
+    h = builder.input("x", shape=(8,), low=-1.0, high=1.0)
+    for number in range(4):
+        weight = builder.constant(random.normal(size=(8, 8)) / 3, f"w{number}")
+        h = builder.op("tanh", (builder.op("linear", (h,), weight=weight),), degree=7)
+    program = builder.finish([h])
+    options = hg.Options(security_bits=None, log_ring=11, bootstrap=True, batch=4)
+    artifact = hg.compile(program, options)
+    report = artifact.report.to_dict()
+    assert report["batch"] == 4
+    # Four samples of eight entries fill 32 slots, and a bootstrap takes no more.
+    assert max(artifact.program.metadata["bootstrap_slots"]) <= 32 < artifact.ring.slots
+    assert report["predicted"]["evaluate_sample_ms"] * 4 == pytest.approx(report["predicted"]["evaluate_ms"])
+    assert "of it for each sample" in str(artifact.report)
+    x = random.uniform(-1, 1, (4, 8))
+    client = hg.Client(artifact.public())
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        found = np.asarray(client.decrypt(server.run(client.encrypt(x))))
+    exact = [interpret(program, row) for row in x]
+    np.testing.assert_allclose(found, exact, atol=4 * report["predicted_max_abs_error"])
+    np.testing.assert_allclose(found, hg.simulate(artifact, x), atol=1e-3)
 
 
 REFRESH = """program refresh

@@ -19,7 +19,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.simulate import simulate
 from heliograph.errors import PlanningError, ProgramError, RangeError
 from heliograph.execution.backend import calls_table, execute
-from heliograph.execution.ranges import chunk_of, polynomial_inputs
+from heliograph.execution.ranges import polynomial_inputs
 from heliograph.interpret import interpret, pack_inputs, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
 from heliograph.ir.diagonals import copies_fit, make_diagonal_map
@@ -380,7 +380,7 @@ def test_ranges_and_layers_of_values_in_several_ciphertexts() -> None:
     program = replace(program, calibration=(random.uniform(-0.5, 0.5, size=(16, 2, 16, 16)),))
     artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5))
     points = polynomial_inputs(artifact.program)
-    assert sorted(chunk_of(artifact.program)[node] for node in points) == [0, 1, 2, 3]
+    assert sorted(chunk for _, chunk in points.values()) == [0, 1, 2, 3]
     good = random.uniform(-0.4, 0.4, size=(2, 16, 16))
     simulate(artifact, good, check_ranges=True)
     bad = good.copy()

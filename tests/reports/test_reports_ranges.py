@@ -55,7 +55,8 @@ def test_the_marked_values_are_the_inputs_of_the_polynomials(kind, shape):
 
     run_nodes(polynomial, {polynomial.inputs[0]: x[None]}, remember)
     points = polynomial_inputs(made.program)
-    assert sorted(points.values()) == sorted(expected) == list(range(len(made.program.metadata["ranges"])))
+    entries = sorted(entry for entry, _ in points.values())
+    assert entries == sorted(expected) == list(range(len(made.program.metadata["ranges"])))
     simulator, seen = Simulator(made.program, noisy=False), {}
     inputs = {
         node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
@@ -64,7 +65,8 @@ def test_the_marked_values_are_the_inputs_of_the_polynomials(kind, shape):
 
     def observe(node, value):
         if node in points:
-            seen[points[node]] = range_layout(made.program, points[node]).unpack([np.real(value.slots)])
+            entry, _ = points[node]
+            seen[entry] = range_layout(made.program, entry).unpack([np.real(value.slots)])
 
     execute(made.program, simulator, inputs, observe=observe)
     for entry, value in expected.items():
@@ -135,7 +137,7 @@ def _sigmoid_input(tensors, x):
 
 def test_slots_without_an_element_are_not_looked_at():
     made = artifact().program
-    node, entry = next(iter(polynomial_inputs(made).items()))
+    node, (entry, _) = next(iter(polynomial_inputs(made).items()))
     layout = range_layout(made, entry)
     used = np.zeros(layout.period, dtype=bool)
     used[layout.places()] = True

@@ -27,6 +27,8 @@ _holders: dict[Ring, int] = {}
 def prepare(ring: Ring, slots: int, paired: bool = False) -> None:
     """Set up bootstraps of so many slots; what is there already costs nothing. Not inside an evaluation."""
     assert ring.bootstrap is not None
+    if (slots, paired) in _ready.get(ring, ()):
+        return
     with registry.changing():
         ready = _ready.setdefault(ring, set())
         if (slots, paired) not in ready:

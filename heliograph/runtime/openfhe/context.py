@@ -16,7 +16,7 @@ from heliograph import OPENMP_WAS_LOADED
 from heliograph.errors import HeliographError, InternalError, SecurityError
 from heliograph.target import Ring
 
-# OpenFHE takes contexts with equal parameters for one; this one differs in a parameter that nothing depends on.
+# OpenFHE takes contexts with equal parameters for one; these differ in a parameter that nothing depends on.
 _MARK = 31.0
 _PAIR_MARK = 32.0
 # OpenFHE's number for data with imaginary parts.

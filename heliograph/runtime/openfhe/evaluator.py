@@ -193,7 +193,7 @@ class OpenFHEEvaluator:
         for other in others:
             self._count("mul_scalar", operand.level, 2)
             self._count("add", operand.level, 2)
-            x = self._contexts[self.ring].EvalAdd(x, self._times_i(other, self.ring))
+            x = self._contexts[self.ring].EvalAdd(x, self._times_i(other))
         paired = self._pairs(slots)
         self._count("bootstrap_pair" if paired else "bootstrap", operand.level, slots)
         result = bootstrapping.bootstrap(self.ring, x, slots, paired)
@@ -202,9 +202,9 @@ class OpenFHEEvaluator:
             result = self._contexts[self.ring].LevelReduce(result, None, surplus)
         return self._settled(result, self.ring.levels, kind.level)
 
-    def _times_i(self, x: Any, ring: Ring) -> Any:
+    def _times_i(self, x: Any) -> Any:
         """The product with the imaginary unit, exact: a monomial, so that neither scale nor level is spent."""
-        product = self._contexts[ring].EvalMult(x, complex(0.0, 2.0**-ring.scale_bits))
+        product = self._contexts[self.ring].EvalMult(x, complex(0.0, 2.0**-self.ring.scale_bits))
         product.SetNoiseScaleDeg(x.GetNoiseScaleDeg())
         product.SetScalingFactor(x.GetScalingFactor())
         return product
@@ -220,7 +220,7 @@ class OpenFHEEvaluator:
         if node.op == "real_part":
             return self._settled(cc.EvalAdd(whole, conjugate), self.ring.levels, level)
         self._count("mul_scalar", level, 2)
-        part = self._times_i(cc.EvalSub(conjugate, whole), self.ring)
+        part = self._times_i(cc.EvalSub(conjugate, whole))
         return self._settled(part, self.ring.levels, level)
 
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
