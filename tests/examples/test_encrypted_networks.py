@@ -59,6 +59,21 @@ def test_pretrained_resnets(depth: int, make: object) -> None:
     assert np.abs(scores - hg.simulate(artifact, x)).max() < 0.1
 
 
+def test_resnet20_at_128_bits_is_planned_within_its_bounds() -> None:
+    """What the project is measured by, without running it: bootstraps, rotations, memory, security."""
+    with np.load(DATA / "cifar10_resnet20_akamaster.npz", allow_pickle=False) as weights:
+        module = load(resnet20(), weights)
+    x = images("x_test", 1)
+    program = hg.trace(module, torch.from_numpy(x), calibration=images("x_train", 512), name="resnet20")
+    report = hg.compile(program, hg.Options(degree=31, margin=0.6, spread=1.5)).report.to_dict()
+    assert report["security_bits"] == 128
+    assert report["log_pq"] <= report["max_log_pq"]
+    assert report["bootstraps"] <= 18
+    assert report["rotations"] <= 650
+    assert report["server_peak_bytes"] <= 20e9
+    assert report["predicted_ms"] <= 240e3
+
+
 @pytest.mark.parametrize("name", ["gelu", "wide64"])
 def test_other_networks(name: str) -> None:
     torch.manual_seed(0)
@@ -74,4 +89,6 @@ def test_other_networks(name: str) -> None:
     scores, artifact = encrypted(module.eval(), train, x[0], options)
     report = artifact.report.to_dict()
     assert report["bootstraps"] > 0
+    if name == "wide64":
+        assert sum(node.type.secret for node in artifact.program.inputs) > 1, "the input fits one ciphertext"
     assert np.abs(scores - hg.simulate(artifact, x[0])).max() < max(0.02, 8 * report["scheme_error"])

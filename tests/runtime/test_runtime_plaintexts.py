@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import threading
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -38,6 +40,28 @@ def test_it_stays_within_its_bound_and_in_order() -> None:
     assert not ahead.begun
     # What is larger than the bound is made when it is asked for.
     assert EncodeAhead(following, 5).take(encoding(3)) == 9
+
+
+def test_plaintexts_are_encoded_beside_the_evaluation() -> None:
+    """By a thread of its own: what is ahead is made while nobody asks for it."""
+    threads: list[str] = []
+    ready = threading.Event()
+
+    def make(i: int) -> int:
+        threads.append(threading.current_thread().name)
+        if i == 2:
+            ready.set()
+        return i
+
+    def following(key: Hashable) -> Iterator[Encoding]:
+        assert isinstance(key, int)
+        return (Encoding(i, functools.partial(make, i), 10) for i in range(key, 10))
+
+    ahead = EncodeAhead(following, 35)
+    assert ahead.take(Encoding(0, functools.partial(make, 0), 10)) == 0
+    assert ready.wait(10), "the next plaintexts are made without being asked for"
+    assert {name.rpartition("_")[0] for name in threads} == {"encode-ahead"}
+    ahead.clear()
 
 
 def test_an_error_comes_where_the_plaintext_is_used() -> None:
