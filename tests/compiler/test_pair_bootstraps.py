@@ -18,6 +18,7 @@ from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.base import apply
 from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.runtime.openfhe.floor import Floor
 from heliograph.target import Ring
 
 SLOTS = 1024
@@ -131,7 +132,14 @@ def test_vectors_that_fill_part_of_their_slots_share_a_bootstrap() -> None:
     x, y = np.random.default_rng(1).uniform(-0.5, 0.5, (2, 64))
     client = hg.Client(artifact.public())
     with hg.Server(artifact, client.evaluation_keys()) as server:
-        c, d = client.decrypt(server.run(client.encrypt(x, y)))
+        encrypted = client.encrypt(x, y)
+        c, d = client.decrypt(server.run(encrypted))
+        # What a run costs at least is taken of pairs too.
+        floor = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), server.trace.calls)
+        floor.sample()
+        medians = floor.medians_ms()
+        assert {"bootstrap_pair", "conjugate"} <= {name for name, _, _ in medians}
+        assert all(milliseconds > 0 for milliseconds in medians.values())
     np.testing.assert_allclose(c, x * y, atol=2.0**-14)
     np.testing.assert_allclose(d, x - y * y, atol=2.0**-14)
     with pytest.raises(RangeError, match="bootstrapped"):

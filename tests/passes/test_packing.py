@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.compiler.simulate import simulate
 from heliograph.errors import PlanningError, ProgramError, RangeError
 from heliograph.execution.backend import calls_table, execute
@@ -28,9 +31,11 @@ from heliograph.ir.node import next_power_of_two
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes import pack as pack_module
 from heliograph.passes.bsgs import StepCosts, pair_offsets, plan_steps, share_babies, transform_terms
-from heliograph.passes.choose_layouts import _descend, _eliminate
+from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.choose_layouts import _descend, _eliminate, candidate_layouts, choose_layouts, group_values
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.map_offsets import MapOffsets
+from heliograph.passes.map_plans import MapPlans
 from heliograph.passes.pack import Pack
 from heliograph.target import BUILT_IN, Ring
 
@@ -233,6 +238,51 @@ def test_elimination_finds_the_least_cost(seed: int) -> None:
     assert picked is not None
     assert price(picked) == pytest.approx(least)
     assert price(_descend(tables, sizes)) >= least - 1e-12
+
+
+def test_layouts_are_the_best_of_the_whole_graph() -> None:
+    """Every combination tried; layer by layer, each map into the layout that is cheapest for it, is dearer."""
+    ring = Ring(10, 60, 45, 6, 2, None)
+
+    def body(b: Builder, x: Node) -> Node:
+        h = square(b, conv(b, square(b, conv(b, x, 4)), 8, stride=2))
+        return dense(b, square(b, conv(b, h, 8, seed=4)), 5)
+
+    program = linear_passes(network((2, 8, 8), body), lambda *_: None)
+    program = polynomial_passes(program, Options(), lambda *_: None, Calibrate().run(program))
+    groups = group_values(program)
+    plans = MapPlans(program, groups, ring, BUILT_IN, ring.slots)
+    candidates = [found[:6] for found in candidate_layouts(program, groups, ring.slots, 1, ring.slots)]
+    maps = [
+        (node, operand, name)
+        for node in program.nodes
+        if node.op == "affine"
+        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True)
+    ]
+
+    @functools.cache
+    def cost(number: int, start: int, end: int) -> float:
+        node, operand, _ = maps[number]
+        layouts = candidates[groups.of[operand]][start], candidates[groups.of[node]][end]
+        return plans.cost(*maps[number], *layouts)
+
+    def total(pick: Sequence[int]) -> float:
+        return sum(
+            cost(i, pick[groups.of[operand]], pick[groups.of[node]]) for i, (node, operand, _) in enumerate(maps)
+        )
+
+    chosen = choose_layouts(program, groups, candidates, plans.cost)
+    least = min(map(total, itertools.product(*(range(len(found)) for found in candidates))))
+    assert total([found.index(layout) for found, layout in zip(candidates, chosen, strict=True)]) == pytest.approx(
+        least
+    )
+    in_order = [0] * len(candidates)
+    for i, (node, operand, _) in enumerate(maps):
+        end, start = groups.of[node], in_order[groups.of[operand]]
+        in_order[end] = min(range(len(candidates[end])), key=lambda e: cost(i, start, e))  # noqa: B023
+    assert total(in_order) > 1.05 * least
+    # The strided convolution leaves gaps, and the next one works around them.
+    assert [layout.gap for layout in chosen] == [1, 1, 2, 2, 1]
 
 
 def test_too_large_tables_are_left_to_descent(monkeypatch: pytest.MonkeyPatch) -> None:
