@@ -39,13 +39,28 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert Results(tmp_path / "images.json").missing(6) == [0, 1, 2, 3, 4]
 
 
-def test_encrypted_images_go_on_after_being_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def compiled() -> tuple[hg.Artifact, hg.Program, np.ndarray]:
+    """A small artifact, its polynomials, and three images."""
     text = "program net\ninput x: secret tensor[4] in [-1, 1]\noutput y = relu(x * 0.5) with degree = 3\n"
     seen: dict[str, hg.Program] = {}
     artifact = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11), watch=seen.__setitem__)
-    images = np.random.default_rng(0).uniform(-1, 1, size=(3, 4))
+    return artifact, seen["fold-scaling"], np.random.default_rng(0).uniform(-1, 1, size=(3, 4))
+
+
+@pytest.fixture
+def folder(compiled: tuple[hg.Artifact, hg.Program, np.ndarray], tmp_path: Path) -> Path:
+    """What `encrypted_images.py` begins with."""
+    artifact, _, images = compiled
     artifact.save(tmp_path / "artifact.helio")
     np.save(tmp_path / "images.npy", images)
+    return tmp_path
+
+
+def test_encrypted_images_go_on_after_being_stopped(
+    compiled: tuple[hg.Artifact, hg.Program, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, polynomial, images = compiled
     done = []
     run = encrypted_images.run
 
@@ -57,14 +72,14 @@ def test_encrypted_images_go_on_after_being_stopped(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(encrypted_images, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
-        encrypted_images.main(tmp_path, 3, 1)
-    assert Results(tmp_path / "encrypted-1.json").missing(3) == [1, 2]
-    encrypted_images.main(tmp_path, 3, 1)
+        encrypted_images.main(folder, 3, 1)
+    assert Results(folder / "encrypted-1.json").missing(3) == [1, 2]
+    encrypted_images.main(folder, 3, 1)
     # The same key, and no image twice.
     assert len(done) == 4
     assert len(set(done)) == 1
-    summary = json.loads((tmp_path / "encrypted-1.summary.json").read_text())
-    (expected,) = interpret_many(seen["fold-scaling"], [images])
+    summary = json.loads((folder / "encrypted-1.summary.json").read_text())
+    (expected,) = interpret_many(polynomial, [images])
     np.testing.assert_allclose([entry["scores"] for entry in summary["images"]], expected, atol=1e-3)
     assert summary["floor_seconds"] == pytest.approx(sum(summary["floor_by_kind"].values()))
     assert summary["floor_seconds"] > 0
@@ -72,4 +87,31 @@ def test_encrypted_images_go_on_after_being_stopped(tmp_path: Path, monkeypatch:
     assert summary["seconds"] == summary["images"][2]["seconds"]
     # Nothing is left to do: no key is made, no server started.
     monkeypatch.setattr(encrypted_images, "the_client", None)
-    encrypted_images.main(tmp_path, 3, 1)
+    encrypted_images.main(folder, 3, 1)
+
+
+def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
+    compiled: tuple[hg.Artifact, hg.Program, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor, measured = encrypted_images.floor, []
+
+    def stopped(server: hg.Server, encrypted: object) -> object:
+        measured.append(server.trace.calls)
+        if len(measured) == 1:
+            raise KeyboardInterrupt
+        return floor(server, encrypted)
+
+    monkeypatch.setattr(encrypted_images, "floor", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        encrypted_images.main(folder, 2, 1)
+    entries = Results(folder / "encrypted-1.json").entries
+    assert sorted(entries) == [0, 1]
+    monkeypatch.setattr(encrypted_images, "run", None)
+    encrypted_images.main(folder, 2, 1)
+    summary = json.loads((folder / "encrypted-1.summary.json").read_text())
+    assert summary["images"] == [entries[0], entries[1]]
+    assert summary["floor_seconds"] > 0
+    # No image was run again: the calls are those that the simulator made, level by level.
+    assert not measured[1]
+    assert encrypted_images.simulated_calls(compiled[0]) == measured[0]
+    assert set(summary["floor_by_kind"]) == {name for name, _, _ in measured[0]}
