@@ -25,8 +25,10 @@ from common import ROOT, data, hg, machine  # it imports heliograph, before torc
 import numpy as np
 import torch
 
-from heliograph.compiler.plan import call_ms
+from heliograph.chains import key_chains
+from heliograph.compiler.plan import priced_ms
 from heliograph.interpret import interpret_many
+from encrypted_images import simulated_calls
 from results import Results
 from simulated_images import simulated
 
@@ -176,13 +178,18 @@ def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict
 
 def kinds(artifact: hg.Artifact, options: hg.Options, floor: dict[str, float], say: Any) -> None:
     """The table of kinds of work: calls, seconds as predicted and, where images ran, as measured alone."""
-    predicted: dict[str, float] = {}
-    report = artifact.report.to_dict()
-    for call, number in report["operations"].items():
-        name, level, *parts = call.replace("@", "/").split("/")
-        key = (name, int(level), int(parts[0]) if parts else 2)
-        predicted[name] = predicted.get(name, 0.0) + number * call_ms(key, artifact.ring, options.costs) / 1e3
+    predicted = predicted_seconds(artifact, options)
+    calls = artifact.report.to_dict()["operations_by_kind"]
     say(f"{'kind of work':<16}{'calls':>8}{'predicted s':>13}{'floor s':>10}")
-    for name, number in sorted(report["operations_by_kind"].items(), key=lambda item: -predicted[item[0]]):
+    for name, number in sorted(calls.items(), key=lambda item: -predicted[item[0]]):
         measured = f"{floor[name]:.2f}" if name in floor else "-"
         say(f"{name:<16}{number:>8}{predicted[name]:>13.2f}{measured:>10}")
+
+
+def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, float]:
+    """The predicted seconds of each kind of work: their sum is the prediction of a run."""
+    table: dict[str, float] = {}
+    chains = key_chains(artifact.program.metadata)
+    for call, number in simulated_calls(artifact).items():
+        table[call[0]] = table.get(call[0], 0.0) + number * priced_ms(call, chains, options.costs) / 1e3
+    return table

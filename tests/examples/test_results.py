@@ -13,6 +13,7 @@ import heliograph as hg
 from heliograph.interpret import interpret_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import deep_network
 import encrypted_images
 from results import Results, write
 
@@ -115,3 +116,17 @@ def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
     assert not measured[1]
     assert encrypted_images.simulated_calls(compiled[0]) == measured[0]
     assert set(summary["floor_by_kind"]) == {name for name, _, _ in measured[0]}
+
+
+def test_the_kinds_of_work_add_up_to_the_prediction() -> None:
+    text = (
+        "program low\ninput x: secret slots[16] in [-1, 1]\ny = bootstrap(3 * x * x)\noutput z = y * y - rotate(y, 1)\n"
+    )
+    options = hg.Options(security_bits=None, log_ring=11)
+    artifact = hg.compile(hg.parse(text), options)
+    report = artifact.report.to_dict()
+    # Calls at low levels are priced in the part of the chain where they happen.
+    assert report["lower_chains"]
+    seconds = deep_network.predicted_seconds(artifact, options)
+    assert set(seconds) == set(report["operations_by_kind"])
+    assert sum(seconds.values()) == pytest.approx(report["predicted_ms"] / 1e3, rel=1e-12)
