@@ -8,6 +8,7 @@ where it stood; another program, or other options, start their own files.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -155,9 +156,11 @@ def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray
     """The simulator's scores of the first `count` images; each is kept as soon as it is there."""
     results = Results(folder / "simulated.json")
     missing = results.missing(count)
-    for number, scores in simulated(folder / "artifact.helio", test, missing) if missing else ():
-        results.add(number, {"scores": scores})
-        say(f"simulated image {number + 1} of {count}")
+    if missing:
+        with contextlib.closing(simulated(folder / "artifact.helio", test, missing)) as finished:
+            for number, scores in finished:
+                results.add(number, {"scores": scores})
+                say(f"simulated image {number + 1} of {count}")
     return np.array([entry["scores"] for entry in results.first(count)])
 
 

@@ -1,13 +1,17 @@
-"""Benchmarks keep their results one by one, and go on where they stood."""
+"""Benchmarks keep their results one by one, go on where they stood, and print one JSON object."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import multiprocessing
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import heliograph as hg
 from heliograph.interpret import interpret_many
@@ -130,3 +134,79 @@ def test_the_kinds_of_work_add_up_to_the_prediction() -> None:
     seconds = deep_network.predicted_seconds(artifact, options)
     assert set(seconds) == set(report["operations_by_kind"])
     assert sum(seconds.values()) == pytest.approx(report["predicted_ms"] / 1e3, rel=1e-12)
+
+
+KEYS = [
+    "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "images_simulated", "images_encrypted", "agreement",
+    "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches",
+    "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
+    "evaluation_key_bytes", "compile_s", "threads",
+]  # fmt: skip
+MEASURED = {
+    "accuracy_simulated", "agreement", "max_abs_error", "seconds_per_image", "floor_seconds", "peak_rss_bytes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """The lines that the benchmark of a tiny network prints, for these arguments of its command line."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval()
+    random = np.random.default_rng(0)
+    train, test = (random.uniform(-1, 1, (count, 6)).astype(np.float32) for count in (32, 8))
+    labels = random.integers(3, size=32)
+    images = deep_network.Images(train, labels, test, labels[:8], (-1.0, 1.0))
+    chosen = hg.Options(security_bits=None, log_ring=11, degree=3)
+
+    def run(**options: object) -> list[str]:
+        given = {"encrypted": 0, "simulated": 0, "json": True, "threads": 1, "folder": tmp_path, **options}
+        capfd.readouterr()
+        deep_network.benchmark("tiny", module, images, chosen, argparse.Namespace(**given))
+        return capfd.readouterr().out.splitlines()
+
+    return run
+
+
+def test_a_benchmark_prints_one_object_with_its_keys(benchmark: Callable[..., list[str]]) -> None:
+    assert list(deep_network.KEYS) == KEYS
+    (line,) = benchmark(encrypted=1, simulated=2)
+    found = json.loads(line)
+    assert list(found) == KEYS
+    assert {key for key, value in found.items() if value is None} == {"security_bits"}
+    assert (found["images_encrypted"], found["images_simulated"], found["threads"]) == (1, 2, 1)
+    assert found["floor_seconds"] > 0
+    (line,) = benchmark()
+    found = json.loads(line)
+    assert list(found) == KEYS
+    assert {key for key, value in found.items() if value is None} == {"security_bits", *MEASURED}
+    assert (found["images_encrypted"], found["images_simulated"]) == (0, 0)
+
+
+def test_a_stopped_simulation_goes_on(
+    compiled: tuple[hg.Artifact, hg.Program, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, polynomial, images = compiled
+    begun: list[list[int]] = []
+    simulated = deep_network.simulated
+
+    def counted(artifact: Path, images: np.ndarray, numbers: Iterable[int]) -> object:
+        begun.append(list(numbers))
+        return simulated(artifact, images, begun[-1])
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deep_network, "simulated", counted)
+    with pytest.raises(KeyboardInterrupt):
+        deep_network.simulate(folder, images, 3, stopped)
+    # Its processes are gone, and nothing waits for those that had not begun.
+    assert not multiprocessing.active_children()
+    kept = Results(folder / "simulated.json").entries
+    assert len(kept) == 1
+    scores = deep_network.simulate(folder, images, 3, print)
+    assert begun == [[0, 1, 2], sorted({0, 1, 2} - set(kept))]
+    assert {number: {"scores": scores[number].tolist()} for number in kept} == kept
+    np.testing.assert_allclose(scores, interpret_many(polynomial, [images])[0], atol=1e-3)
+    # All there: no process is started.
+    monkeypatch.setattr(deep_network, "simulated", None)
+    assert np.array_equal(deep_network.simulate(folder, images, 3, print), scores)
