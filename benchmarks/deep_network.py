@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,6 +146,12 @@ def benchmark(
         say(f"encrypted: {len(scores)} images, {accuracy(scores, labels):.1%} right, error "
             f"{np.abs(scores - polynomial[: len(scores)]).max():.2g} against the polynomials, load average up to "
             f"{max(entry['load_average'] for entry in encrypted['images']):.2f}")  # fmt: skip
+        others = differing_calls(encrypted["images"], report["operations_by_kind"])
+        if not others:
+            say("calls of the encrypted images: as predicted")
+        for line in others:
+            # Seen whatever else is printed.
+            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
         if encrypted["floor_seconds"]:
             say(f"measured over floor: {encrypted['seconds'] / encrypted['floor_seconds']:.2f}")
     kinds(artifact, chosen, encrypted.get("floor_by_kind", {}), say)
@@ -177,6 +183,21 @@ def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict
     )
     found: dict[str, Any] = json.loads((folder / f"encrypted-{threads}.summary.json").read_text())
     return found
+
+
+def differing_calls(images: Sequence[Mapping[str, Any]], predicted: Mapping[str, int]) -> list[str]:
+    """A line for each encrypted image whose calls, by kind of work, are not as many as predicted."""
+    lines = []
+    for number, entry in enumerate(images):
+        found = entry["calls"]
+        other = [
+            f"{kind} {found.get(kind, 0)} instead of {predicted.get(kind, 0)}"
+            for kind in sorted({*found, *predicted})
+            if found.get(kind, 0) != predicted.get(kind, 0)
+        ]
+        if other:
+            lines.append(f"calls of encrypted image {number + 1} are NOT those predicted: {', '.join(other)}")
+    return lines
 
 
 def kinds(artifact: hg.Artifact, options: hg.Options, floor: dict[str, float], say: Any) -> None:

@@ -148,8 +148,8 @@ MEASURED = {
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """The lines that the benchmark of a tiny network prints, for these arguments of its command line."""
+def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[str], str]]:
+    """What the benchmark of a tiny network prints, its lines and its errors, for these arguments of its command line."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval()
     random = np.random.default_rng(0)
@@ -158,28 +158,49 @@ def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[...
     images = deep_network.Images(train, labels, test, labels[:8], (-1.0, 1.0))
     chosen = hg.Options(security_bits=None, log_ring=11, degree=3)
 
-    def run(**options: object) -> list[str]:
+    def run(**options: object) -> tuple[list[str], str]:
         given = {"encrypted": 0, "simulated": 0, "json": True, "threads": 1, "folder": tmp_path, **options}
         capfd.readouterr()
         deep_network.benchmark("tiny", module, images, chosen, argparse.Namespace(**given))
-        return capfd.readouterr().out.splitlines()
+        printed = capfd.readouterr()
+        return printed.out.splitlines(), printed.err
 
     return run
 
 
-def test_a_benchmark_prints_one_object_with_its_keys(benchmark: Callable[..., list[str]]) -> None:
+def test_a_benchmark_prints_one_object_with_its_keys(benchmark: Callable[..., tuple[list[str], str]]) -> None:
     assert list(deep_network.KEYS) == KEYS
-    (line,) = benchmark(encrypted=1, simulated=2)
+    (line,), _ = benchmark(encrypted=1, simulated=2)
     found = json.loads(line)
     assert list(found) == KEYS
     assert {key for key, value in found.items() if value is None} == {"security_bits"}
     assert (found["images_encrypted"], found["images_simulated"], found["threads"]) == (1, 2, 1)
     assert found["floor_seconds"] > 0
-    (line,) = benchmark()
+    (line,), _ = benchmark()
     found = json.loads(line)
     assert list(found) == KEYS
     assert {key for key, value in found.items() if value is None} == {"security_bits", *MEASURED}
     assert (found["images_encrypted"], found["images_simulated"]) == (0, 0)
+
+
+def test_the_text_says_what_was_not_as_predicted(
+    benchmark: Callable[..., tuple[list[str], str]], tmp_path: Path
+) -> None:
+    lines, _ = benchmark(encrypted=1, json=False)
+    assert list(json.loads(lines[-1])) == KEYS
+    assert "calls of the encrypted images: as predicted" in lines
+    # A run that rotated once more than it should have.
+    (path,) = tmp_path.glob("tiny-*/encrypted-1.json")
+    results = Results(path)
+    entry = results.entries[0]
+    rotations = entry["calls"].get("rotate", 0)
+    results.add(0, {**entry, "calls": {**entry["calls"], "rotate": rotations + 1}})
+    said = f"calls of encrypted image 1 are NOT those predicted: rotate {rotations + 1} instead of {rotations}"
+    lines, _ = benchmark(encrypted=1, json=False)
+    assert said in lines
+    assert not any("as predicted" in line for line in lines)
+    (_,), errors = benchmark(encrypted=1)
+    assert said in errors.splitlines()
 
 
 def test_a_stopped_simulation_goes_on(
