@@ -17,6 +17,7 @@ import heliograph as hg
 from heliograph.interpret import interpret_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import common
 import deep_network
 import encrypted_images
 from results import Results, write
@@ -231,3 +232,18 @@ def test_a_stopped_simulation_goes_on(
     # All there: no process is started.
     monkeypatch.setattr(deep_network, "simulated", None)
     assert np.array_equal(deep_network.simulate(folder, images, 3, print), scores)
+
+
+@pytest.mark.parametrize(("words", "status"), [(["--degree", "7"], 0), (["--json"], 1)])
+def test_absent_data_are_said_on_stderr(
+    words: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["resnet20.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        common.data("cifar10_subset.npz")
+    printed = capsys.readouterr()
+    assert ended.value.code == status
+    assert printed.out == ""
+    assert "skipped: " in printed.err
+    assert "cifar10_subset.npz" in printed.err
