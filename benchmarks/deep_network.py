@@ -47,7 +47,9 @@ def arguments(description: str, degree: int, networks: Sequence[str] = ()) -> ar
     parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
     parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
     parser.add_argument("--degree", type=int, default=degree, help="degree of the activations")
-    parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP (default: all cores)")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run (default: all)"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     if networks:
         parser.add_argument("--network", choices=networks, default=networks[0])

@@ -39,6 +39,10 @@ def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
 
 
 def main(folder: Path, count: int, threads: int) -> None:
+    """Run what is missing, and write the figures of the first `count` images. The process keeps to `threads` cores."""
+    # Beside OpenMP's threads there is one that encodes plaintexts ahead. Both come later and inherit this; what numpy
+    # made already, where there are several, has no part in the homomorphic work.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     artifact = hg.Artifact.load(folder / "artifact.helio")
     images = np.load(folder / "images.npy", allow_pickle=False)
     results = Results(folder / f"encrypted-{threads}.json")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
 import numpy as np
 import pytest
 import torch
 
-import heliograph as hg
 from heliograph.interpret import interpret_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -55,6 +57,14 @@ def compiled() -> tuple[hg.Artifact, hg.Program, np.ndarray]:
 
 
 @pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The cores that processes were restricted to; this one is not."""
+    found: list[list[int]] = []
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, cores: found.append(list(cores)))
+    return found
+
+
+@pytest.fixture
 def folder(compiled: tuple[hg.Artifact, hg.Program, np.ndarray], tmp_path: Path) -> Path:
     """What `encrypted_images.py` begins with."""
     artifact, _, images = compiled
@@ -64,7 +74,10 @@ def folder(compiled: tuple[hg.Artifact, hg.Program, np.ndarray], tmp_path: Path)
 
 
 def test_encrypted_images_go_on_after_being_stopped(
-    compiled: tuple[hg.Artifact, hg.Program, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: tuple[hg.Artifact, hg.Program, np.ndarray],
+    folder: Path,
+    cores: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, polynomial, images = compiled
     done = []
@@ -91,13 +104,18 @@ def test_encrypted_images_go_on_after_being_stopped(
     assert summary["floor_seconds"] > 0
     assert [entry["first"] for entry in summary["images"]] == [True, True, False]
     assert summary["seconds"] == summary["images"][2]["seconds"]
+    # One thread is one core: a thread encodes ahead beside those of OpenMP.
+    assert cores == [[min(os.sched_getaffinity(0))]] * 2
     # Nothing is left to do: no key is made, no server started.
     monkeypatch.setattr(encrypted_images, "the_client", None)
     encrypted_images.main(folder, 3, 1)
 
 
 def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
-    compiled: tuple[hg.Artifact, hg.Program, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: tuple[hg.Artifact, hg.Program, np.ndarray],
+    folder: Path,
+    cores: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     floor, measured = encrypted_images.floor, []
 
