@@ -28,6 +28,7 @@ import torch
 
 from heliograph.chains import key_chains
 from heliograph.compiler.plan import priced_ms
+from heliograph.compiler.report import bytes_text
 from heliograph.interpret import interpret_many
 from encrypted_images import simulated_calls
 from results import Results
@@ -154,6 +155,9 @@ def benchmark(
         for line in others:
             # Seen whatever else is printed.
             print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+        peak, planned = encrypted["peak_rss_bytes"], report["server_peak_bytes"]
+        say(f"peak of memory: {bytes_text(peak)}, {peak / planned:.2f} times the {bytes_text(planned)} predicted for the "
+            "server; the measured process has the client in it too")  # fmt: skip
         if encrypted["floor_seconds"]:
             say(f"measured over floor: {encrypted['seconds'] / encrypted['floor_seconds']:.2f}")
     kinds(artifact, chosen, encrypted.get("floor_by_kind", {}), say)

@@ -6,6 +6,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -208,6 +209,11 @@ def test_the_text_says_what_was_not_as_predicted(
     lines, _ = benchmark(encrypted=1, json=False)
     assert list(json.loads(lines[-1])) == KEYS
     assert "calls of the encrypted images: as predicted" in lines
+    (peak,) = [line for line in lines if line.startswith("peak of memory: ")]
+    measured, ratio, planned = map(float, re.findall(r"\d+\.\d+", peak))
+    assert measured == pytest.approx(json.loads(lines[-1])["peak_rss_bytes"] / 1e6, abs=0.06)
+    assert measured / planned == pytest.approx(ratio, rel=0.01)
+    assert "has the client in it too" in peak
     # A run that rotated once more than it should have.
     (path,) = tmp_path.glob("tiny-*/encrypted-1.json")
     results = Results(path)
