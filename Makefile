@@ -25,8 +25,12 @@ test: lint
 test-all: lint
 	$(PYTEST) -m "slow or not slow"
 
+# Those that run by themselves; encrypted_images.py is started by the benchmarks of deep networks.
+BENCHMARKS = $(filter-out benchmarks/encrypted_images.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py))
+
 bench: $(VENV)/dev.stamp
-	@for script in $(filter-out benchmarks/encrypted_images.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(BENCHMARKS) "benchmarks/residual_gelu.py --network wide64"; do \
+		echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check heliograph tests examples benchmarks

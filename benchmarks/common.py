@@ -22,11 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def data(name: str) -> Path:
-    """The path of a shared data file; ends the script with the reason where it is absent."""
+    """The path of a shared data file; ends the script where it is absent, with the reason on stderr.
+
+    That is a failure only where `--json` promised an object.
+    """
     path = Path(os.environ.get("HELIOGRAPH_DATA", ROOT.parent / "shared" / "data")) / name
     if not path.exists():
-        print(f"skipped: {path} is not there; set HELIOGRAPH_DATA to the folder with {name}")
-        sys.exit(0)
+        print(f"skipped: {path} is not there; set HELIOGRAPH_DATA to the folder with {name}", file=sys.stderr)
+        sys.exit(1 if "--json" in sys.argv[1:] else 0)
     return path
 
 

@@ -8,11 +8,12 @@ where it stood; another program, or other options, start their own files.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,11 @@ from common import ROOT, data, hg, machine  # it imports heliograph, before torc
 import numpy as np
 import torch
 
-from heliograph.compiler.plan import call_ms
+from heliograph.chains import key_chains
+from heliograph.compiler.plan import priced_ms
+from heliograph.compiler.report import bytes_text
 from heliograph.interpret import interpret_many
+from encrypted_images import simulated_calls
 from results import Results
 from simulated_images import simulated
 
@@ -44,7 +48,9 @@ def arguments(description: str, degree: int, networks: Sequence[str] = ()) -> ar
     parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
     parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
     parser.add_argument("--degree", type=int, default=degree, help="degree of the activations")
-    parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP (default: all cores)")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run (default: all)"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     if networks:
         parser.add_argument("--network", choices=networks, default=networks[0])
@@ -143,6 +149,15 @@ def benchmark(
         say(f"encrypted: {len(scores)} images, {accuracy(scores, labels):.1%} right, error "
             f"{np.abs(scores - polynomial[: len(scores)]).max():.2g} against the polynomials, load average up to "
             f"{max(entry['load_average'] for entry in encrypted['images']):.2f}")  # fmt: skip
+        others = differing_calls(encrypted["images"], report["operations_by_kind"])
+        if not others:
+            say("calls of the encrypted images: as predicted")
+        for line in others:
+            # Seen whatever else is printed.
+            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+        peak, planned = encrypted["peak_rss_bytes"], report["server_peak_bytes"]
+        say(f"peak of memory: {bytes_text(peak)}, {peak / planned:.2f} times the {bytes_text(planned)} predicted for the "
+            "server; the measured process has the client in it too")  # fmt: skip
         if encrypted["floor_seconds"]:
             say(f"measured over floor: {encrypted['seconds'] / encrypted['floor_seconds']:.2f}")
     kinds(artifact, chosen, encrypted.get("floor_by_kind", {}), say)
@@ -153,9 +168,11 @@ def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray
     """The simulator's scores of the first `count` images; each is kept as soon as it is there."""
     results = Results(folder / "simulated.json")
     missing = results.missing(count)
-    for number, scores in simulated(folder / "artifact.helio", test, missing) if missing else ():
-        results.add(number, {"scores": scores})
-        say(f"simulated image {number + 1} of {count}")
+    if missing:
+        with contextlib.closing(simulated(folder / "artifact.helio", test, missing)) as finished:
+            for number, scores in finished:
+                results.add(number, {"scores": scores})
+                say(f"simulated image {number + 1} of {count}")
     return np.array([entry["scores"] for entry in results.first(count)])
 
 
@@ -174,15 +191,35 @@ def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict
     return found
 
 
+def differing_calls(images: Sequence[Mapping[str, Any]], predicted: Mapping[str, int]) -> list[str]:
+    """A line for each encrypted image whose calls, by kind of work, are not as many as predicted."""
+    lines = []
+    for number, entry in enumerate(images):
+        found = entry["calls"]
+        other = [
+            f"{kind} {found.get(kind, 0)} instead of {predicted.get(kind, 0)}"
+            for kind in sorted({*found, *predicted})
+            if found.get(kind, 0) != predicted.get(kind, 0)
+        ]
+        if other:
+            lines.append(f"calls of encrypted image {number + 1} are NOT those predicted: {', '.join(other)}")
+    return lines
+
+
 def kinds(artifact: hg.Artifact, options: hg.Options, floor: dict[str, float], say: Any) -> None:
     """The table of kinds of work: calls, seconds as predicted and, where images ran, as measured alone."""
-    predicted: dict[str, float] = {}
-    report = artifact.report.to_dict()
-    for call, number in report["operations"].items():
-        name, level, *parts = call.replace("@", "/").split("/")
-        key = (name, int(level), int(parts[0]) if parts else 2)
-        predicted[name] = predicted.get(name, 0.0) + number * call_ms(key, artifact.ring, options.costs) / 1e3
+    predicted = predicted_seconds(artifact, options)
+    calls = artifact.report.to_dict()["operations_by_kind"]
     say(f"{'kind of work':<16}{'calls':>8}{'predicted s':>13}{'floor s':>10}")
-    for name, number in sorted(report["operations_by_kind"].items(), key=lambda item: -predicted[item[0]]):
+    for name, number in sorted(calls.items(), key=lambda item: -predicted[item[0]]):
         measured = f"{floor[name]:.2f}" if name in floor else "-"
         say(f"{name:<16}{number:>8}{predicted[name]:>13.2f}{measured:>10}")
+
+
+def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, float]:
+    """The predicted seconds of each kind of work: their sum is the prediction of a run."""
+    table: dict[str, float] = {}
+    chains = key_chains(artifact.program.metadata)
+    for call, number in simulated_calls(artifact).items():
+        table[call[0]] = table.get(call[0], 0.0) + number * priced_ms(call, chains, options.costs) / 1e3
+    return table

@@ -275,6 +275,9 @@ def main() -> None:
                         continue
                     command = [sys.executable, __file__, "--run", json.dumps(job)]
                     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+                    if not output:
+                        # Its data are absent, and it has said so.
+                        continue
                     row = json.loads(output.splitlines()[-1])
                     with options.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
@@ -15,14 +15,22 @@ import heliograph as hg
 _loaded: hg.Artifact
 
 
-def simulated(artifact: Path, images: np.ndarray, numbers: Iterable[int]) -> Iterator[tuple[int, list[float]]]:
-    """The number and the scores of each of the images with these numbers, as they are finished."""
+def simulated(
+    artifact: Path, images: np.ndarray, numbers: Iterable[int]
+) -> Generator[tuple[int, list[float]], None, None]:
+    """The number and the scores of each of the images with these numbers, as they are finished.
+
+    Closed before its end, it waits for the images that are being simulated, and begins no other.
+    """
     # A forked process would share the threads of OpenMP, which it does not have.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), context, _load, (artifact,)) as pool:
         running = {pool.submit(_scores, number, images[number]): number for number in numbers}
-        for future in as_completed(running):
-            yield running[future], future.result()
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _load(path: Path) -> None:

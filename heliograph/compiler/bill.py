@@ -16,7 +16,7 @@ from heliograph.chains import key_chains
 from heliograph.compiler.key_use import key_use
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
-from heliograph.compiler.plan import Plan, call_ms
+from heliograph.compiler.plan import Plan, priced_ms
 from heliograph.compiler.savings import critical_depth, savings
 from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
@@ -187,7 +187,7 @@ def bill(
         "client_peak_bytes": memory["client"],
         "predicted_ms": plan.predicted_ms,
         "work_by_layer": [dataclasses.asdict(row) for row in calls_table(plan.trace.calls_by_layer)],
-        "predicted_ms_by_layer": _by_layer(program, ring, options),
+        "predicted_ms_by_layer": _by_layer(program, options),
         "costs": costs.machine,
         "scheme_error": plan.scheme_error,
         "approximation_error": approximation,
@@ -278,12 +278,15 @@ def node_calls(program: Program) -> dict[Node, Counter[Call]]:
     return table
 
 
-def _by_layer(program: Program, ring: Ring, options: Options) -> dict[str, float]:
+def _by_layer(program: Program, options: Options) -> dict[str, float]:
     """Predicted milliseconds of each layer, in program order."""
+    chains = key_chains(program.metadata)
     table: dict[str, float] = {}
     for node, calls in node_calls(program).items():
         layer = node.loc.layer or node.op
-        table[layer] = table.get(layer, 0.0) + sum(n * call_ms(call, ring, options.costs) for call, n in calls.items())
+        table[layer] = table.get(layer, 0.0) + sum(
+            n * priced_ms(call, chains, options.costs) for call, n in calls.items()
+        )
     return table
 
 

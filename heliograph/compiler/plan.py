@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.chains import chain_at, key_chains
+from heliograph.chains import Chain, chain_at, key_chains
 from heliograph.execution.backend import BOOTSTRAPS, IN_WHOLE_CHAIN, Call, Trace, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import batch_of, input_shape, pack_inputs, unpack_outputs
@@ -74,14 +74,17 @@ def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
     return costs.add_ms(ring, level, parts)
 
 
+def priced_ms(call: Call, chains: Sequence[Chain], costs: CostTable) -> float:
+    """The price of one homomorphic call of a compiled program, in the part of its chain where the call happens."""
+    # A bootstrap leaves the lower part of the chain that its operand is in, and so do the parts of what it gave.
+    chain = chains[0] if call[0] in IN_WHOLE_CHAIN else chain_at(chains, call[1])
+    return call_ms(call, chain.ring, costs)
+
+
 def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> float:
     """The price of many calls of a compiled program: a prediction from a cost table."""
     chains = key_chains(program.metadata)
-    return sum(
-        # A bootstrap leaves the lower part of the chain that its operand is in, and so do the parts of what it gave.
-        count * call_ms(call, (chains[0] if call[0] in IN_WHOLE_CHAIN else chain_at(chains, call[1])).ring, costs)
-        for call, count in calls.items()
-    )
+    return sum(count * priced_ms(call, chains, costs) for call, count in calls.items())
 
 
 def sample_inputs(program: Program, count: int) -> list[Array]:
