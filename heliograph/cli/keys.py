@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from heliograph.cli.arrays import read_samples, write_array
-from heliograph.cli.output import emit, output_options, progress_bar
+from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.errors import ProgramError, SecurityError
 
 _PASSPHRASE_FILE = click.option(
@@ -76,10 +76,12 @@ def keygen_command(
     quiet: bool,
 ) -> None:
     """Make a secret key and evaluation keys for ARTIFACT (the whole or its public part)."""
-    from heliograph.compiler.artifact import load_public
+    from heliograph.compiler.artifact import Artifact, PublicArtifact
+    from heliograph.container import file_kind
     from heliograph.runtime.client import Client
 
-    described = load_public(artifact)
+    whole = None if file_kind(artifact) == "public artifact" else Artifact.load(artifact)
+    described = PublicArtifact.load(artifact) if whole is None else whole.public()
     one_by_one = keys.endswith("/") or Path(keys).is_dir()
     go_on = one_by_one and Path(output).exists() and not overwrite
     if Path(output).exists() and not overwrite and not go_on:
@@ -92,6 +94,8 @@ def keygen_command(
     elif passphrase:
         secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
     client = Client.load(output, secret, artifact=described) if go_on else Client(described)
+    if whole is not None:
+        _note_server(whole, one_by_one, quiet)
     with progress_bar(quiet) as progress:
         if one_by_one:
             # The secret key first: keys that nobody has the secret of are of no use.
@@ -120,6 +124,17 @@ def keygen_command(
         f"{keys}: evaluation keys for the server, {size / 1e6:.1f} MB"
     )
     emit(text, values, as_json=as_json, quiet=quiet)
+
+
+def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
+    """A line on stderr where this machine could not serve the artifact; another one may."""
+    from heliograph.runtime.memory import TooLittleMemoryError
+    from heliograph.runtime.server import require_server
+
+    try:
+        require_server(artifact, folder=folder)
+    except TooLittleMemoryError as error:
+        remark(f"this machine could not serve with these keys, another one may: {error.what}", quiet)
 
 
 @click.command("encrypt")
