@@ -83,7 +83,7 @@ def measure(
     `cache_bytes` bounds the encoded plaintexts that the server keeps. The peak of memory includes everything that this
     process has done before. Raises TooLittleMemoryError, before keys are made, where the server would not fit.
     """
-    require_server(artifact)
+    require_server(artifact, cache_bytes=cache_bytes)
     result = Measurement(load_average=os.getloadavg()[0])
     begun = time.perf_counter()
     client = Client(artifact.public())

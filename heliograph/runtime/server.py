@@ -36,7 +36,8 @@ class Server:
     """Evaluates one artifact on the ciphertexts of one client.
 
     `trace` describes the last run: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
-    plaintexts that are kept between runs. `check_memory=False` skips the comparison of the plan with the free memory.
+    plaintexts that are kept between runs; they are part of the plan that is compared with the free memory, which
+    `check_memory=False` skips.
 
     `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
@@ -76,7 +77,7 @@ class Server:
                 where="Server(key_bytes=...)",
                 hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path)",
             )
-        planned = memory_bytes(artifact.program, artifact.ring)
+        planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
         bound = None
         if isinstance(keys, KeyFolder):
             bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
@@ -212,14 +213,14 @@ class Server:
         return self.evaluator.adopt(ciphertext, level, self._tag)
 
 
-def require_server(artifact: Artifact, *, folder: bool = False) -> None:
+def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
     """Raise a TooLittleMemoryError where a server of the artifact would not fit beside this process.
 
     For whoever makes the keys and serves, before the keys are made: that takes minutes, and `Server` looks again. With
     `folder` the keys come in a folder, and the server may hold as few of them at once as the program can do with; without,
-    all of them are in this process.
+    all of them are in this process. `cache_bytes` as for `Server`.
     """
-    planned = memory_bytes(artifact.program, artifact.ring)
+    planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
     if folder:
         held = _held_bytes(planned, _key_bound(artifact, planned, None, available_bytes())) + planned["loading"]
     else:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -180,3 +181,32 @@ def test_a_server_that_will_not_fit_is_refused_before_its_keys_are_made(
     leave(beside + least - 1)
     with pytest.raises(TooLittleMemoryError):
         require_server(artifact, folder=True)
+
+
+def test_kept_plaintexts_are_part_of_what_is_refused(leave: Callable[[int], None]) -> None:
+    weighty = hg.compile(hg.parse(WEIGHTY), hg.Options(security_bits=None, log_ring=11))
+
+    def working(cache_bytes: int) -> int:
+        return memory_bytes(weighty.program, weighty.ring, cache_bytes)["working"]
+
+    none = working(0)
+    plaintexts = working(1 << 32) - none
+    assert plaintexts > 1_000_000
+    assert working(plaintexts // 2) - none == plaintexts // 2
+    keys = hg.Client(weighty).evaluation_keys()
+    leave(none + plaintexts - 1)
+    with pytest.raises(TooLittleMemoryError):
+        hg.Server(weighty, keys, cache_bytes=1 << 32)
+    hg.Server(weighty, keys, cache_bytes=0).close()
+    leave(none + plaintexts - 1 + weighty.report.values["evaluation_key_bytes"])
+    with pytest.raises(TooLittleMemoryError):
+        require_server(weighty, cache_bytes=1 << 32)
+    require_server(weighty, cache_bytes=0)
+    with pytest.raises(TooLittleMemoryError):
+        measure(weighty, [np.zeros(8)], cache_bytes=1 << 32)
+    # By arithmetic, on a ring larger than any: more than the gibibyte that is kept where nothing else is said.
+    large = replace(weighty.ring, log_ring=21)
+    none, usual, more = (memory_bytes(weighty.program, large, cache << 30)["working"] for cache in (0, 1, 4))
+    assert usual - none == 1 << 30
+    assert usual == memory_bytes(weighty.program, large)["working"]
+    assert more - none == plaintexts << 10 > usual - none
