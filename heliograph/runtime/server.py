@@ -6,7 +6,7 @@ import contextlib
 import functools
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -199,8 +199,26 @@ class Server:
         encrypted.check_names(names.values())
         return {
             **{node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()},
-            **_plain_values([node for node in nodes if not node.type.secret], plain),
+            **self.plain_inputs(plain),
         }
+
+    def plain_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
+        """The server's own inputs by node, checked, with a leading axis of one sample."""
+        nodes = [node for node in self.artifact.program.inputs if not node.type.secret]
+        names = [node.attrs["name"] for node in nodes]
+        if set(plain) != set(names):
+            raise ProgramError(
+                f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
+                where="Server.run",
+                why=f"given were {', '.join(map(repr, plain)) or 'none'}",
+                hint="pass them by name: server.run(encrypted, plain={'name': array})",
+            )
+        values = {}
+        for node in nodes:
+            tensor = check_input(node.attrs["name"], node.attrs["shape"], plain[node.attrs["name"]])
+            check_range(node.attrs, tensor)
+            values[node] = tensor[np.newaxis]
+        return values
 
     def _input(self, encrypted: EncryptedInput, name: str, level: int) -> Any:
         """One input ciphertext, under the server's own name of the key."""
@@ -277,21 +295,3 @@ def _release(tags: tuple[str, ...], tables: Ring | None, loader: list[KeyLoader]
 def _from_folder(keys: KeyFolder, key: EvaluationKey, form: Template) -> Any:
     """One key of a folder as OpenFHE takes it."""
     return serial.read_key(keys.blob(key.name), key, keys.client, form)
-
-
-def _plain_values(nodes: Sequence[Node], plain: Mapping[str, Any]) -> dict[Node, Array]:
-    """The server's own inputs by node, checked, with a leading axis of one sample."""
-    names = [node.attrs["name"] for node in nodes]
-    if set(plain) != set(names):
-        raise ProgramError(
-            f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
-            where="Server.run",
-            why=f"given were {', '.join(map(repr, plain)) or 'none'}",
-            hint="pass them by name: server.run(encrypted, plain={'name': array})",
-        )
-    values = {}
-    for node in nodes:
-        tensor = check_input(node.attrs["name"], node.attrs["shape"], plain[node.attrs["name"]])
-        check_range(node.attrs, tensor)
-        values[node] = tensor[np.newaxis]
-    return values
