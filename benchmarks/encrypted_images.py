@@ -24,6 +24,7 @@ from heliograph.execution.backend import Call
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.measure import peak_rss_bytes
 from heliograph.runtime.openfhe.floor import Floor
+from heliograph.runtime.server import require_server
 from results import Results, write
 
 FLOOR_SAMPLES = 3
@@ -50,6 +51,7 @@ def main(folder: Path, count: int, threads: int) -> None:
     figures = Results(folder / f"encrypted-{threads}.figures.json")
     missing = results.missing(count)
     if missing or 0 not in figures.entries:
+        require_server(artifact, folder=True)
         client = the_client(artifact, folder / "client.heliokey")
         begun = time.perf_counter()
         keys: KeyFolder = client.write_evaluation_keys(folder / "keys")

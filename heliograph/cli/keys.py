@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from heliograph.cli.arrays import read_samples, write_array
-from heliograph.cli.output import emit, output_options, progress_bar
+from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.errors import ProgramError, SecurityError
 
 _PASSPHRASE_FILE = click.option(
@@ -54,8 +54,8 @@ def load_client(key: str, passphrase_file: str | None) -> Any:
     "--keys",
     default="eval.keys",
     show_default=True,
-    help="The evaluation keys' file; give it to the server. With a / at the end it is a folder, into which the keys are "
-    "written one by one; if the secret key is there already, those that are missing are made.",
+    help="The evaluation keys' file; give it to the server. With a / at the end, or where the keys take more than 1 GiB, "
+    "it is a folder, into which they are written one by one.",
 )
 @click.option("--public", default=None, help="Write the artifact's public part to this file too.")
 @click.option("--passphrase", is_flag=True, help="Ask for a passphrase that protects the secret key.")
@@ -75,33 +75,55 @@ def keygen_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Make a secret key and evaluation keys for ARTIFACT (the whole or its public part)."""
-    from heliograph.compiler.artifact import load_public
-    from heliograph.runtime.client import Client
+    """Make a secret key and evaluation keys for ARTIFACT (the whole or its public part).
 
-    described = load_public(artifact)
-    one_by_one = keys.endswith("/") or Path(keys).is_dir()
-    go_on = one_by_one and Path(output).exists() and not overwrite
+    The secret key is written first. Where it is there and the evaluation keys are not, or not all of them, those that are
+    missing are made: the same command goes on where it was stopped.
+    """
+    from heliograph.compiler.artifact import Artifact, PublicArtifact
+    from heliograph.compiler.memory import FOLDER_KEY_BYTES, key_making_bytes
+    from heliograph.container import file_kind
+    from heliograph.runtime.client import Client
+    from heliograph.runtime.memory import check_memory
+
+    whole = None if file_kind(artifact) == "public artifact" else Artifact.load(artifact)
+    described = PublicArtifact.load(artifact) if whole is None else whole.public()
+    total = sum(key.bytes for key in described.evaluation_keys)
+    one_by_one = keys.endswith("/") or Path(keys).is_dir() or total > FOLDER_KEY_BYTES
+    go_on = Path(output).exists() and not overwrite and (one_by_one or not Path(keys).exists())
     if Path(output).exists() and not overwrite and not go_on:
         raise ProgramError(f"{output} exists already", hint="choose another name, or pass --overwrite")
     if Path(output).resolve() == Path(keys).resolve():
         raise ProgramError("the secret key and the evaluation keys cannot have one file")
+    if one_by_one and Path(keys).is_file():
+        raise ProgramError(
+            f"{keys} is a file, and {total / 1e6:.0f} MB of evaluation keys are written into a folder, one by one",
+            hint="give another name: --keys keys/",
+        )
+    if not no_memory_check:
+        folder = "" if one_by_one else "have them written one by one (--keys keys/), "
+        check_memory(
+            key_making_bytes(described.evaluation_keys, one_by_one),
+            "making the evaluation keys",
+            f"{folder}compile with a lower key_bytes, use a larger machine, or pass --no-memory-check",
+        )
     secret: str | None = None
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)
     elif passphrase:
         secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
     client = Client.load(output, secret, artifact=described) if go_on else Client(described)
+    if whole is not None:
+        _note_server(whole, one_by_one, quiet)
     with progress_bar(quiet) as progress:
+        # The secret key first: keys that nobody has the secret of are of no use.
+        if not go_on:
+            client.save(output, secret, overwrite=overwrite)
         if one_by_one:
-            # The secret key first: keys that nobody has the secret of are of no use.
-            if not go_on:
-                client.save(output, secret, overwrite=overwrite)
-            client.write_evaluation_keys(keys, progress, check_memory=not no_memory_check)
+            client.write_evaluation_keys(keys, progress, check_memory=False)
             size = sum(file.stat().st_size for file in Path(keys).glob("*.key"))
         else:
-            made = client.evaluation_keys(progress, check_memory=not no_memory_check)
-            client.save(output, secret, overwrite=overwrite)
+            made = client.evaluation_keys(progress, check_memory=False)
             progress("writing", 0, 0)
             made.save(keys)
             size = Path(keys).stat().st_size
@@ -115,11 +137,23 @@ def keygen_command(
         "client": client.id,
         "fingerprint": described.fingerprint,
     }
+    was_there, each = " that was there" if go_on else "", ", one file each" if one_by_one else ""
     text = (
-        f"{output}: the secret key{', protected by a passphrase' if secret else ', readable by its owner only'}\n"
-        f"{keys}: evaluation keys for the server, {size / 1e6:.1f} MB"
+        f"{output}: the secret key{was_there}{', protected by a passphrase' if secret else ', readable by its owner only'}\n"
+        f"{keys}: evaluation keys for the server, {size / 1e6:.1f} MB{each}"
     )
     emit(text, values, as_json=as_json, quiet=quiet)
+
+
+def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
+    """A line on stderr where this machine could not serve the artifact; another one may."""
+    from heliograph.runtime.memory import TooLittleMemoryError
+    from heliograph.runtime.server import require_server
+
+    try:
+        require_server(artifact, folder=folder)
+    except TooLittleMemoryError as error:
+        remark(f"this machine could not serve with these keys, another one may: {error.what}", quiet)
 
 
 @click.command("encrypt")

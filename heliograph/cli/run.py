@@ -20,6 +20,7 @@ from heliograph.cli.output import emit, output_options, progress_bar
 def run_command(artifact: str, data: str, sample: int | None, as_json: bool, quiet: bool) -> None:
     """Encrypt one sample, evaluate ARTIFACT on it, decrypt, and compare with the simulator."""
     import heliograph as hg
+    from heliograph.runtime.server import require_server
 
     seconds: dict[str, float] = {}
 
@@ -32,6 +33,7 @@ def run_command(artifact: str, data: str, sample: int | None, as_json: bool, qui
     samples = read_samples(data, names, sample)
     given = dict(zip(names, samples, strict=True))
     plain = {name: given.pop(name) for name in loaded.plain_inputs}
+    require_server(loaded)
     with progress_bar(quiet) as progress:
         begun = time.perf_counter()
         client = hg.Client(public)

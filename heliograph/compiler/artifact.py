@@ -25,7 +25,7 @@ from heliograph.compiler.validate import (
     refuse,
     whole,
 )
-from heliograph.container import Bytes, Container, file_kind, pack, read_file, unpack, write_file
+from heliograph.container import Bytes, Container, pack, read_file, unpack, write_file
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
 from heliograph.ir import Program, SparseMatrix, Stage
@@ -142,11 +142,6 @@ class PublicArtifact:
         except Exception as error:
             # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {_brief(error)}") from None
-
-
-def load_public(path: str | Path) -> PublicArtifact:
-    """The public part of the artifact in a file, which may hold the whole or only that part."""
-    return PublicArtifact.load(path) if file_kind(path) == "public artifact" else Artifact.load(path).public()
 
 
 def _evaluation_keys(fields: Mapping[str, Any]) -> tuple[EvaluationKey, ...]:

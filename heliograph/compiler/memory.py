@@ -24,13 +24,13 @@ _SERVER_KEYS = 4.6
 _SHARE_AT_LOAD = 0.18
 # Programs that bootstrap have more contexts. (Rings of 2**11 and 2**12.)
 _BOOTSTRAP_BYTES = 12_000_000
-# The evaluator's bound on the encoded plaintexts that it keeps.
+# The evaluator's bound on the encoded plaintexts that it keeps, where none is given.
 PLAINTEXT_CACHE_BYTES = 1 << 30
 # Keys that take more than this are predicted as a folder, one file each; fewer as one file.
 FOLDER_KEY_BYTES = 1 << 30
 
 
-def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
+def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> dict[str, int]:
     """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
 
     Keys come in one file, which a server has twice while it reads it, as the client has while it writes it (`server_file`,
@@ -39,14 +39,15 @@ def memory_bytes(program: Program, ring: Ring) -> dict[str, int]:
     program's metadata bound what stays (`resident_key_bytes`), and `folder` is then 1.
 
     After that a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
-    runs, up to the evaluator's bound). The larger of the two moments is its peak. `working` is what a run takes beside the
-    keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is read.
+    runs, up to the evaluator's bound, `cache_bytes`). The larger of the two moments is its peak. `working` is what a run
+    takes beside the keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is
+    read.
     """
     slot_counts = program.metadata.get("bootstrap_slots", ())
     keys = evaluation_keys(key_chains(program.metadata), slot_counts)
     key_bytes = sum(key.bytes for key in keys)
     resident = program.metadata.get("resident_key_bytes")
-    working = working_bytes(program, ring)
+    working = working_bytes(program, ring, cache_bytes)
     tables = sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
     fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + (_BOOTSTRAP_BYTES if slot_counts else 0)
     buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
@@ -95,8 +96,8 @@ def least_server_bytes(program: Program, ring: Ring) -> int:
     return min(memory["server"], memory["server_folder"] - memory["resident_keys"] + key_use(program).least_bytes)
 
 
-def working_bytes(program: Program, ring: Ring) -> int:
-    """Ciphertexts alive at once, encoded plaintexts and constants of a run."""
+def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> int:
+    """Ciphertexts alive at once, encoded plaintexts (at most `cache_bytes`) and constants of a run."""
     plaintexts = 0
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
@@ -109,7 +110,7 @@ def working_bytes(program: Program, ring: Ring) -> int:
             )
         elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
             plaintexts += size
-    plaintexts = min(plaintexts, PLAINTEXT_CACHE_BYTES)
+    plaintexts = min(plaintexts, cache_bytes)
     alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
     constants = sum(
         c.data.nbytes + c.indices.nbytes if isinstance(c, SparseMatrix) else getattr(c, "nbytes", 0)

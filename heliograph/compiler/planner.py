@@ -170,7 +170,10 @@ def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wa
             watch(name, made)
         packed = next(p for name, p in passes if name in ("pack", "fit-slots"))
         price = total_ms(trace.calls, executable, options.costs)
-        return Plan(executable, packed, ring, trace, price, error, wanted.magnitude, loading_ms=loading)
+        # Without the bound all keys would stay, and nothing be read again.
+        return Plan(
+            executable, packed, ring, trace, price, error, wanted.magnitude, price if loading else None, loading
+        )
     if failure:
         raise PlanningError(failure)
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))

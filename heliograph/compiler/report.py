@@ -128,6 +128,7 @@ class Report:
             ("operations", kinds),
             ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys of {self._key_size()}"),
             *([("keys in memory", self._key_loading())] if v.get("key_loading") else []),
+            *([("memory bound", self._unbounded())] if v.get("unbounded_ms") else []),
             ("key switches", str(v["key_switches"])),
             *([("bootstraps", self._bootstraps())] if v.get("bootstraps") else []),
             ("ciphertext products", str(v["ciphertext_products"])),
@@ -155,6 +156,9 @@ class Report:
             f"{entry['ms'] / 1e3:.3g} s of it"
         )
 
+    def _unbounded(self) -> str:
+        return f"without the bound on memory a run would take about {self.values['unbounded_ms'] / 1e3:.3g} s"
+
     def _bootstraps(self) -> str:
         v = self.values
         entry = v["bootstrapping"]
@@ -168,8 +172,6 @@ class Report:
         if entry.get("paired_slots"):
             slots = ", ".join(map(str, entry["paired_slots"]))
             text += f"; those of {slots} slots refresh up to two values at once, each with twice that deviation"
-        if v.get("unbounded_ms"):
-            text += f"; without the bound on memory a run would take about {v['unbounded_ms'] / 1e3:.3g} s"
         return text
 
     def _outputs(self) -> str:

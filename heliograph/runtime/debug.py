@@ -24,7 +24,7 @@ from heliograph.ir.layout import Layout
 from heliograph.passes.calibrate import Calibrate
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.server import Server
+from heliograph.runtime.server import Server, require_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +266,7 @@ def _decrypted(
             failures.setdefault(node, "it cannot be decrypted: its error is larger than its message")
 
     try:
+        require_server(artifact)
         with Server(artifact, client.evaluation_keys()) as server, server.evaluating():
             plain = {node.attrs["name"]: value[0] for node, value in packed.items() if not node.type.secret}
             inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live), plain)

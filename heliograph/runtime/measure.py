@@ -18,7 +18,7 @@ from heliograph.ir import Array
 from heliograph.runtime.client import Client
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES
 from heliograph.runtime.openfhe.floor import Floor
-from heliograph.runtime.server import Server
+from heliograph.runtime.server import Server, require_server
 
 # The floor is a median over at least this many calls of each primitive.
 FLOOR_SAMPLES = 15
@@ -81,8 +81,9 @@ def measure(
     """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
 
     `cache_bytes` bounds the encoded plaintexts that the server keeps. The peak of memory includes everything that this
-    process has done before.
+    process has done before. Raises TooLittleMemoryError, before keys are made, where the server would not fit.
     """
+    require_server(artifact, cache_bytes=cache_bytes)
     result = Measurement(load_average=os.getloadavg()[0])
     begun = time.perf_counter()
     client = Client(artifact.public())

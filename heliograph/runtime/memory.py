@@ -13,6 +13,7 @@ _CGROUPS = (
     ("memory.max", "memory.current"),
 )
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_HINT = "compile with a lower key_bytes or memory_bytes, use a larger machine, or pass check_memory=False"
 _CGROUP_V1 = (_CGROUP_ROOT / "memory/memory.limit_in_bytes", _CGROUP_ROOT / "memory/memory.usage_in_bytes")
 
 
@@ -53,12 +54,12 @@ def _group_bytes() -> list[int]:
     return left
 
 
-def check_memory(needed_bytes: int, what: str) -> None:
-    """Raise a TooLittleMemoryError where less than `needed_bytes` can be had."""
+def check_memory(needed_bytes: int, what: str, hint: str = _HINT) -> None:
+    """Raise a TooLittleMemoryError, with what to try, where less than `needed_bytes` can be had."""
     left = available_bytes()
     if left is not None and needed_bytes > left:
         raise TooLittleMemoryError(
             f"{what} needs {needed_bytes / 1e6:.0f} MB more, and {left / 1e6:.0f} MB are available",
             why="the system would stop the process half way",
-            hint="compile with a lower key_bytes or memory_bytes, use a larger machine, or pass check_memory=False",
+            hint=hint,
         )

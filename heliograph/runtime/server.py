@@ -6,7 +6,7 @@ import contextlib
 import functools
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,8 @@ class Server:
     """Evaluates one artifact on the ciphertexts of one client.
 
     `trace` describes the last run: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
-    plaintexts that are kept between runs. `check_memory=False` skips the comparison of the plan with the free memory.
+    plaintexts that are kept between runs; they are part of the plan that is compared with the free memory, which
+    `check_memory=False` skips.
 
     `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
@@ -70,9 +71,21 @@ class Server:
         if not is_tag(keys.client):
             raise WireError("the evaluation keys carry no usable name of a client")
         check_transforms(artifact.program, artifact.ring)
-        bound = self._key_bound(artifact, keys, key_bytes, check_memory)
+        if key_bytes is not None and not isinstance(keys, KeyFolder):
+            raise ProgramError(
+                "keys that are in one file or in memory cannot be loaded by need",
+                where="Server(key_bytes=...)",
+                hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path)",
+            )
+        planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
+        bound = None
+        if isinstance(keys, KeyFolder):
+            bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
         if check_memory:
-            require_memory(self._needed_bytes(artifact, keys, bound), f"the server of {artifact.name!r}")
+            # Beside what is there already: this process, and keys that are in it.
+            held = 0 if keys.live else _held_bytes(planned, bound) + planned["loading"]
+            hint = f"{_hint(isinstance(keys, KeyFolder))}, or pass check_memory=False"
+            require_memory(planned["working"] + held, f"the server of {artifact.name!r}", hint)
         self.artifact = artifact
         self.client = keys.client
         self._fingerprint = artifact.fingerprint
@@ -121,46 +134,6 @@ class Server:
             value = keys.live[key.name]
             return serial.copy_key_map(value) if first and key.kind != "relinearization" else value
         return serial.read_key(keys.blob(key.name), key, self.client)
-
-    @staticmethod
-    def _needed_bytes(artifact: Artifact, keys: EvaluationKeys | KeyFolder, bound: int | None) -> int:
-        """What the plan needs beside what is there already: this process, and keys that are in it."""
-        planned = memory_bytes(artifact.program, artifact.ring)
-        if keys.live:
-            return planned["working"]
-        held = planned["evaluation_keys"] if bound is None else bound
-        return planned["working"] + held + planned["loading"]
-
-    @staticmethod
-    def _key_bound(
-        artifact: Artifact, keys: EvaluationKeys | KeyFolder, key_bytes: int | None, check_memory: bool
-    ) -> int | None:
-        """The bound on the keys in memory; None where all of them stay."""
-        if not isinstance(keys, KeyFolder):
-            if key_bytes is not None:
-                raise ProgramError(
-                    "keys that are in one file or in memory cannot be loaded by need",
-                    where="Server(key_bytes=...)",
-                    hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path)",
-                )
-            return None
-        planned = memory_bytes(artifact.program, artifact.ring)
-        total, left = planned["evaluation_keys"], available_bytes() if check_memory else None
-        if key_bytes is None:
-            key_bytes = artifact.program.metadata.get("resident_key_bytes")
-        if key_bytes is None and left is not None and planned["working"] + total + planned["loading"] > left:
-            key_bytes = max(left - planned["working"] - planned["loading"], key_use(artifact.program).least_bytes)
-        if key_bytes is None or key_bytes >= total:
-            return None
-        least = key_use(artifact.program).least_bytes
-        if key_bytes < least:
-            raise ProgramError(
-                f"the program needs {least} bytes of its keys at once, key_bytes allows {key_bytes}",
-                where="Server(key_bytes=...)",
-                why="keys of bootstraps stay in memory, and beside them all keys of one operation are needed together",
-                hint="allow more, or compile with a lower Options.memory_bytes or key_bytes",
-            )
-        return key_bytes
 
     def __repr__(self) -> str:
         return f"<Server of {self.artifact.name!r} for client {self.client[:12]}>"
@@ -226,8 +199,26 @@ class Server:
         encrypted.check_names(names.values())
         return {
             **{node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()},
-            **_plain_values([node for node in nodes if not node.type.secret], plain),
+            **self.plain_inputs(plain),
         }
+
+    def plain_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
+        """The server's own inputs by node, checked, with a leading axis of one sample."""
+        nodes = [node for node in self.artifact.program.inputs if not node.type.secret]
+        names = [node.attrs["name"] for node in nodes]
+        if set(plain) != set(names):
+            raise ProgramError(
+                f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
+                where="Server.run",
+                why=f"given were {', '.join(map(repr, plain)) or 'none'}",
+                hint="pass them by name: server.run(encrypted, plain={'name': array})",
+            )
+        values = {}
+        for node in nodes:
+            tensor = check_input(node.attrs["name"], node.attrs["shape"], plain[node.attrs["name"]])
+            check_range(node.attrs, tensor)
+            values[node] = tensor[np.newaxis]
+        return values
 
     def _input(self, encrypted: EncryptedInput, name: str, level: int) -> Any:
         """One input ciphertext, under the server's own name of the key."""
@@ -238,6 +229,57 @@ class Server:
         else:
             ciphertext = serial.read_ciphertext(encrypted.blobs[name], ring, level, self.client, what)
         return self.evaluator.adopt(ciphertext, level, self._tag)
+
+
+def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    """Raise a TooLittleMemoryError where a server of the artifact would not fit beside this process.
+
+    For whoever makes the keys and serves, before the keys are made: that takes minutes, and `Server` looks again. With
+    `folder` the keys come in a folder, and the server may hold as few of them at once as the program can do with; without,
+    all of them are in this process. `cache_bytes` as for `Server`.
+    """
+    planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
+    if folder:
+        held = _held_bytes(planned, _key_bound(artifact, planned, None, available_bytes())) + planned["loading"]
+    else:
+        held = planned["evaluation_keys"]
+    require_memory(planned["working"] + held, f"the server of {artifact.name!r}", _hint(folder))
+
+
+def _held_bytes(planned: Mapping[str, int], bound: int | None) -> int:
+    """The keys that a server has in memory at once."""
+    return planned["evaluation_keys"] if bound is None else bound
+
+
+def _key_bound(artifact: Artifact, planned: Mapping[str, int], key_bytes: int | None, left: int | None) -> int | None:
+    """The bound on the keys of a folder that are in memory, where `left` bytes can be had; None where all of them stay."""
+    total = planned["evaluation_keys"]
+    if key_bytes is None:
+        key_bytes = artifact.program.metadata.get("resident_key_bytes")
+    if key_bytes is None and left is not None and planned["working"] + total + planned["loading"] > left:
+        key_bytes = max(left - planned["working"] - planned["loading"], key_use(artifact.program).least_bytes)
+    if key_bytes is None or key_bytes >= total:
+        return None
+    least = key_use(artifact.program).least_bytes
+    if key_bytes < least:
+        raise ProgramError(
+            f"the program needs {least} bytes of its keys at once, key_bytes allows {key_bytes}",
+            where="Server(key_bytes=...)",
+            why="keys of bootstraps stay in memory, and beside them all keys of one operation are needed together",
+            hint="allow more, or compile with a lower Options.memory_bytes or key_bytes",
+        )
+    return key_bytes
+
+
+def _hint(folder: bool) -> str:
+    """What to try where a server has not the memory."""
+    compiled = "compile with Options(memory_bytes=...) or a lower key_bytes, use a larger machine"
+    if folder:
+        return compiled
+    return (
+        "keep the keys in a folder (Client.write_evaluation_keys, `heliograph keygen --keys keys/`): a server then holds no "
+        f"more of them than there is room for; {compiled}"
+    )
 
 
 def _release(tags: tuple[str, ...], tables: Ring | None, loader: list[KeyLoader]) -> None:
@@ -253,21 +295,3 @@ def _release(tags: tuple[str, ...], tables: Ring | None, loader: list[KeyLoader]
 def _from_folder(keys: KeyFolder, key: EvaluationKey, form: Template) -> Any:
     """One key of a folder as OpenFHE takes it."""
     return serial.read_key(keys.blob(key.name), key, keys.client, form)
-
-
-def _plain_values(nodes: Sequence[Node], plain: Mapping[str, Any]) -> dict[Node, Array]:
-    """The server's own inputs by node, checked, with a leading axis of one sample."""
-    names = [node.attrs["name"] for node in nodes]
-    if set(plain) != set(names):
-        raise ProgramError(
-            f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
-            where="Server.run",
-            why=f"given were {', '.join(map(repr, plain)) or 'none'}",
-            hint="pass them by name: server.run(encrypted, plain={'name': array})",
-        )
-    values = {}
-    for node in nodes:
-        tensor = check_input(node.attrs["name"], node.attrs["shape"], plain[node.attrs["name"]])
-        check_range(node.attrs, tensor)
-        values[node] = tensor[np.newaxis]
-    return values

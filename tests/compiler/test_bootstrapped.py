@@ -148,6 +148,9 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
     assert report["key_loading"]["loads"] > 0
     assert report["predicted"]["evaluate_ms"] > free.report.to_dict()["predicted"]["evaluate_ms"]
     assert "are read again in every run" in str(tight.report)
+    assert report["unbounded_ms"] < report["predicted"]["evaluate_ms"]
+    assert "without the bound on memory" in str(tight.report)
+    assert "without the bound on memory" not in str(free.report)
     assert "in a folder" in report["assumed"][-1]
     broken = replace(tight.program, metadata={**tight.program.metadata, "resident_key_bytes": "x"})
     forged = replace(tight, program=broken).to_bytes()

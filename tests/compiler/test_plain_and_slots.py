@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from heliograph.cli.main import main
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.driver import compile
+from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.simulate import simulate
 from heliograph.dsl.parse import parse
@@ -118,6 +120,29 @@ def test_more_slots_than_the_ring_has_take_a_larger_ring() -> None:
     assert compile(parse(text), TOY).ring.slots >= 2048
     with pytest.raises(PlanningError, match="2048 slots"):
         compile(parse(text), Options(security_bits=None, log_ring=11))
+
+
+def test_a_bound_on_memory_says_what_it_costs() -> None:
+    """Half of the keys have room; the free plan is the same, without reading any again."""
+    first, second = ("+".join(f"rotate({of}, {a})" for a in range(65, 81)) for of in "xy")
+    source = (
+        f"program many\ninput x: secret slots[256] in [-1, 1]\na = {first}\ny = 0.01 * a * x\n"
+        f"output z = 0.01 * ({second})\n"
+    )
+    options = Options(security_bits=None, log_ring=11)
+    free = compile(parse(source), options)
+    planned = memory_bytes(free.program, free.ring)
+    enough = compile(parse(source), replace(options, memory_bytes=planned["server"]))
+    tight = compile(
+        parse(source), replace(options, memory_bytes=planned["server_folder"] - planned["resident_keys"] // 2)
+    )
+    values, words = tight.report.to_dict(), "without the bound on memory a run would take about"
+    assert values["key_loading"]["ms"] > 0
+    assert values["unbounded_ms"] == free.report.to_dict()["predicted_ms"]
+    assert f"{words} {values['unbounded_ms'] / 1e3:.3g} s" in " ".join(str(tight.report).split())
+    for other in (free, enough):
+        assert other.report.to_dict()["unbounded_ms"] is None
+        assert words not in " ".join(str(other.report).split())
 
 
 def test_the_command_line_takes_plain_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

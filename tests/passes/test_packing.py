@@ -279,7 +279,7 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
     in_order = [0] * len(candidates)
     for i, (node, operand, _) in enumerate(maps):
         end, start = groups.of[node], in_order[groups.of[operand]]
-        in_order[end] = min(range(len(candidates[end])), key=lambda e: cost(i, start, e))  # noqa: B023
+        in_order[end] = min(range(len(candidates[end])), key=lambda e: cost(i, start, e))
     assert total(in_order) > 1.05 * least
     # The strided convolution leaves gaps, and the next one works around them.
     assert [layout.gap for layout in chosen] == [1, 1, 2, 2, 1]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact, load_public
+from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact
 from heliograph.compiler.depth import artifact_depth, depth_report
 from heliograph.container import Container, pack, unpack
 from heliograph.errors import ProgramError, WireError
@@ -311,13 +311,6 @@ def test_any_json_in_the_fields(good: Container, header: Any) -> None:
             except WireError:
                 continue
             pytest.fail(f"{field} = {header!r} was accepted")
-
-
-def test_load_public_takes_both_kinds(tmp_path: Any) -> None:
-    artifact = toy_artifact()
-    artifact.save(tmp_path / "a")
-    artifact.public().save(tmp_path / "p")
-    assert load_public(tmp_path / "a").to_bytes() == load_public(tmp_path / "p").to_bytes()
 
 
 # ---------------------------------------------------------------------------------------------- depth

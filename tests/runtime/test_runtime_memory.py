@@ -6,16 +6,22 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.compiler.memory import memory_bytes
+from heliograph.cli.main import main
+from heliograph.compiler.key_use import key_use
+from heliograph.compiler.memory import key_making_bytes, memory_bytes
 from heliograph.runtime import client as client_module
 from heliograph.runtime import server as server_module
+from heliograph.runtime.measure import measure
 from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.runtime.server import require_server
 
 REFRESHED = """program refreshed
 input x: secret slots[64] in [-1, 1]
@@ -28,6 +34,11 @@ input x: secret slots[64] in [-1, 1]
 y = x * x - rotate(x, 3) + rotate(x, 5) + rotate(x, 17)
 output w = y * y - rotate(y, 1) + rotate(y, 11)
 """
+# One key, and many plaintexts: a server takes more than making the keys.
+WEIGHTY = """program weighty
+input x: secret slots[8] in [-1, 1]
+y = x * x
+output z = """ + " + ".join(f"y * {[(7 * i + 3 * j) % 41 / 164 for j in range(8)]}" for i in range(41))
 # One process each, as they are used: no torch, no other work.
 _ROLES = """
     import sys
@@ -79,21 +90,38 @@ def test_peaks_are_as_predicted(source: str, log_ring: int, tmp_path: Path) -> N
             assert 1 / 1.3 < measured / predicted[f"{role}_{ways}"] < 1.3, (role, ways, measured, predicted)
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The evaluation keys that are made."""
+    keys: list[object] = []
+    original = client_module.OpenFHECryptor.evaluation_key
+    monkeypatch.setattr(
+        client_module.OpenFHECryptor, "evaluation_key", lambda self, key: keys.append(key) or original(self, key)
+    )
+    return keys
+
+
+@pytest.fixture
+def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let so many bytes be available."""
+
+    def set_bytes(count: int) -> None:
+        for module in ("memory", "server"):
+            monkeypatch.setattr(f"heliograph.runtime.{module}.available_bytes", lambda: count)
+
+    return set_bytes
+
+
 def test_what_does_not_fit_is_refused_before_it_is_begun(
-    artifact: hg.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    artifact: hg.Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: list[object],
+    leave: Callable[[int], None],
 ) -> None:
     """A folder needs less than a file; both are refused where even that is not there."""
     client = hg.Client(artifact.public())
     total = client.evaluation_key_bytes
-    made: list[object] = []
-    original = client_module.OpenFHECryptor.evaluation_key
-    monkeypatch.setattr(
-        client_module.OpenFHECryptor, "evaluation_key", lambda self, key: made.append(key) or original(self, key)
-    )
-
-    def leave(count: int) -> None:
-        monkeypatch.setattr("heliograph.runtime.memory.available_bytes", lambda: count)
-
     leave(int(1.2 * total))
     with pytest.raises(TooLittleMemoryError, match="making the evaluation keys"):
         client.evaluation_keys()
@@ -106,3 +134,79 @@ def test_what_does_not_fit_is_refused_before_it_is_begun(
     monkeypatch.setattr(server_module.serial, "install_key", lambda *_: pytest.fail("a key was loaded"))
     with pytest.raises(TooLittleMemoryError, match="the server"):
         hg.Server(artifact, folder)
+
+
+def test_a_server_that_will_not_fit_is_refused_before_its_keys_are_made(
+    artifact: hg.Artifact,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    made: list[object],
+    leave: Callable[[int], None],
+) -> None:
+    """Where one process does both: there is enough for making the keys, and too little for the server."""
+    monkeypatch.chdir(tmp_path)
+    weighty = hg.compile(hg.parse(WEIGHTY), hg.Options(security_bits=None, log_ring=11))
+    weighty.save("whole")
+    weighty.public().save("public")
+    x = np.linspace(-1, 1, 8)
+    np.save("x.npy", x)
+    planned = memory_bytes(weighty.program, weighty.ring)
+    needed = planned["working"] + planned["evaluation_keys"]
+    assert key_making_bytes(weighty.evaluation_keys, False) < needed - 1
+    leave(needed - 1)
+    with pytest.raises(TooLittleMemoryError, match=r"the server of 'weighty'") as refused:
+        measure(weighty, [x])
+    assert "in a folder" in refused.value.hint
+    assert "Options(memory_bytes=...)" in refused.value.hint
+    with pytest.raises(SystemExit):
+        main(["run", "whole", "--input", "x.npy"])
+    assert "the server of 'weighty' needs" in capsys.readouterr().err
+    assert not made
+    # A client alone is not refused: its server may be elsewhere.
+    main(["keygen", "public", "-o", "one", "--keys", "one.keys"])
+    assert capsys.readouterr().err == ""
+    main(["keygen", "whole", "-o", "two", "--keys", "two.keys"])
+    assert "this machine could not serve" in capsys.readouterr().err
+    assert len(made) == 2
+    leave(needed)
+    assert measure(weighty, [x]).outputs[0] == pytest.approx(hg.simulate(weighty, x, noisy=False), abs=1e-4)
+    # Of a folder a server may hold fewer, but not fewer than one operation reads.
+    planned = memory_bytes(artifact.program, artifact.ring)
+    beside, least = planned["working"] + planned["loading"], key_use(artifact.program).least_bytes
+    assert least < planned["evaluation_keys"]
+    assert key_making_bytes(artifact.evaluation_keys, True) < beside + least
+    leave(beside + least)
+    require_server(artifact, folder=True)
+    leave(beside + least - 1)
+    with pytest.raises(TooLittleMemoryError):
+        require_server(artifact, folder=True)
+
+
+def test_kept_plaintexts_are_part_of_what_is_refused(leave: Callable[[int], None]) -> None:
+    weighty = hg.compile(hg.parse(WEIGHTY), hg.Options(security_bits=None, log_ring=11))
+
+    def working(cache_bytes: int) -> int:
+        return memory_bytes(weighty.program, weighty.ring, cache_bytes)["working"]
+
+    none = working(0)
+    plaintexts = working(1 << 32) - none
+    assert plaintexts > 1_000_000
+    assert working(plaintexts // 2) - none == plaintexts // 2
+    keys = hg.Client(weighty).evaluation_keys()
+    leave(none + plaintexts - 1)
+    with pytest.raises(TooLittleMemoryError):
+        hg.Server(weighty, keys, cache_bytes=1 << 32)
+    hg.Server(weighty, keys, cache_bytes=0).close()
+    leave(none + plaintexts - 1 + weighty.report.values["evaluation_key_bytes"])
+    with pytest.raises(TooLittleMemoryError):
+        require_server(weighty, cache_bytes=1 << 32)
+    require_server(weighty, cache_bytes=0)
+    with pytest.raises(TooLittleMemoryError):
+        measure(weighty, [np.zeros(8)], cache_bytes=1 << 32)
+    # By arithmetic, on a ring larger than any: more than the gibibyte that is kept where nothing else is said.
+    large = replace(weighty.ring, log_ring=21)
+    none, usual, more = (memory_bytes(weighty.program, large, cache << 30)["working"] for cache in (0, 1, 4))
+    assert usual - none == 1 << 30
+    assert usual == memory_bytes(weighty.program, large)["working"]
+    assert more - none == plaintexts << 10 > usual - none

@@ -1,0 +1,111 @@
+"""`heliograph keygen`: the secret key first, so that a kill costs no more than evaluation keys; large ones one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import run, run_json
+from runtime.support import sample, toy_artifact
+
+import heliograph as hg
+from heliograph.runtime.keyfolder import load_keys
+
+# Killed while it makes the second evaluation key.
+_KILLED = """
+    import os, signal, sys
+    from heliograph.cli.main import main
+    from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+    made, original = [], OpenFHECryptor.evaluation_key
+    def evaluation_key(self, key):
+        if made:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made.append(key)
+        return original(self, key)
+    OpenFHECryptor.evaluation_key = evaluation_key
+    main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder but for an artifact's public part, to work in."""
+    toy_artifact().public().save(tmp_path / "public")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(keys: str) -> None:
+    """The two keys belong together."""
+    client, x = hg.Client.load("client.key"), sample()
+    with hg.Server(toy_artifact(), load_keys(keys)) as server:
+        found = client.decrypt(server.run(client.encrypt(x)))
+    np.testing.assert_allclose(found, hg.simulate(toy_artifact(), x, noisy=False), atol=1e-4)
+
+
+@pytest.mark.parametrize("keys", ["eval.keys", "keys/"])
+def test_a_kill_leaves_the_secret_key_and_the_same_command_goes_on(
+    folder: Path, capsys: pytest.CaptureFixture[str], keys: str
+) -> None:
+    command = ["keygen", "public", "--keys", keys]
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_KILLED), *command],
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(hg.__file__).parents[1])},
+    )
+    assert killed.returncode == -signal.SIGKILL
+    secret = folder / "client.key"
+    before = secret.read_bytes()
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert not (folder / "eval.keys").exists()
+    code, out, err = run(capsys, *command)
+    assert (code, err) == (0, "")
+    assert "the secret key that was there" in out
+    assert secret.read_bytes() == before
+    check(keys)
+
+
+def test_keys_that_take_much_are_written_one_by_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of the name that was given: the commands after it are the same."""
+    monkeypatch.setattr("heliograph.compiler.memory.FOLDER_KEY_BYTES", 1000)
+    (folder / "eval.keys").write_bytes(b"of another artifact")
+    code, _, err = run(capsys, "keygen", "public")
+    assert code == 2
+    assert "eval.keys is a file" in err
+    assert "--keys keys/" in err
+    assert not (folder / "client.key").exists()
+    (folder / "eval.keys").unlink()
+    made = run_json(capsys, "keygen", "public")
+    names = [key.name for key in toy_artifact().evaluation_keys]
+    assert len(list((folder / "eval.keys").glob("*.key"))) == len(names)
+    assert made["evaluation_key_bytes"] > 1000
+    check("eval.keys")
+    # What is there is kept, also the secret key.
+    lost = folder / "eval.keys" / (names[0].replace("/", "-") + ".key")
+    lost.unlink()
+    assert run_json(capsys, "keygen", "public") == made
+    assert lost.exists()
+
+
+def test_what_memory_has_no_room_for_leaves_no_secret_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.runtime.memory.available_bytes", lambda: 1000)
+    for keys, folders in (("eval.keys", True), ("keys/", False)):
+        code, _, err = run(capsys, "keygen", "public", "--keys", keys)
+        assert code == 2
+        assert "making the evaluation keys needs" in err
+        assert ("--keys keys/" in err) == folders
+        assert [path.name for path in folder.iterdir()] == ["public"]
+    assert run(capsys, "keygen", "public", "--no-memory-check")[0] == 0
+    # With both there, nothing is replaced.
+    assert "client.key exists already" in run(capsys, "keygen", "public", "--no-memory-check")[2]

@@ -1,0 +1,157 @@
+"""Many inputs in one folder: a kill in the middle loses nothing that was finished, and other plain inputs keep nothing."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import heliograph as hg
+from heliograph.errors import ProgramError
+from heliograph.runtime.batch import evaluate_files
+
+SOURCE = """program weighted
+input x: secret slots[8] in [-1, 1]
+input w: plain slots[8] in [0, 1]
+output y = x * x - rotate(x, 3) * w
+"""
+NAMES = ("0.ct", "1.ct", "2.ct")
+WEIGHTS = np.linspace(0, 1, 8)
+_EVALUATE = """
+    import sys, time
+    from pathlib import Path
+    import numpy as np
+    from heliograph.compiler.artifact import Artifact
+    from heliograph.runtime.batch import evaluate_files
+    from heliograph.runtime.messages import EvaluationKeys
+    from heliograph.runtime.server import Server
+    folder = Path(sys.argv[1])
+    done = []
+    def progress(stage, number, total):
+        if done and number > total // 2:
+            print("in the middle of the second", flush=True)
+            time.sleep(60)
+    def finished(path, seconds):
+        done.append(path)
+        print(path.name, flush=True)
+    with Server(Artifact.load(folder / "artifact"), EvaluationKeys.load(folder / "keys")) as server:
+        evaluate_files(
+            server,
+            [folder / name for name in sys.argv[2:]],
+            folder / "outputs",
+            plain={"w": np.linspace(0, 1, 8)},
+            progress=progress,
+            finished=finished,
+        )
+"""
+
+
+@pytest.fixture(scope="module")
+def artifact() -> hg.Artifact:
+    return hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None))
+
+
+@pytest.fixture(scope="module")
+def client(artifact: hg.Artifact) -> hg.Client:
+    return hg.Client(artifact)
+
+
+@pytest.fixture(scope="module")
+def keys(client: hg.Client) -> hg.EvaluationKeys:
+    return client.evaluation_keys()
+
+
+@pytest.fixture(scope="module")
+def server(artifact: hg.Artifact, keys: hg.EvaluationKeys) -> Iterator[hg.Server]:
+    with hg.Server(artifact, keys) as server:
+        yield server
+
+
+@pytest.fixture
+def inputs(client: hg.Client, tmp_path: Path) -> list[Path]:
+    for number, name in enumerate(NAMES):
+        client.encrypt(sample(number)).save(tmp_path / name)
+    return [tmp_path / name for name in NAMES]
+
+
+def sample(number: int) -> np.ndarray:
+    return np.random.default_rng(number).uniform(-1, 1, 8)
+
+
+def evaluate(server: hg.Server, inputs: list[Path], weights: object) -> list[str]:
+    """The names of the outputs that were made, and not kept."""
+    made: list[str] = []
+    evaluate_files(
+        server,
+        inputs,
+        inputs[0].parent / "outputs",
+        plain={"w": weights},
+        finished=lambda path, seconds: made.append(path.name) if seconds is not None else None,
+    )
+    return made
+
+
+def check(client: hg.Client, folder: Path, weights: np.ndarray) -> None:
+    for number, name in enumerate(NAMES):
+        x = sample(number)
+        expected = x * x - np.roll(x, -3) * weights
+        found = client.decrypt(hg.EncryptedOutput.load(folder / "outputs" / name))
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_kill_in_the_middle_keeps_what_was_finished(
+    artifact: hg.Artifact,
+    client: hg.Client,
+    keys: hg.EvaluationKeys,
+    server: hg.Server,
+    inputs: list[Path],
+    tmp_path: Path,
+) -> None:
+    artifact.save(tmp_path / "artifact")
+    keys.save(tmp_path / "keys")
+    command = [sys.executable, "-c", textwrap.dedent(_EVALUATE), str(tmp_path), *NAMES]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    shown = [process.stdout.readline().strip() for _ in range(2)]
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert shown == ["0.ct", "in the middle of the second"]
+    first = tmp_path / "outputs" / "0.ct"
+    assert [path.name for path in (tmp_path / "outputs").glob("*.ct")] == ["0.ct"]
+    before = first.stat().st_mtime_ns
+    assert evaluate(server, inputs, WEIGHTS) == ["1.ct", "2.ct"]
+    assert first.stat().st_mtime_ns == before
+    check(client, tmp_path, WEIGHTS)
+
+
+def test_outputs_of_other_plain_inputs_are_made_again(
+    client: hg.Client, server: hg.Server, inputs: list[Path], tmp_path: Path
+) -> None:
+    outputs = tmp_path / "outputs"
+    assert evaluate(server, inputs[:2], WEIGHTS) == [*NAMES[:2]]
+    assert evaluate(server, inputs, WEIGHTS) == ["2.ct"]
+    assert evaluate(server, inputs, WEIGHTS.tolist()) == []
+    check(client, tmp_path, WEIGHTS)
+    # Stopped after the first of other values: the mixture is told apart both ways.
+    assert evaluate(server, inputs[:1], WEIGHTS / 2) == ["0.ct"]
+    old = (outputs / ".1.ct.plain").read_bytes()
+    assert evaluate(server, inputs, WEIGHTS) == ["0.ct"]
+    assert evaluate(server, inputs, WEIGHTS / 2) == [*NAMES]
+    check(client, tmp_path, WEIGHTS / 2)
+    assert evaluate(server, inputs, WEIGHTS / 2) == []
+    # A kill between an output and its mark leaves none, or that of the output before.
+    mark = outputs / ".1.ct.plain"
+    mark.unlink()
+    assert evaluate(server, inputs, WEIGHTS / 2) == ["1.ct"]
+    assert stat.S_IMODE(mark.stat().st_mode) == 0o600
+    mark.write_bytes(old)
+    assert evaluate(server, inputs[1:2], WEIGHTS) == ["1.ct"]
+    with pytest.raises(ProgramError, match="plain inputs are 'w'"):
+        evaluate_files(server, inputs, outputs)
