@@ -31,6 +31,8 @@ class Floor:
 
     def __init__(self, evaluator: OpenFHEEvaluator, ciphertext: Any, calls: Mapping[Call, int]) -> None:
         self.calls = dict(calls)
+        # A server that has run nothing has no tables of bootstraps yet.
+        evaluator.prepare()
         self._evaluator, self._tag = evaluator, str(ciphertext.GetKeyTag())
         self._times: dict[Call, list[float]] = {call: [] for call in self.calls}
         self._operations = {call: self._operation(*call) for call in self.calls}
