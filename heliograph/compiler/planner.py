@@ -114,7 +114,7 @@ def _cheaper(
             other, other_passes = _watched(plan_bootstrapped, log_ring, program, options, wanted)
         except PlanningError:
             continue
-        if other.predicted_ms < plan.predicted_ms:
+        if other.predicted_ms + other.loading_ms < plan.predicted_ms + plan.loading_ms:
             return other, other_passes
     return plan, passes
 
