@@ -16,6 +16,7 @@ from heliograph.execution.ranges import bootstrap_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
+from heliograph.ir.node import freeze_attrs
 from heliograph.passes.base import apply
 from heliograph.passes.pair_bootstraps import PairBootstraps
 from heliograph.runtime.openfhe.floor import Floor
@@ -97,8 +98,12 @@ def wide() -> hg.Program:
     return builder.finish([h])
 
 
-def test_a_tensor_of_three_ciphertexts_on_real_ones(wide: hg.Program) -> None:
-    artifact = hg.compile(wide, TOY)
+@pytest.fixture(scope="module")
+def artifact(wide: hg.Program) -> hg.Artifact:
+    return hg.compile(wide, TOY)
+
+
+def test_a_tensor_of_three_ciphertexts_on_real_ones(artifact: hg.Artifact) -> None:
     program = artifact.program
     assert sorted(len(node.inputs) for node in bootstraps(program)) == [1, 2]
     assert program.metadata["paired_slots"] == [SLOTS]
@@ -227,8 +232,37 @@ def test_complex_slots_are_not_for_authors(line: str) -> None:
 
 
 @pytest.mark.parametrize("stated", [[], [7], ["64"], 64, "64", [True], [1024.0], [[1024]], {"a": 1}])
-def test_an_artifact_must_declare_its_pairs(wide: hg.Program, stated: Any) -> None:
-    artifact = hg.compile(wide, TOY)
-    artifact.program.metadata["paired_slots"] = stated
+def test_an_artifact_must_declare_its_pairs(artifact: hg.Artifact, stated: Any) -> None:
+    program = replace(artifact.program, metadata={**artifact.program.metadata, "paired_slots": stated})
     with pytest.raises(WireError):
-        hg.Artifact.from_bytes(artifact.to_bytes())
+        hg.Artifact.from_bytes(replace(artifact, program=program).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("bootstrap", {"ranges": (0, 99)}),
+        ("bootstrap", {"ranges": (0, -2)}),
+        ("bootstrap", {"ranges": None}),
+        ("bootstrap", {"chunks": (0, 1, 2)}),
+        ("mul_ct", {"range": -1}),
+    ],
+)
+def test_what_an_artifact_says_of_bounded_values_is_checked(
+    artifact: hg.Artifact, op: str, changes: dict[str, Any]
+) -> None:
+    """The watch of ranges looks these up for every value, also for artifacts of strangers."""
+    new: dict[Node, Node] = {}
+    for node in artifact.program.nodes:
+        attrs = dict(node.attrs)
+        if node.op == op and set(changes) & set(attrs):
+            attrs |= changes
+        new[node] = node.with_(inputs=tuple(new[operand] for operand in node.inputs), attrs=freeze_attrs(attrs))
+    program = replace(
+        artifact.program,
+        nodes=tuple(new.values()),
+        inputs=tuple(new[node] for node in artifact.program.inputs),
+        outputs=tuple(new[node] for node in artifact.program.outputs),
+    )
+    with pytest.raises(WireError):
+        hg.Artifact.from_bytes(replace(artifact, program=program).to_bytes())
