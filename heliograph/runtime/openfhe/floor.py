@@ -26,7 +26,8 @@ class Floor:
     """Medians of the primitives that a program calls, sampled in between its runs in the same process.
 
     `sample()` times each distinct call once; `milliseconds()` is the sum over the calls of one run of the median of each.
-    Hoisted rotations are timed hoisted, their decomposition apart; encoding is left out.
+    Hoisted rotations are timed hoisted, their decomposition apart; encoding is left out. Digits and products are made
+    just before they are timed: those of all levels together would take gigabytes.
     """
 
     def __init__(self, evaluator: OpenFHEEvaluator, ciphertext: Any, calls: Mapping[Call, int]) -> None:
@@ -35,7 +36,7 @@ class Floor:
         evaluator.prepare()
         self._evaluator, self._tag = evaluator, str(ciphertext.GetKeyTag())
         self._times: dict[Call, list[float]] = {call: [] for call in self.calls}
-        self._operations = {call: self._operation(*call) for call in self.calls}
+        self._examples: dict[int, Any] = {}
 
     @property
     def samples(self) -> int:
@@ -43,12 +44,13 @@ class Floor:
         return min((len(times) for (name, _, _), times in self._times.items() if name not in BOOTSTRAPS), default=0)
 
     def sample(self) -> None:
-        for call, operation in self._operations.items():
-            if call[0] in BOOTSTRAPS and len(self._times[call]) >= _BOOTSTRAP_SAMPLES:
+        for call, times in self._times.items():
+            if call[0] in BOOTSTRAPS and len(times) >= _BOOTSTRAP_SAMPLES:
                 continue
+            operation = self._operation(*call)
             begun = time.perf_counter()
             operation()
-            self._times[call].append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - begun)
 
     def milliseconds(self) -> float:
         return 1e3 * sum(count * statistics.median(self._times[call]) for call, count in self.calls.items())
@@ -60,7 +62,9 @@ class Floor:
     def _operation(self, primitive: str, level: int, parts: int) -> Callable[[], Any]:
         evaluator = self._evaluator
         cc, ring = evaluator.context_at(level), evaluator.ring_at(level)
-        x = evaluator.example(level, self._tag)
+        if level not in self._examples:
+            self._examples[level] = evaluator.example(level, self._tag)
+        x = self._examples[level]
         if primitive in IN_WHOLE_CHAIN:
             whole = evaluator.ring
             x = moved(x, whole, level, chain_tag(self._tag, whole, whole))
