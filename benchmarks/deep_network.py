@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,18 +87,31 @@ def accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((scores.argmax(1) == labels[: len(scores)]).mean())
 
 
-def benchmark(
+class Compiled(NamedTuple):
+    """What is left of a network when encrypted images run: scores, (n, classes), of the float and the polynomial network."""
+
+    clear: np.ndarray
+    polynomial: np.ndarray
+    folder: Path
+    report: dict[str, Any]
+    compile_s: float
+    seconds_by_kind: dict[str, float]
+
+
+def speaker(options: argparse.Namespace) -> Callable[..., None]:
+    """What prints text, where text was asked for."""
+    return (lambda *words: None) if options.json else (lambda *words: print(*words, flush=True))
+
+
+def compiled(
     name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, options: argparse.Namespace
-) -> None:
-    """Print what the arguments ask for, and one JSON object with KEYS; null for what was not run."""
-    say = (lambda *words: None) if options.json else (lambda *words: print(*words, flush=True))
-    test, labels = images.test, images.test_labels
+) -> Compiled:
+    """Compile the network into a folder of its own, and run it in the clear."""
+    say, test, labels = speaker(options), images.test, images.test_labels
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     with torch.no_grad():
         clear = torch.cat([module(part) for part in torch.from_numpy(test).split(100)]).numpy()
-    say(f"{machine()}; load average {os.getloadavg()[0]:.2f}")
     say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
-
     program = hg.trace(
         module,
         torch.from_numpy(test[:1]),
@@ -111,20 +126,32 @@ def benchmark(
     polynomial = np.concatenate([interpret_many(seen["fold-scaling"], [part])[0] for part in parts])
     say(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
         f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}")  # fmt: skip
-
     folder = options.folder / f"{name}-{artifact.fingerprint[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     artifact.save(folder / "artifact.helio")
+    seconds = predicted_seconds(artifact, chosen)
+    return Compiled(clear, polynomial, folder, artifact.report.to_dict(), artifact.compile_s, seconds)
+
+
+def benchmark(
+    name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, options: argparse.Namespace
+) -> None:
+    """Print what the arguments ask for, and one JSON object with KEYS; null for what was not run."""
+    say, test, labels = speaker(options), images.test, images.test_labels
+    say(f"{machine()}; load average {os.getloadavg()[0]:.2f}")
+    # In a process that ends: the memory is for the encrypted images.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        made = pool.submit(compiled, name, module, images, chosen, options).result()
+    clear, polynomial, folder, report = made.clear, made.polynomial, made.folder, made.report
     scores_simulated = simulate(folder, test, options.simulated, say)
     encrypted = encrypt(test, options, folder) if options.encrypted else {}
-    report = artifact.report.to_dict()
     result = dict.fromkeys(KEYS) | {
         "accuracy_float": accuracy(clear, labels),
         "accuracy_polynomial": accuracy(polynomial, labels),
         "images_simulated": len(scores_simulated),
         "images_encrypted": 0,
         "predicted_seconds": report["predicted_ms"] / 1e3,
-        "compile_s": artifact.compile_s,
+        "compile_s": made.compile_s,
         "threads": options.threads or len(os.sched_getaffinity(0)),
         **{key: report[key] for key in (
             "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches", "plaintext_products",
@@ -160,7 +187,7 @@ def benchmark(
             "server; the measured process has the client in it too")  # fmt: skip
         if encrypted["floor_seconds"]:
             say(f"measured over floor: {encrypted['seconds'] / encrypted['floor_seconds']:.2f}")
-    kinds(artifact, chosen, encrypted.get("floor_by_kind", {}), say)
+    kinds(made, encrypted.get("floor_by_kind", {}), say)
     print(json.dumps(result))
 
 
@@ -206,10 +233,9 @@ def differing_calls(images: Sequence[Mapping[str, Any]], predicted: Mapping[str,
     return lines
 
 
-def kinds(artifact: hg.Artifact, options: hg.Options, floor: dict[str, float], say: Any) -> None:
+def kinds(made: Compiled, floor: dict[str, float], say: Any) -> None:
     """The table of kinds of work: calls, seconds as predicted and, where images ran, as measured alone."""
-    predicted = predicted_seconds(artifact, options)
-    calls = artifact.report.to_dict()["operations_by_kind"]
+    predicted, calls = made.seconds_by_kind, made.report["operations_by_kind"]
     say(f"{'kind of work':<16}{'calls':>8}{'predicted s':>13}{'floor s':>10}")
     for name, number in sorted(calls.items(), key=lambda item: -predicted[item[0]]):
         measured = f"{floor[name]:.2f}" if name in floor else "-"

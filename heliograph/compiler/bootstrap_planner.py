@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,11 @@ class _Choice:
     cost_ms: float
     program: Program
     ring: Ring
+
+    @property
+    def room(self) -> int:
+        """Levels between two bootstraps."""
+        return self.ring.bootstrap_level - self.ring.bootstrap_input_level
 
     @property
     def bootstrap_bytes(self) -> int:
@@ -109,17 +115,20 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
                 raise PlanningError(out_of_range.what, why=out_of_range.why) from None
             except PlanningError as failed:
                 failure = failed.what
-                # Pairs are a bit coarser, and want both operands at one scale: once more without, if there were any.
-                if pairs and any(_paired(choice, options) is not choice.program for choice in choices[:_MOST_TRIES]):
-                    continue
                 if not isinstance(failed, _TooCoarseError):
                     raise
-                break
+                # Pairs are a bit coarser: once more without, if there were any.
+                if not failed.paired:
+                    break
     raise PlanningError(failure)
 
 
 class _TooCoarseError(PlanningError):
-    """The error of encryption is larger than was asked for."""
+    """The error of encryption is larger than was asked for; `paired` where bootstraps refreshed two values at once."""
+
+    def __init__(self, what: str, paired: bool) -> None:
+        self.paired = paired
+        super().__init__(what)
 
 
 def _choices(
@@ -150,9 +159,9 @@ def _paired(choice: _Choice, options: Options) -> Program:
 
 
 def _tries(choices: Sequence[_Choice], options: Options) -> Iterator[tuple[_Choice, Options]]:
-    """What is planned to the end, in order: more than one only where memory is bounded."""
+    """What is planned to the end, in order, until one serves: with other keys too where memory is bounded."""
     if options.memory_bytes is None:
-        yield choices[0], options
+        yield from ((choice, options) for choice in choices)
         return
     # Choices that do not fit whatever keys the program itself has need no try.
     possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes][:_MOST_TRIES]
@@ -183,12 +192,25 @@ def _finished(
     error, trace = simulate_error(program, wanted.inputs)
     if error > wanted.tolerance:
         raise _TooCoarseError(
-            f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of {ring.scale_bits} bits)"
+            f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of {ring.scale_bits} bits)",
+            paired="paired_slots" in program.metadata,
         )
     for name, made in planned.passes:
         watch(name, made)
     price = total_ms(trace.calls, program, options.costs)
     return Plan(program, packed, ring, trace, price, error, wanted.magnitude, unbounded_ms, planned.loading_ms)
+
+
+def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> tuple[Program, list[tuple[str, Program]]]:
+    """The executable program of a choice, and the passes on the way; without pairs where they do not meet at one scale."""
+    placed = "place-bootstraps", verify(choice.program, after="place-bootstraps")
+    program = _paired(choice, options) if pairs else choice.program
+    if program is not choice.program:
+        made = [placed, ("pair-bootstraps", program)]
+        with contextlib.suppress(PlanningError):
+            return lower_passes(program, choice.ring, options, lambda *step: made.append(step), shift), made
+    made = [placed]
+    return lower_passes(choice.program, choice.ring, options, lambda *step: made.append(step), shift), made
 
 
 def _first_fitting(
@@ -201,19 +223,21 @@ def _first_fitting(
 ) -> Plan:
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
+    few: TooFewLevelsError | None = None
+    least_room = 0
+    shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
     for choice, tried in _tries(choices, options):
         if best is not None and tried is not options:
             # Keys that are read again cost less than rotations that are composed of several.
             break
-        made: list[tuple[str, Program]] = [*passes]
-        keep: Watch = lambda name, program: made.append((name, program))  # noqa: B023, E731
-        keep("place-bootstraps", verify(choice.program, after="place-bootstraps"))
-        program = _paired(choice, options) if pairs else choice.program
-        if program is not choice.program:
-            keep("pair-bootstraps", program)
-        shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
+        if choice.room < least_room:
+            continue
         try:
-            executable = lower_passes(program, choice.ring, tried, keep, shift)
+            executable, made = _lowered(choice, tried, shift, pairs)
+        except TooFewLevelsError as found_few:
+            # Scales that have to meet took levels that placing bootstraps did not know of.
+            few, least_room = found_few, choice.room + 1
+            continue
         except PlanningError as refused:
             if tried is options or refused.where != "Options.key_bytes":
                 raise
@@ -226,12 +250,14 @@ def _first_fitting(
         if fitting is None or fitting[1]:
             unbounded_ms = unbounded_ms or choice.cost_ms
         if fitting is not None:
-            found = _Planned(choice, *fitting, made)
+            found = _Planned(choice, *fitting, [*passes, *made])
             best = found if best is None or found.cost_ms < best.cost_ms else best
             if not best.loading_ms:
                 break
     if best is not None:
         return _finished(best, passes[-1][1], options, watch, wanted, unbounded_ms)
+    if few is not None and least_bytes is None:
+        raise few
     raise PlanningError(
         f"the server would need {least_bytes or min(choice.bootstrap_bytes for choice in choices)} bytes at least, "
         f"memory_bytes allows {options.memory_bytes}",
