@@ -99,7 +99,7 @@ def bootstrap_std(ring: Ring) -> float:
     """What a bootstrap adds to each slot, in units of values of the nominal scale.
 
     Fitted to OpenFHE with a first modulus five bits above the scale, N = 2^11 to 2^16, 2^4 slots to all of them, which lie
-    between one bit above and two bits below; the polynomial of the modular reduction leaves the constant part.
+    between about one bit above and two bits below; the polynomial of the modular reduction leaves the constant part.
 
     A second iteration takes away what repeats with the period of the value and is real, also the part that grows with its
     cube; left is noise of the second that it does not see. Fitted to N = 2^11 to 2^14, scales of 50 to 57 bits, 2^4 slots to
