@@ -41,21 +41,21 @@ def graphs(draw: st.DrawFn) -> Program:
     return builder.finish({"y": values[-1]})
 
 
-def fits(program: Program, chosen: frozenset[Node]) -> bool:
-    """Whether every level stays within the chain when these values are bootstrapped."""
-    need = dict.fromkeys(program.nodes, 0)
+def levels_at(program: Program, chosen: frozenset[Node]) -> dict[Node, int] | None:
+    """The level at which every node runs when these values are bootstrapped, None where the chain does not hold one."""
+    need, at = dict.fromkeys(program.nodes, 0), {}
     for node in reversed(program.nodes):
         level = need[node]
         if node in chosen:
             if level > RING.bootstrap_level:
-                return False
+                return None
             level = RING.bootstrap_input_level
-        level += node_depth(program, node)
-        if level > RING.levels:
-            return False
+        at[node] = level + node_depth(program, node)
+        if at[node] > RING.levels:
+            return None
         for operand in node.inputs:
-            need[operand] = max(need[operand], level)
-    return True
+            need[operand] = max(need[operand], at[node])
+    return at
 
 
 @settings(deadline=None, max_examples=60)
@@ -66,7 +66,7 @@ def test_no_other_set_is_smaller(program: Program) -> None:
         (
             size
             for size in range(len(points) + 1)
-            if any(fits(program, frozenset(group)) for group in itertools.combinations(points, size))
+            if any(levels_at(program, frozenset(group)) is not None for group in itertools.combinations(points, size))
         ),
         None,
     )
@@ -116,21 +116,11 @@ def wide_graphs(draw: st.DrawFn) -> Program:
 
 def cost_of(program: Program, chosen: frozenset[Node], search: _Search) -> float | None:
     """What the program costs when these values are bootstrapped, None where it does not fit."""
-    need, cost = dict.fromkeys(program.nodes, 0), 0.0
-    for node in reversed(program.nodes):
-        level = need[node]
-        if node in chosen:
-            if level > RING.bootstrap_level:
-                return None
-            level = RING.bootstrap_input_level
-            cost += search._bootstrap_price(node, search.periods[node])
-        level += node_depth(program, node)
-        if level > RING.levels:
-            return None
-        cost += search._price(node, level)
-        for operand in node.inputs:
-            need[operand] = max(need[operand], level)
-    return cost
+    at = levels_at(program, chosen)
+    if at is None:
+        return None
+    bootstraps = sum(search._bootstrap_price(node, search.periods[node]) for node in chosen)
+    return bootstraps + sum(search._price(node, level) for node, level in at.items())
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
