@@ -26,7 +26,8 @@ from heliograph.ir.layout import Layout
 from heliograph.passes.pair_bootstraps import PairBootstraps
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
+from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.target import BUILT_IN, Ring
 
 SCALE_BITS, BUDGET, DIGITS = 55, (3, 3), 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -28,8 +29,8 @@ ROTATIONS = ("rotate", "rotate_hoisted", "conjugate")
 Progress = Callable[[str, int, int], None]
 
 
-class Evaluator(Protocol[C]):
-    """Evaluates single nodes on ciphertexts of type C; holds evaluation keys, never a secret key.
+class Run(Protocol[C]):
+    """One execution of a program: it evaluates the nodes, and holds what belongs to this execution alone.
 
     `calls` counts the homomorphic primitives executed, by level, as they leave for the library: that is what the floor
     of a run is the sum of.
@@ -39,6 +40,18 @@ class Evaluator(Protocol[C]):
 
     def evaluate(self, node: Node, operands: Sequence[C]) -> C:
         """The node's value; raises RangeError or ProgramError where the scheme would give nonsense."""
+        ...
+
+    def close(self) -> None:
+        """Called when the execution is over, or broken off."""
+        ...
+
+
+class Evaluator(Protocol[C]):
+    """What all executions of a program share; holds evaluation keys, never a secret key."""
+
+    def begin(self) -> Run[C]:
+        """A run of its own for one execution."""
         ...
 
     def describe(self, value: C) -> tuple[int, int]:
@@ -119,14 +132,25 @@ def execute(
     """
     if program.stage is not Stage.EXECUTABLE:
         raise ProgramError(f"a program at stage {program.stage.value} cannot be executed", hint="compile it first")
+    with contextlib.closing(evaluator.begin()) as run:
+        return _execute(program, evaluator, run, inputs, progress, observe)
+
+
+def _execute(
+    program: Program,
+    evaluator: Evaluator[Any],
+    run: Run[Any],
+    inputs: dict[Node, Any],
+    progress: Progress | None,
+    observe: Callable[[Node, Any], None] | None,
+) -> tuple[list[Any], Trace]:
     trace = Trace()
     context = Context(program.constants, tuple(program.metadata.get("log_primes", ())))
-    before = Counter(evaluator.calls)
     last_uses = program.metadata["last_uses"]
     table: list[Any] = [None] * len(program.nodes)
     index = {node: i for i, node in enumerate(program.nodes)}
     total = len(program.nodes)
-    counted = Counter(before)
+    counted: Counter[Call] = Counter()
     start = time.perf_counter()
     for i, node in enumerate(program.nodes):
         begun = time.perf_counter()
@@ -142,7 +166,7 @@ def execute(
             for operand, known in zip(operands, node.inputs, strict=True):
                 if not known.type.secret:
                     _check_plain(node, known, operand, context.log_primes)
-            value = evaluator.evaluate(node, operands)
+            value = run.evaluate(node, operands)
         if isinstance(node.type, CipherType) and evaluator.describe(value) != (node.type.level, node.type.parts):
             level, parts = evaluator.describe(value)
             raise ProgramError(
@@ -159,12 +183,12 @@ def execute(
         trace.by_layer[layer] = trace.by_layer.get(layer, 0.0) + time.perf_counter() - begun
         if node.type.secret and node.op != "input":
             mine = trace.calls_by_layer.setdefault(layer, Counter())
-            for call, number in evaluator.calls.items():
+            for call, number in run.calls.items():
                 if number != counted[call]:
                     mine[call] += number - counted[call]
                     counted[call] = number
         if progress is not None:
             progress("evaluate", i + 1, total)
     trace.seconds = time.perf_counter() - start
-    trace.calls = Counter(evaluator.calls) - before
+    trace.calls = Counter(run.calls)
     return [table[index[node]] for node in program.outputs], trace

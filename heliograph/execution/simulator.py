@@ -6,6 +6,7 @@ value too large for its modulus, a wrong number of parts.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -54,8 +55,8 @@ class Simulator:
         self._rotations = Counter(node.inputs[0] for node in rotations)
         self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
         self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
-        # Which transform makes which rotations; worked out when the first is met.
-        self._babies: dict[tuple[Node, int], BabySteps] | None = None
+        # Which transform makes which rotations; worked out when the first is met, by any of the runs.
+        self._babies: dict[tuple[Node, int], BabySteps] = {}
         log_primes = self.ring.log_primes
         self._log_q = [sum(log_primes[: level + 1]) for level in range(len(log_primes))]
 
@@ -88,6 +89,15 @@ class Simulator:
         return np.asarray(slots)
 
     # ------------------------------------------------------------------------------------------ server's part
+
+    def begin(self) -> Simulator:
+        """A run with counts of its own; its errors go on in the same random sequence."""
+        run = copy.copy(self)
+        run.calls = Counter()
+        return run
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     def describe(self, value: SimulatedCiphertext) -> tuple[int, int]:
         return value.level, value.parts
@@ -364,8 +374,8 @@ class Simulator:
         return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
 
     def _count_babies(self, node: Node, position: int, level: int) -> None:
-        if self._babies is None:
-            self._babies = share_babies(self.program.nodes, self._diagonals, self._paths)
+        if not self._babies:
+            self._babies |= share_babies(self.program.nodes, self._diagonals, self._paths)
         steps = self._babies[node, position]
         if steps.decompose:
             self._count("decompose", level, 2)

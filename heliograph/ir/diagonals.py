@@ -25,6 +25,7 @@ from __future__ import annotations
 import bisect
 import functools
 import random
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -243,6 +244,7 @@ _MAPS_KEPT = 256
 # is needed, so what goes is drawn at random.
 _ENTRIES_KEPT = 1 << 27
 _drawn = random.Random(0)
+_maps_lock = threading.Lock()
 
 
 def diagonal_map(
@@ -261,8 +263,9 @@ def diagonal_map(
     if known is not None and known[0] is matrix:
         return known[1]
     made = make_diagonal_map(matrix, slots, in_period, out_period, shift, stride, in_copies, out_copies)
-    kept = sum(entry.entries for _, entry in _maps.values())
-    while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):
-        kept -= _maps.pop(_drawn.choice(list(_maps)))[1].entries
-    _maps[key] = (matrix, made)
+    with _maps_lock:
+        kept = sum(entry.entries for _, entry in _maps.values())
+        while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):
+            kept -= _maps.pop(_drawn.choice(list(_maps)))[1].entries
+        _maps[key] = (matrix, made)
     return made

@@ -10,8 +10,7 @@ value is ever taken for what it is not: the planned scale is the true one, from 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -119,6 +118,21 @@ class Levels:
         return max((level for node, level in self.level.items() if node.op == "bootstrap"), default=0)
 
 
+# What is left to do for one node; it yields what has to be done before it can go on.
+_Step = Generator["_Step", None, None]
+
+
+def _settle(first: _Step) -> None:
+    """Carry out a step and those that it waits for, as recursion would: a sum may be longer than Python's stack."""
+    waiting = [first]
+    while waiting:
+        following = next(waiting[-1], None)
+        if following is None:
+            waiting.pop()
+        else:
+            waiting.append(following)
+
+
 class _Scales:
     """True log2 scales. `scale` is that of the value as it is; `ready` that after its rescale, if it is pending."""
 
@@ -156,14 +170,15 @@ class _Scales:
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
 
-    def ready(self, node: Node) -> float:
-        return self.force(node) - self._drop(node)
-
     def _seen(self, reader: Node, operand: Node) -> float:
-        return self.force(operand) if self.levels.takes_pending(reader) else self.ready(operand)
+        return self.force(operand) - self._drop_between(reader, operand)
 
     def _set_seen(self, reader: Node, operand: Node, scale: float) -> None:
-        self.fix(operand, scale if self.levels.takes_pending(reader) else scale + self._drop(operand))
+        self.fix(operand, scale + self._drop_between(reader, operand))
+
+    def _drop_between(self, reader: Node, operand: Node) -> float:
+        """What a rescale between an operand and its reader takes off the scale."""
+        return 0.0 if self.levels.takes_pending(reader) else self._drop(operand)
 
     def adjustable(self, node: Node) -> bool:
         """Whether the scale can still be chosen."""
@@ -203,22 +218,32 @@ class _Scales:
 
     def force(self, node: Node) -> float:
         """The scale of the value as it is, choosing the nominal one where it is still open."""
-        if node in self.scale:
-            return self.scale[node]
-        if self._adjustable.get(node, False):
-            self.fix(node, self.nominal + self._drop(node))
-            return self.scale[node]
-        if node.op == "input":
-            scale = self.nominal
-        elif node.op == "mul_ct":
-            scale = self.ready(node.inputs[0]) + self.ready(node.inputs[1])
-        else:
-            scale = self._seen(node, node.inputs[0]) + (1.0 if node.op in _PARTS else 0.0)
-        self.scale[node] = scale
-        return scale
+        if node not in self.scale:
+            _settle(self._forcing(node))
+        return self.scale[node]
 
     def fix(self, node: Node, scale: float) -> None:
         """Choose the scale of an adjustable value."""
+        _settle(self._fixing(node, scale))
+
+    def _forcing(self, node: Node) -> _Step:
+        if node in self.scale:
+            return
+        if self._adjustable.get(node, False):
+            yield self._fixing(node, self.nominal + self._drop(node))
+            return
+        for operand in _secret_inputs(node) if node.op == "mul_ct" else _secret_inputs(node)[:1]:
+            yield self._forcing(operand)
+        if node.op == "input":
+            scale = self.nominal
+        elif node.op == "mul_ct":
+            scale = self._product(node)
+        else:
+            operand = node.inputs[0]
+            scale = self.scale[operand] - self._drop_between(node, operand) + (1.0 if node.op in _PARTS else 0.0)
+        self.scale[node] = scale
+
+    def _fixing(self, node: Node, scale: float) -> _Step:
         if node in self.scale:
             return
         self.scale[node] = scale
@@ -227,14 +252,21 @@ class _Scales:
         if node.op == "mul_ct":
             left, right = node.inputs
             free, rigid = (left, right) if self.adjustable(left) else (right, left)
-            if not self.adjustable(free):
-                self.scale[node] = self.ready(left) + self.ready(right)
-                return
-            self.fix(free, scale - self.ready(rigid) + self._drop(free))
+            yield self._forcing(rigid)
+            if self.adjustable(free):
+                yield self._fixing(free, scale - self.scale[rigid] + self._drop(rigid) + self._drop(free))
+            else:
+                yield self._forcing(free)
+                self.scale[node] = self._product(node)
             return
         for operand in _secret_inputs(node):
             if self.adjustable(operand):
-                self._set_seen(node, operand, scale)
+                yield self._fixing(operand, scale + self._drop_between(node, operand))
+
+    def _product(self, node: Node) -> float:
+        """The scale of a product of values whose scales are settled."""
+        left, right = node.inputs
+        return self.scale[left] - self._drop(left) + self.scale[right] - self._drop(right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,15 +284,6 @@ class PlanLevels:
     makes: ClassVar[Stage] = Stage.MANAGED
 
     def run(self, program: Program) -> Program:
-        # Open scales are settled by recursion along one polynomial or one sum, which may be some thousands of nodes long.
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(limit, 20 * len(program.nodes) + 1000))
-        try:
-            return self._run(program)
-        finally:
-            sys.setrecursionlimit(limit)
-
-    def _run(self, program: Program) -> Program:
         for _ in range(_MAX_CORRECTIONS):
             levels = Levels(program, self.ring)
             if levels.depth > self.ring.levels:

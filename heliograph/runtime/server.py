@@ -25,8 +25,9 @@ from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
-from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator, chain_tag
+from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
 from heliograph.runtime.openfhe.keyloader import KeyLoader
+from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
 from heliograph.target import Ring
@@ -35,13 +36,14 @@ from heliograph.target import Ring
 class Server:
     """Evaluates one artifact on the ciphertexts of one client.
 
-    `trace` describes the last run: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
+    `run` may be called from several threads; what belongs to one run is apart from the others. `trace` describes the run
+    that ended last: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
     plaintexts that are kept between runs; they are part of the plan that is compared with the free memory, which
     `check_memory=False` skips.
 
     `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
-    the node that reads them. Such a server runs one sample at a time; each change of its keys waits until no other server
+    the node that reads them. Such a server runs one sample at a time, and threads wait for each other; each change of its keys waits until no other server
     of the process is inside an evaluation. `keys` is then its loader, which counts what it reads.
     Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it too.
 
@@ -150,8 +152,7 @@ class Server:
     def close(self) -> None:
         """Release the evaluation keys and the encoded plaintexts; the server cannot run afterwards."""
         self._close()
-        self.evaluator.cache.clear()
-        self.evaluator.ahead.clear()
+        self.evaluator.close()
 
     def run(
         self,
@@ -165,8 +166,7 @@ class Server:
         total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
         ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
-        if not self._close.alive:
-            raise ProgramError("this server is closed")
+        self._check_open()
         inputs = self.inputs(encrypted, plain or {})
         program, ring = self.artifact.program, self.artifact.ring
         with self.evaluating():
@@ -181,7 +181,13 @@ class Server:
         """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
         self.evaluator.prepare()
         with self.keys.lock if self.keys else contextlib.nullcontext(), registry.using():
+            # Another thread may have closed it meanwhile; from here on its keys stay until the evaluation is over.
+            self._check_open()
             yield
+
+    def _check_open(self) -> None:
+        if not self._close.alive:
+            raise ProgramError("this server is closed", hint="make another from the artifact and the evaluation keys")
 
     def _flooded(self, output: Any, node: Node) -> Any:
         """The output with fresh noise in every slot."""

@@ -164,7 +164,7 @@ def test_missing_level_is_refused(backend: Callable[..., Session]) -> None:
     node = next(node for node in program.nodes if node.op == "rescale")
     last = session.encrypt(samples()[0], 0, 45.0)
     with pytest.raises((HeliographError, RuntimeError)):
-        session.evaluator.evaluate(node, [last])
+        session.evaluator.begin().evaluate(node, [last])
 
 
 def test_input_of_another_level_is_refused(backend: Callable[..., Session]) -> None:

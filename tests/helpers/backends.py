@@ -38,7 +38,8 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     pytest.importorskip("openfhe")
     from heliograph.runtime.openfhe import serial
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-    from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
+    from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+    from heliograph.runtime.openfhe.tags import chain_tag
 
     ring = Ring.from_json(program.metadata["ring"])
     cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program)

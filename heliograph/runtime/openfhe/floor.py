@@ -15,7 +15,8 @@ from heliograph.execution.backend import BOOTSTRAPS, IN_WHOLE_CHAIN, Call
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
 from heliograph.runtime.openfhe.encapsulation import conjugation_index
-from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator, chain_tag
+from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import moved
 
 # A bootstrap takes seconds and is made of many primitives; a few times are enough.

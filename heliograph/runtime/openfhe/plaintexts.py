@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class PlaintextCache:
-    """Encoded plaintexts, kept until a byte bound is reached.
+    """Encoded plaintexts, kept until a byte bound is reached; several threads may use it.
 
     What is there stays: a program reads its plaintexts in the same order on every run, and dropping the one used longest
     ago would drop each just before it is needed.
@@ -20,6 +21,7 @@ class PlaintextCache:
         self.max_bytes = max_bytes
         self.bytes = 0
         self._entries: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
@@ -32,16 +34,19 @@ class PlaintextCache:
         """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
         value = self._entries.get(key)
         if value is None:
+            # Two threads may make the same one; the first stays.
             value = make()
-            if self.has_room(size):
-                self._entries[key] = value
-                self.bytes += size
+            with self._lock:
+                if key not in self._entries and self.has_room(size):
+                    self._entries[key] = value
+                    self.bytes += size
         return value
 
-    def clear(self) -> None:
-        """Drop everything."""
-        self._entries.clear()
-        self.bytes = 0
+    def close(self) -> None:
+        """Drop everything, and keep nothing from now on."""
+        with self._lock:
+            self._entries.clear()
+            self.bytes = self.max_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class EncodeAhead:
 
     `following(key)` gives the encodings of a program from that of `key` on, in the order of their use and over again from
     the beginning: what the first layers need is then there when the next sample comes. Encoding fills the moments in which
-    a homomorphic operation does not use every core.
+    a homomorphic operation does not use every core. One run has it at a time.
     """
 
     def __init__(self, following: Callable[[Hashable], Iterator[Encoding]], max_bytes: int) -> None:

@@ -1,0 +1,20 @@
+"""The names under which evaluation keys are found: one for each chain of a program, made from one of the server's own."""
+
+from __future__ import annotations
+
+from heliograph.target import Ring
+
+# Between the name of the keys of the whole chain and the level of a lower part; no client's name has it.
+_LEVEL_MARK = "/"
+
+
+def chain_tag(tag: str, whole: Ring, ring: Ring) -> str:
+    """The name of the keys of a chain: that of the whole chain, with the level after it for a lower part."""
+    base = tag.partition(_LEVEL_MARK)[0]
+    return base if ring == whole else f"{base}{_LEVEL_MARK}{ring.levels}"
+
+
+def chain_levels(tag: str, whole: Ring) -> int:
+    """The levels of the chain whose keys have this name."""
+    mark = tag.partition(_LEVEL_MARK)[2]
+    return int(mark) if mark else whole.levels
