@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from heliograph.bootstrap_keys import all_bootstrap_rotations
-from heliograph.chains import Chain
+from heliograph.chains import Chain, key_chains
+from heliograph.ir import Program
+from heliograph.ir.slot_ops import CONJUGATING
 from heliograph.target import Ring
 
 # The key to the sparse secret: two polynomials over three primes.
@@ -33,10 +35,23 @@ class EvaluationKey:
         return self.ring.rotation_key_bytes + sparse
 
 
-def evaluation_keys(chains: Sequence[Chain], bootstrap_slots: Iterable[int] = ()) -> tuple[EvaluationKey, ...]:
-    """The keys of these chains (see `key_chains`) and of bootstraps with these numbers of slots, each once.
+def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
+    """The keys of an executable program."""
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    return evaluation_keys(key_chains(program.metadata), slot_counts, conjugates(program))
 
-    Bootstraps take rotation keys and the relinearization key of the whole chain, which the program shares.
+
+def conjugates(program: Program) -> bool:
+    """Whether a program conjugates ciphertexts."""
+    return any(node.op in CONJUGATING and node.type.secret for node in program.nodes)
+
+
+def evaluation_keys(
+    chains: Sequence[Chain], bootstrap_slots: Iterable[int] = (), conjugation: bool = False
+) -> tuple[EvaluationKey, ...]:
+    """The keys of these chains (see `key_chains`), of bootstraps with these numbers of slots, and of the conjugation.
+
+    Bootstraps take rotation keys, the relinearization key and the conjugation of the whole chain, which the program shares.
     """
     slot_counts = tuple(bootstrap_slots)
     made: list[EvaluationKey] = []
@@ -49,6 +64,8 @@ def evaluation_keys(chains: Sequence[Chain], bootstrap_slots: Iterable[int] = ()
         made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in sorted(amounts))
         if product:
             made.append(EvaluationKey(f"{prefix}relinearization", chain.ring, "relinearization"))
+        if (conjugation or slot_counts) and not number:
+            made.append(EvaluationKey("conjugation", chain.ring, "conjugation"))
         if slot_counts and not number:
-            made += (EvaluationKey(f"bootstrap/{kind}", chain.ring, kind) for kind in ("conjugation", "encapsulation"))
+            made.append(EvaluationKey("bootstrap/encapsulation", chain.ring, "encapsulation"))
     return tuple(made)

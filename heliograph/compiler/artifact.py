@@ -27,7 +27,7 @@ from heliograph.compiler.validate import (
 )
 from heliograph.container import Bytes, Container, pack, read_file, unpack, write_file
 from heliograph.errors import HeliographError, ProgramError, WireError
-from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
+from heliograph.evaluation_keys import EvaluationKey, conjugates, evaluation_keys, program_keys
 from heliograph.ir import Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Constant
@@ -45,7 +45,7 @@ _PREDICTED = (
 )  # fmt: skip
 _PUBLIC_FIELDS = {
     "name", "fingerprint", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains",
-    "bootstrap_slots", "predicted",
+    "bootstrap_slots", "conjugation_key", "predicted",
 }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ class PublicArtifact:
     """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
 
     `fingerprint` names the artifact; keys and ciphertexts carry it. `chains` and `bootstrap_slots` are those of the
-    program's metadata.
+    program's metadata, `conjugation_key` says whether the program conjugates.
     """
 
     name: str
@@ -67,6 +67,7 @@ class PublicArtifact:
     predicted: Mapping[str, Any]
     chains: tuple[Mapping[str, Any], ...] = ()
     bootstrap_slots: tuple[int, ...] = ()
+    conjugation_key: bool = False
 
     def public(self) -> PublicArtifact:
         return self
@@ -74,7 +75,8 @@ class PublicArtifact:
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
         """The keys that the client makes for the server."""
-        return _evaluation_keys(self._key_fields())
+        fields = self._key_fields()
+        return evaluation_keys(key_chains(fields), self.bootstrap_slots, self.conjugation_key)
 
     def _key_fields(self) -> dict[str, Any]:
         return {
@@ -83,6 +85,7 @@ class PublicArtifact:
             "relinearization_key": self.relinearization_key,
             "chains": [dict(chain) for chain in self.chains],
             "bootstrap_slots": list(self.bootstrap_slots),
+            "conjugation_key": self.conjugation_key,
         }
 
     def to_bytes(self) -> bytes:
@@ -123,6 +126,8 @@ class PublicArtifact:
             if not _is_fingerprint(f["fingerprint"]):
                 raise refuse("its fingerprint is malformed")
             check_keys(f, ring)
+            if type(f["conjugation_key"]) is not bool:
+                raise refuse("conjugation_key is malformed")
             for key in _PREDICTED:
                 real(f["predicted"][key], key, 0.0, 1e18)
             return PublicArtifact(
@@ -136,16 +141,13 @@ class PublicArtifact:
                 {key: f["predicted"][key] for key in _PREDICTED},
                 tuple(f["chains"]),
                 tuple(f["bootstrap_slots"]),
+                f["conjugation_key"],
             )
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
         except Exception as error:
             # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {_brief(error)}") from None
-
-
-def _evaluation_keys(fields: Mapping[str, Any]) -> tuple[EvaluationKey, ...]:
-    return evaluation_keys(key_chains(fields), fields.get("bootstrap_slots", ()))
 
 
 def _is_fingerprint(value: object) -> bool:
@@ -180,7 +182,7 @@ class Artifact:
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
         """The keys that a server of this program takes."""
-        return _evaluation_keys(self.program.metadata)
+        return program_keys(self.program)
 
     @property
     def plain_inputs(self) -> tuple[str, ...]:
@@ -226,6 +228,7 @@ class Artifact:
             {key: values[key] for key in _PREDICTED},
             tuple(metadata.get("chains", ())),
             tuple(metadata.get("bootstrap_slots", ())),
+            conjugates(self.program),
         )
 
     def to_bytes(self) -> bytes:

@@ -18,7 +18,7 @@ from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan, priced_ms
 from heliograph.compiler.savings import critical_depth, savings
-from heliograph.evaluation_keys import evaluation_keys
+from heliograph.evaluation_keys import program_keys
 from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
 from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
@@ -128,7 +128,7 @@ def bill(
     approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     total_error = approximation + plan.scheme_error
     rotations = count(calls, *ROTATIONS)
-    keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))
+    keys = program_keys(program)
     rotation_keys = [key for key in keys if key.kind == "rotation"]
     ranges = program.metadata.get("ranges", [])
     proved = sum(entry["source"] == "proved" for entry in ranges)

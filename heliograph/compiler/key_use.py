@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from heliograph.bootstrap_keys import all_bootstrap_rotations
 from heliograph.chains import chain_at, key_chains
-from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
+from heliograph.evaluation_keys import EvaluationKey, program_keys
 from heliograph.ir import CipherType, Program
 from heliograph.ir.verify import rotation_steps
 
@@ -110,7 +110,7 @@ def key_use(program: Program) -> KeyUse:
     """The use of keys of an executable program."""
     chains, slot_counts = key_chains(program.metadata), program.metadata.get("bootstrap_slots", ())
     whole, slots = chains[0].ring, chains[0].ring.slots
-    keys = evaluation_keys(chains, slot_counts)
+    keys = program_keys(program)
     of_bootstraps = set(all_bootstrap_rotations(whole, slot_counts)) if slot_counts else set()
     staying = tuple(
         key for key in keys if key.kind != "rotation" or (key.ring == whole and key.amount in of_bootstraps)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heliograph.bootstrap_keys import bootstrap_rotations, bootstrap_table_bytes
-from heliograph.chains import key_chains
 from heliograph.compiler.key_use import key_use
-from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
+from heliograph.evaluation_keys import EvaluationKey, program_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.schedule import peak_towers
@@ -44,7 +43,7 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     read.
     """
     slot_counts = program.metadata.get("bootstrap_slots", ())
-    keys = evaluation_keys(key_chains(program.metadata), slot_counts)
+    keys = program_keys(program)
     key_bytes = sum(key.bytes for key in keys)
     resident = program.metadata.get("resident_key_bytes")
     working = working_bytes(program, ring, cache_bytes)

@@ -280,8 +280,6 @@ def check_program(program: Program) -> Ring:
             raise refuse("it relinearizes and has no key for it")
         if node.op == "bootstrap":
             _check_bootstrap(node, metadata, ring)
-        if node.op in ("real_part", "imaginary_part") and not metadata.get("bootstrap_slots"):
-            raise refuse(f"it has a {node.op}, and no key for the conjugation: those that bootstrap have one")
     if metadata.get("flood") is not None:
         real(metadata["flood"], "the flooding noise", 0.0, 1e30)
     _check_paths(metadata.get("rotation_paths"), ring)

@@ -196,6 +196,10 @@ class Simulator:
             return self._switched(x.slots, x, op)
         if op == "bootstrap":
             return self._bootstrap(node, operands)
+        if op == "conjugate":
+            self._needs(x.parts == 2, node, "a ciphertext of two parts")
+            self._count("conjugate", x.level, 2)
+            return self._switched(np.conj(x.slots), x, op)
         if op in ("real_part", "imaginary_part"):
             return self._part(node, x)
         raise ProgramError(f"the simulator does not know {op}", where=node.loc)
@@ -295,7 +299,6 @@ class Simulator:
     def _part(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
         """The sum with the conjugate, or the difference from it times the imaginary unit."""
         self._needs(x.parts == 2, node, "a ciphertext of two parts")
-        self._needs(bool(self.program.metadata.get("bootstrap_slots")), node, "the key for the conjugation")
         self._count("conjugate", x.level, 2)
         self._count("add", x.level, 2)
         if node.op == "imaginary_part":

@@ -219,6 +219,8 @@ define(
         "Slot i + amount moves to slot i.",
     )
 )
+# What reads the key of the conjugation.
+CONJUGATING = frozenset({"conjugate", "real_part", "imaginary_part"})
 define(
     OpSpec(
         "conjugate",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
+from heliograph.ir.metadata import unknown_names
 from heliograph.ir.node import Node, Program, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.text import print_node
@@ -49,6 +50,8 @@ def verify(program: Program, after: str = "construction") -> Program:
         raise VerifyError(f"after {after}: {len(program.outputs)} outputs, {len(program.output_names)} names")
     if not program.outputs:
         raise VerifyError(f"after {after}: the program has no output")
+    for unknown in unknown_names(program.metadata):
+        raise VerifyError(f"after {after}: {unknown}", hint="ir/metadata.py has the names that there are")
     if len(set(program.output_names)) != len(program.output_names):
         raise VerifyError(f"after {after}: two outputs have one name: {', '.join(program.output_names)}")
     if tuple(n for n in program.nodes if n.op == "input") != program.inputs:

@@ -43,9 +43,10 @@ class Server:
 
     `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
-    the node that reads them. Such a server runs one sample at a time, and threads wait for each other; each change of its keys waits until no other server
-    of the process is inside an evaluation. `keys` is then its loader, which counts what it reads.
-    Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it too.
+    the node that reads them. Such a server runs one sample at a time, threads wait for each other; each change of its keys
+    waits until no other server of the process is inside an evaluation. `keys` is then its loader, which counts what it
+    reads. Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it
+    too.
 
     Raises WireError for keys of another artifact, missing, superfluous or malformed ones.
     """

@@ -1,7 +1,10 @@
-"""Mutated texts: the parser of the language and the reader of the IR raise HeliographError or succeed, nothing else."""
+"""Mutated texts: the parser of the language, the reader of the IR, the compiler and the simulator raise HeliographError or
+succeed, nothing else.
+"""
 
 import random
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +12,13 @@ import numpy as np
 import pytest
 from helpers.fuzzing import fuzz
 
+from heliograph.compiler.driver import compile as compile_program
+from heliograph.compiler.options import Options
+from heliograph.compiler.plan import sample_inputs
+from heliograph.compiler.simulate import simulate
 from heliograph.dsl.format import format_text
 from heliograph.dsl.parse import parse
-from heliograph.errors import HeliographError, InternalError
+from heliograph.errors import HeliographError, InternalError, VerifyError
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
 
@@ -21,6 +28,7 @@ SEEDS = re.findall(r"^```hg(?:-error)?\n(.*?)^```", PAGE, re.MULTILINE | re.DOTA
 SEEDS += [path.read_text() for path in sorted((ROOT / "examples").glob("*.hg"))]
 IR_SEEDS = re.findall(r"^```ir\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 GIVEN = {"c": np.ones(2), "layer.0.weight": np.ones(2)}
+INSECURE = Options(security_bits=None, bootstrap=False)
 WORD = re.compile(r"[A-Za-z_.0-9]+|\s+|.", re.DOTALL)
 SPICE = [
     "(",
@@ -106,6 +114,23 @@ def try_ir(text: str) -> int:
     return 0
 
 
+def try_compiled(text: str) -> int:
+    """The length of the refusal, by whoever refuses first; 0 for a program that compiles and runs on the simulator."""
+    try:
+        program = parse(text, parameters=GIVEN)
+    except HeliographError as error:
+        return len(str(error))
+    try:
+        artifact = compile_program(program, INSECURE)
+        simulate(artifact, *(samples[0] for samples in sample_inputs(program, 1)))
+    except (InternalError, VerifyError):
+        # What the parser has accepted is no program that a pass may break.
+        raise
+    except HeliographError as error:
+        return len(str(error))
+    return 0
+
+
 def mutant_of(seeds: list[str]) -> Callable[[random.Random], str]:
     return lambda rng: mutate(rng, rng.choice(seeds), seeds)
 
@@ -123,6 +148,52 @@ def test_ir_short() -> None:
     assert not tally.failures
     assert tally.accepted > 5
     assert tally.refused > 100
+
+
+def test_compiler_short() -> None:
+    tally = fuzz(mutant_of(SEEDS), try_compiled, 80, seed=3)
+    assert not tally.failures
+    assert tally.accepted > 10
+
+
+def test_a_long_program_needs_no_deep_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums and rotations in a row: what recurses along them ends the process when there are enough of them."""
+
+    def refuse(limit: int) -> None:
+        raise AssertionError("Python's stack was to be made deeper than the processor's")
+
+    rows = 600
+    long = f"""program long
+
+input x: secret slots[8] in [-1, 1]
+
+y = x * 0.5
+for k in 1..{rows} {{
+  y = y + x * (0.5 + k / 100000)
+}}
+z = x
+for k in 1..{rows} {{
+  z = rotate(z, 1) - y
+}}
+
+output z, p = (y + z * 0.001) * x
+"""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(300)
+    try:
+        monkeypatch.setattr(sys, "setrecursionlimit", refuse)
+        artifact = compile_program(parse(long), INSECURE)
+        simulate(artifact, np.zeros(8))
+    finally:
+        monkeypatch.undo()
+        sys.setrecursionlimit(limit)
+    assert len(artifact.program.nodes) > 4 * rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_compiler_long(seed: int) -> None:
+    assert not fuzz(mutant_of(SEEDS), try_compiled, 2_000, seed=300 + seed).failures
 
 
 @pytest.mark.slow

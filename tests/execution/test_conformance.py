@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from helpers.backends import BACKENDS, Session, openfhe, run, simulator
 from helpers.random_programs import random_inputs
+from runtime.bootstrapped import PERIOD, only_bootstrap
+from runtime.bootstrapped import RING as BOOTSTRAPPED
 
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
@@ -18,6 +20,7 @@ from heliograph.execution.backend import execute
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
+from heliograph.ir.ops import OPS
 from heliograph.passes.schedule import Schedule
 from heliograph.target import Ring
 
@@ -80,6 +83,13 @@ def transform(builder: Builder, x: Node, name: Any = None) -> Node:
     )
 
 
+def server_side(builder: Builder) -> Node:
+    """A vector that the server knows, spread over the slots."""
+    known = builder.constant(np.random.default_rng(7).uniform(-1, 1, size=(64,)), "known")
+    node = builder.op("constant", (), value=known)
+    return builder.op("pack", (node,), shape=(64,), slots=SLOTS, period=64, gap=1, width=64, block=64)
+
+
 TRANSFORM_KEYS = (1, 2, 3, 4)
 OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "add_ct": (lambda b, x, y: b.op("add_ct", (x, y)), ()),
@@ -118,6 +128,14 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
         TRANSFORM_KEYS,
     ),
     "level_drop": (lambda b, x, y: b.op("level_drop", (x,), levels=1), ()),
+    "relinearize": (lambda b, x, y: b.op("relinearize", (b.op("mul_ct", (x, y)),)), ()),
+    # The slots that a program of real numbers has stay what they are; complex ones have a test of their own.
+    "conjugate": (lambda b, x, y: b.op("conjugate", (x,)), ()),
+    "real_part": (lambda b, x, y: b.op("real_part", (x,)), ()),
+    "imaginary_part": (lambda b, x, y: b.op("imaginary_part", (x,)), ()),
+    "mul_pt": (lambda b, x, y: b.op("mul_pt", (x, server_side(b)), plain_log_scale=43.5), ()),
+    "add_pt": (lambda b, x, y: b.op("add_pt", (x, server_side(b))), ()),
+    "add_pt_to_product": (lambda b, x, y: b.op("add_pt", (b.op("mul_ct", (x, y)), server_side(b))), ()),
     "output_is_input": (lambda b, x, y: [x, b.op("add_ct", (x, y))], ()),
 }
 
@@ -131,12 +149,16 @@ def test_value_level_and_parts(backend: Callable[..., Session], name: str, level
     session = backend(program)
     seen: dict[Node, tuple[int, int]] = {}
     values = samples()
-    outputs, _ = run(
-        program, values, session, lambda node, value: seen.update({node: session.evaluator.describe(value)})
-    )
+
+    def observe(node: Node, value: Any) -> None:
+        if node.type.secret:
+            seen[node] = session.evaluator.describe(value)
+
+    outputs, _ = run(program, values, session, observe)
     for node in program.nodes:
-        assert isinstance(node.type, CipherType)
-        assert seen[node] == (node.type.level, node.type.parts)
+        if node.type.secret:
+            assert isinstance(node.type, CipherType)
+            assert seen[node] == (node.type.level, node.type.parts)
     expected = run_nodes(program, {node: v[np.newaxis] for node, v in zip(program.inputs, values, strict=True)})
     for output, wanted in zip(outputs, expected, strict=True):
         # A scale that is tracked wrongly shows as a factor: 2**-20 is far below the distance of any prime to 2**45.
@@ -268,3 +290,46 @@ def test_predicted_error_is_within_three_bits(kind: str) -> None:
     for statistic in (lambda e: np.sqrt(np.mean(np.square(e))), lambda e: np.max(np.abs(e))):
         bits = np.log2(statistic(errors["simulator"]) / statistic(errors["openfhe"]))
         assert abs(bits) <= 3, f"{kind}: predicted error is off by {bits:.1f} bits"
+
+
+def test_every_slot_op_has_a_case() -> None:
+    """What an executable program may hold of ciphertexts, each on every backend."""
+    covered = {node.op for body, keys in OPS_UNDER_TEST.values() for node in program_of(body, keys=keys).nodes}
+    # Bootstraps need a ring of their own; `test_a_bootstrap_on_every_backend` has it.
+    executable = {name for name, spec in OPS.items() if Stage.EXECUTABLE in spec.stages} - {"bootstrap"}
+    assert executable <= covered, sorted(executable - covered)
+
+
+def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
+    program, x = only_bootstrap(BOOTSTRAPPED, PERIOD), np.linspace(-1, 1, PERIOD)
+    session = backend(program)
+    seen: dict[str, tuple[int, int]] = {}
+    found, calls = run(
+        program, [x], session, lambda node, value: seen.update({node.op: session.evaluator.describe(value)})
+    )
+    assert seen["bootstrap"] == (BOOTSTRAPPED.bootstrap_level, 2)
+    assert calls["bootstrap", BOOTSTRAPPED.bootstrap_input_level, PERIOD] == 1
+    np.testing.assert_allclose(found[0], x, atol=2.0**-10)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_complex_slots_are_conjugated(name: str) -> None:
+    """No program has complex numbers yet; the ciphertext is made here."""
+    program = program_of(
+        lambda b, x, y: [b.op(part, (b.op("conjugate", (x,)),)) for part in ("real_part", "imaginary_part")], level=2
+    )
+    random = np.random.default_rng(8)
+    z = random.uniform(-1, 1, SLOTS) + 1j * random.uniform(-1, 1, SLOTS)
+    session = BACKENDS[name](program)
+    evaluator = session.evaluator
+    if name == "simulator":
+        made = replace(session.encrypt(z.real, 2, 45.0), slots=z)
+    else:
+        i_times = evaluator.begin()._times_i(session.encrypt(z.imag, 2, 45.0))
+        made = evaluator.context_at(2).EvalAdd(session.encrypt(z.real, 2, 45.0), i_times)
+    outputs, trace = execute(program, evaluator, dict.fromkeys(program.inputs, made))
+    assert trace.calls["conjugate", 2, 2] == 4
+    # The parts come at twice the scale that is told here.
+    found = [session.decrypt(output, 46.0) for output in outputs]
+    np.testing.assert_allclose(found[0], z.real, atol=1e-7)
+    np.testing.assert_allclose(found[1], -z.imag, atol=1e-7)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heliograph.evaluation_keys import evaluation_keys
+from heliograph.evaluation_keys import program_keys
 from heliograph.execution.backend import Call, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import pack_inputs, unpack_outputs
@@ -44,7 +44,7 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     ring = Ring.from_json(program.metadata["ring"])
     cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program)
     tag = secrets.token_hex(16)
-    for key in evaluation_keys(evaluator.chains, program.metadata.get("bootstrap_slots", ())):
+    for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
     evaluator.prepare()

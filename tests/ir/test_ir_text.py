@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, front_passes
-from heliograph.errors import ProgramError, VerifyError
+from heliograph.errors import HeliographError, ProgramError, VerifyError
 from heliograph.ir import Builder, CipherType, Node, OpaqueConstant, Program, SlotsType, Stage, TensorType
 from heliograph.ir.text import parse_program, print_program, programs_equal
 from heliograph.ir.verify import verify
@@ -262,3 +262,25 @@ def test_each_break_of_the_contract_is_caught(stage: str, change: Callable[[Prog
 
 def test_managed_types_are_ciphertexts() -> None:
     assert all(isinstance(node.type, CipherType) for node in stages()["schedule"].nodes)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"floood": 1.0}, "'floood'; perhaps 'flood' was meant"),
+        ({"paired_slot": [4]}, "perhaps 'paired_slots' was meant"),
+        ({"inputs": [{"name": "x", "shape": [4], "lwo": -1.0}]}, "'lwo'; perhaps 'low' was meant"),
+        ({"output_ranges": {"y": {"low": 0.0, "high": 1.0, "source": "proved"}}}, "perhaps 'range_source' was meant"),
+        ({"chains": [{"level": 1, "digit": 2}]}, "perhaps 'digits' was meant"),
+        ({"ranges": [{"layer": "a", "max_eror": 1.0}]}, "perhaps 'max_error' was meant"),
+    ],
+)
+def test_a_misspelt_name_in_the_metadata_is_refused(metadata: dict[str, object], said: str) -> None:
+    builder = Builder("t", Stage.TENSOR)
+    x = builder.input("x", shape=(4,))
+    builder.metadata.update(metadata)
+    program = builder.finish({"y": x})
+    with pytest.raises(VerifyError, match=said):
+        verify(program)
+    with pytest.raises(HeliographError):
+        verify(parse_program(print_program(program), program.constants))

@@ -74,3 +74,24 @@ def meaning(x: Array) -> list[Array]:
 def artifact() -> Artifact:
     """The program with a report that was made for another one: the runtime takes only some bounds from it."""
     return Artifact(program(), toy_artifact().report, {})
+
+
+def only_bootstrap(ring: Ring, period: int) -> Program:
+    """One bootstrap of a value with that period, at the top of what it can return to, and down again."""
+    builder = Builder("only", Stage.MANAGED)
+    builder.set_chain(ring.log_primes)
+    layout = Layout((period,), ring.slots, period).to_json()
+    x = builder.input(
+        "x", slots=ring.slots, chunk=0, level=ring.bootstrap_input_level, log_scale=float(ring.scale_bits)
+    )
+    fresh = builder.op("bootstrap", (x,), slots=period, level=ring.bootstrap_level)
+    builder.metadata.update(
+        ring=ring.to_json(),
+        bootstrap_slots=[period],
+        rotation_keys=[],
+        rotation_paths={},
+        relinearization_key=True,
+        inputs=[{"name": "x", "shape": [period], "layout": layout}],
+        outputs=[{"name": "y", "shape": [period], "layout": layout}],
+    )
+    return Schedule().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.backends import openfhe, run, simulator
-from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, program, sample
+from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, only_bootstrap, program, sample
 
 from heliograph.bootstrap_keys import bootstrap_rotations
 from heliograph.interpret import pack_inputs, run_nodes
-from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir import Builder, CipherType, Node, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.schedule import Schedule
 from heliograph.runtime.openfhe.context import library, make_context
@@ -47,7 +47,7 @@ def test_a_second_iteration_is_finer_by_what_the_simulator_says(log_ring: int, s
     for iterations in (1, 2):
         ring = Ring(log_ring, 60, scale, 18, 4, None, (2, 2), bootstrap_iterations=iterations)
         assert ring.bootstrap_level == 7 - iterations
-        made, period = _only_bootstrap(ring, 1 << log_slots), 1 << log_slots
+        made, period = only_bootstrap(ring, 1 << log_slots), 1 << log_slots
         x = np.random.default_rng(3).uniform(-1.9, 1.9, period)
         (measured,), calls = run(made, [x], openfhe(made))
         (predicted,), planned = run(made, [x], simulator(made))
@@ -91,26 +91,6 @@ def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(re
     for value, found, simulated in zip(values, measured, predicted, strict=True):
         np.testing.assert_allclose(found, value, atol=2.0**-16)
         assert 1 / 4 < np.std(simulated - value) / np.std(found - value) < 4
-
-
-def _only_bootstrap(ring: Ring, period: int) -> Program:
-    builder = Builder("only", Stage.MANAGED)
-    builder.set_chain(ring.log_primes)
-    layout = Layout((period,), ring.slots, period).to_json()
-    x = builder.input(
-        "x", slots=ring.slots, chunk=0, level=ring.bootstrap_input_level, log_scale=float(ring.scale_bits)
-    )
-    fresh = builder.op("bootstrap", (x,), slots=period, level=ring.bootstrap_level)
-    builder.metadata.update(
-        ring=ring.to_json(),
-        bootstrap_slots=[period],
-        rotation_keys=[],
-        rotation_paths={},
-        relinearization_key=True,
-        inputs=[{"name": "x", "shape": [period], "layout": layout}],
-        outputs=[{"name": "y", "shape": [period], "layout": layout}],
-    )
-    return Schedule().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))
 
 
 @pytest.mark.parametrize(

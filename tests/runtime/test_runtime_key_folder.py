@@ -63,7 +63,7 @@ def test_a_server_reads_the_folder_and_serves(client: Client, server: Server, fo
     check(client, server, 2)
     sizes = sum(len(folder.blob(name)) for name in folder.names())
     assert client.evaluation_key_bytes <= sizes <= 1.01 * client.evaluation_key_bytes
-    assert {"bootstrap/conjugation", "bootstrap/encapsulation", "chain4/rotation/3", "chain4/relinearization"} <= set(
+    assert {"conjugation", "bootstrap/encapsulation", "chain4/rotation/3", "chain4/relinearization"} <= set(
         folder.names()
     )
 
@@ -85,7 +85,7 @@ def test_what_is_written_does_not_depend_on_what_was_set_up(client: Client, serv
     before = len(client.encrypt(sample()).to_bytes())
     server.run(client.encrypt(sample()))
     assert len(client.encrypt(sample()).to_bytes()) == before
-    assert len(client.evaluation_keys().blob("bootstrap/conjugation")) > 0
+    assert len(client.evaluation_keys().blob("conjugation")) > 0
 
 
 def test_closing_takes_all_keys_along(artifact: Artifact, folder: KeyFolder) -> None:
@@ -102,7 +102,7 @@ def _forged(blob: bytes, position: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("name", ["bootstrap/encapsulation", "bootstrap/conjugation", "chain4/rotation/3"])
+@pytest.mark.parametrize("name", ["bootstrap/encapsulation", "conjugation", "chain4/rotation/3"])
 def test_malformed_keys_are_refused(artifact: Artifact, folder: KeyFolder, name: str) -> None:
     from heliograph.runtime.openfhe.encapsulation import encapsulation_template
     from heliograph.runtime.openfhe.template import rotation_key_template

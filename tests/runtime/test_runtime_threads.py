@@ -154,7 +154,7 @@ def test_a_server_closed_by_another_thread_refuses_in_words() -> None:
     client = hg.Client(artifact())
     server = hg.Server(artifact(), client.evaluation_keys(), cache_bytes=SMALL_CACHE)
     message = client.encrypt(np.zeros(WIDTH))
-    begun = threading.Barrier(THREADS + 1)
+    begun = threading.Barrier(THREADS + 1, timeout=60)
 
     def work(number: int) -> None:
         server.run(message)

@@ -87,6 +87,9 @@ class OpenFHERun:
             return self._settled(cc.LevelReduce(x, None, a["levels"]), level, level - a["levels"])
         if op == "bootstrap":
             return self._bootstrap(node, operands)
+        if op == "conjugate":
+            whole = self._ring.levels
+            return self._settled(self._conjugate(self._in_whole_chain(x, level), level), whole, level)
         if op in ("real_part", "imaginary_part"):
             return self._part(node, x)
         if op == "relinearize":
@@ -124,14 +127,18 @@ class OpenFHERun:
         product.SetScalingFactor(x.GetScalingFactor())
         return product
 
+    def _conjugate(self, x: Any, level: int) -> Any:
+        """The conjugate of a ciphertext of the whole chain."""
+        self._count("conjugate", level, 2)
+        return self._shared.whole_context.EvalRotate(x, conjugation_index(self._ring))
+
     def _part(self, node: Node, x: Any) -> Any:
         """z + conj(z), or i (conj(z) - z)."""
         assert isinstance(node.type, CipherType)
         level, cc = node.type.level, self._shared.whole_context
         whole = self._in_whole_chain(x, level)
-        self._count("conjugate", level, 2)
+        conjugate = self._conjugate(whole, level)
         self._count("add", level, 2)
-        conjugate = cc.EvalRotate(whole, conjugation_index(self._ring))
         if node.op == "real_part":
             return self._settled(cc.EvalAdd(whole, conjugate), self._ring.levels, level)
         self._count("mul_scalar", level, 2)
