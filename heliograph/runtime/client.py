@@ -18,16 +18,27 @@ from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, Evaluat
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
 from heliograph.runtime.outputs import check_output, flood
+from heliograph.runtime.security import require_security
 
 
 class Client:
     """Holds one secret key for one artifact; made from its public part, which has no weights.
 
     A whole `Artifact` is accepted too; only its public part is taken.
+
+    Raises SecurityError for an artifact without 128 bits of security: it comes from the server, the very party that the
+    client protects its data from. `allow_insecure=True`, for tests without secrets, makes that a warning.
     """
 
-    def __init__(self, artifact: Artifact | PublicArtifact, *, cryptor: OpenFHECryptor | None = None) -> None:
+    def __init__(
+        self,
+        artifact: Artifact | PublicArtifact,
+        *,
+        allow_insecure: bool = False,
+        cryptor: OpenFHECryptor | None = None,
+    ) -> None:
         self.public = artifact.public()
+        require_security(self.public, allow_insecure=allow_insecure, for_whom="Client")
         self._cryptor = OpenFHECryptor(self.public.ring) if cryptor is None else cryptor
 
     def __repr__(self) -> str:
@@ -51,14 +62,20 @@ class Client:
 
     @staticmethod
     def load(
-        path: str | Path, passphrase: str | None = None, *, artifact: Artifact | PublicArtifact | None = None
+        path: str | Path,
+        passphrase: str | None = None,
+        *,
+        artifact: Artifact | PublicArtifact | None = None,
+        allow_insecure: bool = False,
     ) -> Client:
         """The client in a key file. Where an artifact is given, the key must have been made for it.
 
-        Raises SecurityError for a missing or wrong passphrase, WireError for a file that is no key file.
+        Raises SecurityError for a missing or wrong passphrase, and for a key without 128 bits of security unless
+        `allow_insecure` is given; WireError for a file that is no key file.
         """
         public, name, secret = read_key(path, passphrase)
-        client = Client(public, cryptor=OpenFHECryptor.from_secret_bytes(public.ring, secret, name))
+        cryptor = OpenFHECryptor.from_secret_bytes(public.ring, secret, name)
+        client = Client(public, allow_insecure=allow_insecure, cryptor=cryptor)
         if artifact is not None:
             client.check_artifact(artifact, f"the key in {path}")
         return client

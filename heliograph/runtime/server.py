@@ -15,7 +15,7 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.key_use import key_use
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.validate import check_transforms
-from heliograph.errors import ProgramError, SecurityError, WireError
+from heliograph.errors import ProgramError, WireError
 from heliograph.evaluation_keys import EvaluationKey
 from heliograph.execution.backend import Progress, Trace, execute
 from heliograph.interpret import check_input, check_range
@@ -29,6 +29,7 @@ from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEva
 from heliograph.runtime.openfhe.keyloader import KeyLoader
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
+from heliograph.runtime.security import require_security
 from heliograph.target import Ring
 
 
@@ -45,7 +46,8 @@ class Server:
     of the process is inside an evaluation. `keys` is then its loader, which counts what it reads.
     Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it too.
 
-    Raises WireError for keys of another artifact, missing, superfluous or malformed ones.
+    Raises WireError for keys of another artifact, missing, superfluous or malformed ones, SecurityError for an artifact
+    without 128 bits of security unless `allow_insecure` is given.
     """
 
     def __init__(
@@ -55,17 +57,13 @@ class Server:
         *,
         key_bytes: int | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
-        allow_insecure: bool = True,
+        allow_insecure: bool = False,
         check_memory: bool = True,
     ) -> None:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         keys.check(artifact.fingerprint)
-        if artifact.ring.security_bits is None and not allow_insecure:
-            raise SecurityError(
-                f"artifact {artifact.name!r} was compiled without security (security_bits=None)",
-                hint="compile it with security_bits=128, or allow insecure artifacts for a test",
-            )
+        require_security(artifact, allow_insecure=allow_insecure, for_whom="Server")
         expected = artifact.evaluation_keys
         keys.check_names([key.name for key in expected])
         if not is_tag(keys.client):
