@@ -27,6 +27,7 @@ from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, Evaluat
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator, chain_tag
 from heliograph.runtime.openfhe.keyloader import KeyLoader
+from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
 from heliograph.runtime.security import require_security
@@ -63,6 +64,7 @@ class Server:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         keys.check(artifact.fingerprint)
+        require_own_process("a server")
         require_security(artifact, allow_insecure=allow_insecure, for_whom="Server")
         expected = artifact.evaluation_keys
         keys.check_names([key.name for key in expected])
@@ -165,6 +167,7 @@ class Server:
         """
         if not self._close.alive:
             raise ProgramError("this server is closed")
+        require_own_process("evaluation")
         inputs = self.inputs(encrypted, plain or {})
         program, ring = self.artifact.program, self.artifact.ring
         with self.evaluating():

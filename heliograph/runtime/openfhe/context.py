@@ -14,6 +14,7 @@ from typing import Any
 
 from heliograph import OPENMP_WAS_LOADED
 from heliograph.errors import HeliographError, InternalError, SecurityError
+from heliograph.runtime.openfhe.process import note_use, require_own_process
 from heliograph.target import Ring
 
 # OpenFHE takes contexts with equal parameters for one; these differ in a parameter that nothing depends on.
@@ -97,6 +98,8 @@ def working_context(ring: Ring) -> Any:
 
 def _whole_context(ring: Ring) -> Any:
     openfhe = library()
+    require_own_process("making an OpenFHE context")
+    note_use()
     parameters = openfhe.CCParamsCKKSRNS()
     # The latter makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the secret).
     dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED

@@ -14,15 +14,21 @@ from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
+from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import automorphism_index
 from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
 from heliograph.target import Ring
 
 
 class OpenFHECryptor:
-    """One secret key on one ring."""
+    """One secret key on one ring.
+
+    Everything that draws random numbers raises a SecurityError in a forked child of a process that used OpenFHE
+    (runtime/openfhe/process.py); decryption draws some too.
+    """
 
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
+        require_own_process("a secret key")
         self.ring = ring
         self.context = make_context(ring)
         self._secret = _fresh_secret(ring) if secret_key is None else secret_key
@@ -44,6 +50,7 @@ class OpenFHECryptor:
 
         A relinearization key is a key, all others are maps from automorphism indices to keys.
         """
+        require_own_process("making an evaluation key")
         context, secret = make_context(key.ring), self._secret_in(key.ring)
         if key.kind == "encapsulation":
             return make_encapsulation_keys(context, key.ring, secret)
@@ -78,6 +85,7 @@ class OpenFHECryptor:
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
+        require_own_process("encryption")
         values = np.ascontiguousarray(np.asarray(vector, dtype=np.float64) * 2.0 ** (log_scale - self.ring.scale_bits))
         plaintext = self.context.MakeCKKSPackedPlaintext(values, 1, self.ring.levels - level, None, self.ring.slots)
         return self.context.Encrypt(self._secret, plaintext)
@@ -92,6 +100,7 @@ class OpenFHECryptor:
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
         """
+        require_own_process("decryption")
         try:
             plaintext = self.context.Decrypt(self._secret, ciphertext)
         except RuntimeError as error:
@@ -134,6 +143,7 @@ def _fresh_secret(ring: Ring) -> Any:
     In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
     security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
     """
+    require_own_process("making a secret key")
     dense = replace(ring, bootstrap=None)
     secret = make_context(dense).KeyGen().secretKey
     if ring.bootstrap is None:
