@@ -81,8 +81,10 @@ def test_encrypt_refuses_what_is_no_sample(client: Client, value: object, words:
 def test_encrypt_names_the_element_outside_the_range(client: Client) -> None:
     x = np.zeros(INPUTS)
     x[5] = -1.5
-    with pytest.raises(RangeError, match=r"input 'x' holds -1.5 at index \(5,\), outside its range \[-1, 1\]"):
+    with pytest.raises(RangeError, match=r"input 'x' is outside its range \[-1, 1\] at index \(5,\)") as caught:
         client.encrypt(x)
+    # Its value is the client's secret, and errors end in logs.
+    assert "1.5" not in str(caught.value)
 
 
 def test_encrypt_wants_one_array_per_input(client: Client) -> None:
@@ -351,20 +353,31 @@ def test_altered_key_files_are_refused(client: Client, tmp_path: Path) -> None:
         {"nonce": None},
         {"client": "0" * 31},
         {"artifact": 3},
-        {"public": "0" * 64},
+        {"shared": -1},
+        {"shared": True},
+        {"interface": {}},
+        {"interface": {**good.fields["interface"], "more": 1}},
+        {"interface": {**good.fields["interface"], "ring": {**good.fields["interface"]["ring"], "levels": 200}}},
+        {"interface": {**good.fields["interface"], "predicted": {"scheme_error": "small"}}},
         {"more": 1},
     ):
         with pytest.raises(WireError):
             attempt(fields)
-    # The name of the client and the salt are authenticated.
-    for fields in ({"client": "0" * 32}, {"scrypt": {**good.fields["scrypt"], "salt": "00" * 16}}):
+    # The name of the client, what is shared, the description of the artifact and the salt are authenticated.
+    other = {**good.fields["interface"], "name": "other"}
+    for fields in (
+        {"client": "0" * 32},
+        {"shared": 3},
+        {"interface": other},
+        {"scrypt": {**good.fields["scrypt"], "salt": "00" * 16}},
+    ):
         with pytest.raises(SecurityError, match="does not open"):
             attempt(fields)
     with pytest.raises(SecurityError):
         attempt({}, secret=blobs["secret"][:-1] + bytes([blobs["secret"][-1] ^ 1]))
     with pytest.raises(WireError):
         attempt({}, secret=b"short")
-    with pytest.raises(WireError, match="not the one that the key was made for"):
+    with pytest.raises(WireError, match="its fields are not those of"):
         attempt({}, public=toy_artifact(1).public().to_bytes())
 
 
@@ -374,7 +387,7 @@ def test_an_unprotected_secret_is_checked_before_openfhe(client: Client, tmp_pat
     good = read_file(path, keyfile.KIND, keyfile.VERSION, keyfile.MAX_BYTES)
     blobs = {name: bytes(good.bytes(name)) for name in good.blobs}
     secret = blobs["secret"]
-    for bad in (b"", secret[:-1], secret + b"x", b"\x00" + secret[1:], secret[:-4000] + b"\xff" * 4000):
+    for bad in (b"", secret[:-1], secret + b"x", secret[:-4000] + b"\xff" * 4000):
         path.write_bytes(pack(Container(good.kind, good.version, good.fields, {**blobs, "secret": bad})))
         with pytest.raises(WireError, match="secret key"):
             Client.load(path, allow_insecure=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import InternalError, RangeError, SecurityError
+from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.evaluation_keys import EvaluationKey
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
@@ -16,7 +16,7 @@ from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import automorphism_index
-from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
+from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
 from heliograph.target import Ring
 
 
@@ -116,15 +116,18 @@ class OpenFHECryptor:
         largest = float(np.abs(values).max(initial=0.0))
         if largest > 0 and math.log2(largest) + log_scale > log_modulus - 1:
             raise RangeError(
-                f"the result is no number that was computed: {largest:.3g} does not fit the modulus",
+                "the result is no number that was computed: it does not fit the modulus",
                 why="a value left the range that it was planned for",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
         return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
     def secret_bytes(self) -> bytes:
-        """The secret key for the client's own file."""
-        return secret_key_template(self.ring).fill(self._secret_blocks(), self.tag)
+        """The secret key for the client's file: its coefficients modulo each prime, 8 bytes each, in OpenFHE's order.
+
+        What OpenFHE writes around them may change with its version; they do not.
+        """
+        return b"".join(self._secret_blocks())
 
     def _secret_blocks(self) -> list[bytes]:
         return _coefficients(self._secret, self.ring)
@@ -132,9 +135,24 @@ class OpenFHECryptor:
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
         """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
-        openfhe = library()
-        secret_key_template(ring).check(data, tag, "the secret key")
-        return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))
+        expected, length = 8 * ring.ring_dim * ring.towers, 8 * ring.ring_dim
+        if len(data) != expected:
+            raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
+        if not is_tag(tag):
+            raise WireError("the secret key carries no usable name")
+        template = secret_key_template(ring)
+        form = template.fill([data[begin : begin + length] for begin in range(0, expected, length)], tag)
+        template.check(form, tag, "the secret key")
+        return OpenFHECryptor(ring, library().DeserializePrivateKeyString(form, library().BINARY))
+
+    @staticmethod
+    def from_openfhe_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
+        """The same from what OpenFHE 1.6.1 writes of a secret key, as key files of version 1 hold it."""
+        length = 8 * ring.ring_dim
+        found = [(begin, modulus) for begin, modulus in find_blocks(data, ring.ring_dim) if modulus in ring.primes]
+        if tuple(modulus for _, modulus in found) != ring.primes or tag.encode() not in data:
+            raise WireError("the secret key does not have the form that OpenFHE 1.6.1 gives it")
+        return OpenFHECryptor.from_secret_bytes(ring, b"".join(data[b : b + length] for b, _ in found), tag)
 
 
 def _fresh_secret(ring: Ring) -> Any:
