@@ -79,7 +79,7 @@ def test_several_outputs_count_together(unlimited: None) -> None:
             found.append(shared - value)
     for found, spec in zip(noise, client.public.outputs, strict=True):
         std = sharing.flooding_std(client._expected_error(spec), 4)
-        assert np.std(found) == pytest.approx(std, rel=0.15)
+        assert np.std(found) == pytest.approx(std, rel=0.2)
 
 
 def test_the_servers_word_alone_does_not_make_it_smaller(
