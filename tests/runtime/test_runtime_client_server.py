@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
+import os
 import pickle
 import stat
 from pathlib import Path
@@ -391,6 +393,56 @@ def test_an_unprotected_secret_is_checked_before_openfhe(client: Client, tmp_pat
         path.write_bytes(pack(Container(good.kind, good.version, good.fields, {**blobs, "secret": bad})))
         with pytest.raises(WireError, match="secret key"):
             Client.load(path, allow_insecure=True)
+
+
+def test_a_key_that_others_can_read_is_refused_unless_it_has_a_passphrase(client: Client, tmp_path: Path) -> None:
+    client.save(tmp_path / "open")
+    client.save(tmp_path / "locked", "right")
+    for mode in (0o640, 0o604, 0o644, 0o660):
+        for name in ("open", "locked"):
+            (tmp_path / name).chmod(mode)
+        with pytest.raises(SecurityError, match=rf"(?s)others can read the secret key.*{mode:04o}.*chmod 600"):
+            Client.load(tmp_path / "open", allow_insecure=True)
+        assert Client.load(tmp_path / "locked", "right", allow_insecure=True).id == client.id
+    (tmp_path / "open").chmod(0o400)
+    assert Client.load(tmp_path / "open", allow_insecure=True).id == client.id
+
+
+def test_the_cost_of_a_guess_and_that_older_files_cost_less(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OWASP's row for N = 2^15 has p = 3; what was written with other parameters is read by those."""
+    path = tmp_path / "client.key"
+    client.save(path, "right")
+    parameters = read_file(path, keyfile.KIND, keyfile.VERSION, keyfile.MAX_BYTES).fields["scrypt"]
+    assert {name: parameters[name] for name in "nrp"} == {"n": 1 << 15, "r": 8, "p": 3}
+    monkeypatch.setattr(keyfile, "_SCRYPT", {"n": 1 << 14, "r": 8, "p": 1})
+    client.save(tmp_path / "older", "right")
+    assert Client.load(tmp_path / "older", "right", allow_insecure=True).id == client.id
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_a_key_is_saved_where_there_are_no_hard_links(
+    client: Client, artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def link(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "client.key"
+    client.save(path)
+    before = path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert Client.load(path, allow_insecure=True).id == client.id
+    other = Client(artifact, allow_insecure=True)
+    with pytest.raises(WireError, match="exists already"):
+        other.save(path)
+    # Also where the name was taken after it was looked at.
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    with pytest.raises(WireError, match="exists already"):
+        other.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["client.key"]
 
 
 # ---------------------------------------------------------------------------------------------- memory
