@@ -23,7 +23,7 @@ from heliograph.target import Ring
 # Bits of statistical security, and results under one key.
 SHARE_BITS = 30
 SHARE_RESULTS = 64
-# Inputs chosen for it gave errors of up to 4.2 times the predicted one (850 runs); flooding reckons with this many.
+# Inputs chosen for it gave errors of up to 5.6 times the predicted one (benchmarks/sharing.py, 900 runs).
 SHARE_MARGIN = 8.0
 # An error that is normal with the deviation of the floor is larger than so many deviations once in 20.
 _FLOOR_DEVIATIONS = 2.0
