@@ -286,7 +286,6 @@ def _take_name(temporary: str, path: Path) -> None:
     """Give the file its name unless the name is taken, also by someone who was faster: FileExistsError."""
     try:
         os.link(temporary, path)
-        os.unlink(temporary)
     except FileExistsError:
         raise
     except OSError:
@@ -294,6 +293,8 @@ def _take_name(temporary: str, path: Path) -> None:
         # between the two leaves the empty one, which no reader takes for anything.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(temporary, path)
+    else:
+        os.unlink(temporary)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ SHARING = (
     "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. decrypt(share=True) "
     f"floods them with noise first, which costs {sharing_cost_bits():.1f} bits of precision for one value, and half a bit "
     f"more for each doubling of their number. For {SHARE_RESULTS} results under one key that is {SHARE_BITS} bits of "
-    f"statistical (c, s)-security (a statistical distance of at most 2^-{sharing_distance_bits():.1f}), if the server "
+    f"statistical (c,s)-security (a statistical distance of at most 2^-{sharing_distance_bits():.1f}), if the server "
     f"computed what it should and the error is at most {SHARE_MARGIN:.0f} times the predicted one, which is an estimate."
 )
 BOOTSTRAPPED = (
