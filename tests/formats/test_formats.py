@@ -7,6 +7,8 @@ others are never made again.
 
 from __future__ import annotations
 
+import hashlib
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -15,10 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.fuzzing import fuzz
+from helpers.hostile_artifacts import altered
 
 import heliograph as hg
 from heliograph.compiler import artifact as artifacts
 from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.container import Container, pack, unpack
 from heliograph.errors import HeliographError, SecurityError, WireError
 from heliograph.runtime import keyfile, keyfolder, messages, shares
 from heliograph.runtime.client import Client
@@ -229,3 +234,54 @@ def test_files_of_later_versions_are_refused_in_words(files: Path, monkeypatch: 
     monkeypatch.setattr(keyfile, "READABLE", (1,))
     with pytest.raises(WireError, match=r"(?s)is of version 2; this program reads version 1.*install a later version"):
         client_of(files)
+
+
+# ------------------------------------------------------------------------- forged key files
+
+
+def forged_key(good: Path) -> Callable[[random.Random], bytes]:
+    """A maker of key files with fields altered, also in the public artifact that a file of version 1 holds."""
+
+    def make(rng: random.Random) -> bytes:
+        container = unpack(good.read_bytes(), keyfile.KIND, keyfile.READABLE, keyfile.MAX_BYTES)
+        blobs = {name: bytes(container.bytes(name)) for name in container.blobs}
+        fields = dict(container.fields)
+        if "public" in blobs and rng.random() < 0.7:
+            inner = unpack(blobs["public"], "public artifact", 3, 1 << 26)
+            blobs["public"] = pack(Container(inner.kind, inner.version, altered(inner.fields, rng)))
+            fields["public"] = hashlib.sha256(blobs["public"]).hexdigest()
+        else:
+            fields = altered(fields, rng)
+        if rng.random() < 0.2:
+            secret = bytearray(blobs["secret"])
+            secret[rng.randrange(len(secret))] ^= 1 << rng.randrange(8)
+            blobs["secret"] = bytes(secret[: rng.choice((len(secret), rng.randrange(len(secret))))])
+        return pack(Container(container.kind, container.version, fields, blobs))
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["key.bin", "key-locked.bin"])
+def test_forged_key_files_are_read_or_refused(files: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands in a key file, it is a client or a HeliographError; with a passphrase nothing altered is read."""
+    if "locked" in name:
+        # The time of a guess is not what is tested.
+        monkeypatch.setattr(keyfile, "_MAX_SCRYPT", {"n": 1 << 15, "r": 8, "p": 3})
+    path = files / "forged"
+    path.touch(mode=0o600)
+
+    def attempt(data: bytes) -> int:
+        path.write_bytes(data)
+        try:
+            client = Client.load(path, PASSPHRASE if "locked" in name else None, allow_insecure=True)
+            client.encrypt(*(np.zeros(spec["shape"]) for spec in client.public.inputs))
+            repr((client, client.public.evaluation_keys))
+        except HeliographError as error:
+            return len(str(error))
+        return 0
+
+    tally = fuzz(forged_key(files / name), attempt, 60 if "locked" in name else 200, seed=0)
+    assert not tally.failures, tally.failures
+    assert tally.refused > 30
+    if "locked" in name:
+        assert tally.accepted <= 5, "only what was not altered at all"
