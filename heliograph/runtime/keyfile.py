@@ -43,6 +43,8 @@ _BLOBS = {1: {"public", "secret"}, 2: {"secret"}}
 _INTERFACE = (
     "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots", "predicted",
 )  # fmt: skip
+# Predictions that the client uses; a file may hold others.
+_NEEDED = ("scheme_error", "output_magnitude")
 _MAX_PREDICTED = 64
 _EMBEDDED_VERSION = 3
 _MAX_EMBEDDED_BYTES = 64 * 1024**2
@@ -167,6 +169,8 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
         check_keys(interface, ring, secure=False)
         predicted = interface["predicted"]
         whole(len(predicted), "the number of predictions", 0, _MAX_PREDICTED)
+        if not set(_NEEDED) <= set(predicted):
+            raise refuse("it lacks a prediction")
         return PublicArtifact(
             printable(interface["name"], "its name"),
             fingerprint,

@@ -73,7 +73,7 @@ def check_sharing(
     std = flooding_std(scheme_error, values)
     magnitude = max(float(predicted["output_magnitude"]), 1e-300)
     if std > magnitude / 2:
-        needed = math.ceil(math.log2(std / magnitude) + float(predicted.get("precision_bits", 10.0)) + 8)
+        needed = math.ceil(math.log2(std) - math.log2(magnitude) + float(predicted.get("precision_bits", 10.0)) + 8)
         raise ProgramError(
             f"output {name!r} cannot be shared: the noise that hides the key would be {std:.2g}, its values reach "
             f"{magnitude:.2g}",

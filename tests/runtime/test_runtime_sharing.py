@@ -152,6 +152,19 @@ def test_what_would_be_drowned_is_refused_and_not_counted() -> None:
     assert client._shares.count == 0
 
 
+@pytest.mark.parametrize(("error", "magnitude"), [(1e18, 0.0), (1e18, 1e18), (0.0, 0.0), (1e-300, 1e-300)])
+def test_odd_predictions_are_refused_in_words(artifact: Artifact, error: float, magnitude: float) -> None:
+    public = artifact.public()
+    odd = dataclasses.replace(
+        public, predicted={**public.predicted, "scheme_error": error, "output_magnitude": magnitude}
+    )
+    client = new_client(PublicArtifact.from_bytes(odd.to_bytes()))
+    output = answer(artifact, client, np.sign(sample()))
+    with pytest.raises((ProgramError, SecurityError), match="cannot be shared"):
+        client.decrypt(output, share=True)
+    assert client._shares.count == 0
+
+
 def test_bootstrapped_results_are_refused(artifact: Artifact, output_bytes: bytes) -> None:
     client = new_client(artifact.public())
     client.public = dataclasses.replace(client.public, bootstrap_slots=(8,))
