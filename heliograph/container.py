@@ -20,7 +20,7 @@ import math
 import os
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,8 @@ def pack(container: Container) -> bytes:
     return b"".join(parts(container))
 
 
-def unpack(data: Bytes, kind: str, version: int, max_bytes: int, what: str = "data") -> Container:
-    """The container in `data`; a WireError where it is not an intact one of that kind and version."""
+def unpack(data: Bytes, kind: str, version: int | Sequence[int], max_bytes: int, what: str = "data") -> Container:
+    """The container in `data`; a WireError where it is not an intact one of that kind and version (or one of those)."""
     _check_frame(data, max_bytes, what)
     (header_length,) = struct.unpack_from("<I", data, len(_MAGIC) + 8)
     start = _FIXED + header_length
@@ -130,18 +130,29 @@ def unpack(data: Bytes, kind: str, version: int, max_bytes: int, what: str = "da
         raise WireError(f"{what}: its header is malformed") from None
     if found_kind != kind:
         raise _wrong_kind(what, found_kind, kind)
-    if found_version != version:
-        raise WireError(
-            f"{what} is of version {found_version}; this program reads version {version}",
-            hint="make it again with this version of Heliograph",
-        )
+    readable = (version,) if isinstance(version, int) else tuple(sorted(version))
+    if found_version not in readable:
+        raise _wrong_version(what, found_version, readable)
     blobs: dict[str, npt.NDArray[Any] | Bytes] = {}
     for entry in index:
         name, blob = _read_blob(entry, data, start, what)
         if name in blobs:
             raise WireError(f"{what}: blob {name!r} stands twice")
         blobs[name] = blob
-    return Container(kind, version, fields, blobs)
+    return Container(kind, found_version, fields, blobs)
+
+
+def _wrong_version(what: str, found: int, readable: Sequence[int]) -> WireError:
+    numbers = ", ".join(map(str, readable))
+    return WireError(
+        f"{what} is of version {found}; this program reads version{'s' if len(readable) > 1 else ''} {numbers}",
+        why="it was written by a later Heliograph"
+        if found > readable[-1]
+        else "it was written by an earlier Heliograph",
+        hint="install a later version of Heliograph"
+        if found > readable[-1]
+        else "make it again with this version of Heliograph (docs/compatibility.md says what stays readable)",
+    )
 
 
 def _wrong_kind(what: str, found: str, expected: str) -> WireError:
@@ -197,7 +208,7 @@ def _read_blob(entry: Any, data: Bytes, start: int, what: str) -> tuple[str, npt
     return name, array.astype(_DTYPES[dtype], copy=True).reshape(shape)
 
 
-def read_file(path: str | Path, kind: str, version: int, max_bytes: int) -> Container:
+def read_file(path: str | Path, kind: str, version: int | Sequence[int], max_bytes: int) -> Container:
     """The container in a file; its size is checked before it is read."""
     path = Path(path)
     try:
@@ -256,9 +267,7 @@ def write_file(
         if overwrite:
             os.replace(temporary, path)
         else:
-            # A link fails where the name was taken in the meantime.
-            os.link(temporary, path)
-            os.unlink(temporary)
+            _take_name(temporary, path)
         _sync_folder(path.parent)
     except FileExistsError:
         os.unlink(temporary)
@@ -271,6 +280,21 @@ def write_file(
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _take_name(temporary: str, path: Path) -> None:
+    """Give the file its name unless the name is taken, also by someone who was faster: FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # File systems without hard links (exFAT, some network ones): the name is taken by an empty file, then filled. A kill
+        # between the two leaves the empty one, which no reader takes for anything.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.replace(temporary, path)
+    else:
+        os.unlink(temporary)
 
 
 def _sync_folder(folder: Path) -> None:

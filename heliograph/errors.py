@@ -60,6 +60,10 @@ class SecurityError(HeliographError):
     """Going on would give up security that was asked for."""
 
 
+class InsecureWarning(UserWarning):
+    """Something goes on without security because the caller allowed it."""
+
+
 class VerifyError(HeliographError):
     """A pass broke the contract of its stage. This is our bug; the text names the pass, the rule and the node."""
 

@@ -84,7 +84,10 @@ def batch_of(program: Program) -> int:
 
 
 def check_range(spec: Any, tensor: Array) -> None:
-    """Raise a RangeError that names the first element outside the declared range."""
+    """Raise a RangeError that names the place of the first element outside the declared range.
+
+    Its value is left out: errors end in logs, and inputs are what is kept secret.
+    """
     low, high = spec.get("low"), spec.get("high")
     if low is None or high is None:
         return
@@ -94,7 +97,7 @@ def check_range(spec: Any, tensor: Array) -> None:
     if bad.size:
         index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape))
         raise RangeError(
-            f"input {spec['name']!r} holds {tensor[index]:.6g} at index {index}, outside its range [{low:g}, {high:g}]",
+            f"input {spec['name']!r} is outside its range [{low:g}, {high:g}] at index {index}",
             why="the polynomials are only good for inputs in the range that was declared when the model was traced",
             hint="scale the input, or trace again with an input_range that holds it",
         )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from heliograph.cli.arrays import one_per_name, read_arrays
-from heliograph.cli.output import emit, output_options, progress_bar
+from heliograph.cli.output import emit, insecure_option, output_options, progress_bar
 
 
 @click.command("evaluate")
@@ -26,6 +26,7 @@ from heliograph.cli.output import emit, output_options, progress_bar
 )
 @click.option("--key-bytes", type=int, default=None, help="Bound on the keys of a folder that are in memory at once.")
 @click.option("--no-memory-check", is_flag=True, help="Go on even where memory seems too little.")
+@insecure_option
 @output_options
 def evaluate_command(
     artifact: str,
@@ -35,6 +36,7 @@ def evaluate_command(
     output: str | None,
     key_bytes: int | None,
     no_memory_check: bool,
+    insecure: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -57,7 +59,13 @@ def evaluate_command(
         first = EncryptedInput.load(data[0]) if len(data) == 1 else None
         names = loaded.plain_inputs
         own = {} if plain is None else dict(zip(names, one_per_name(read_arrays(plain), names, plain), strict=True))
-        with Server(loaded, load_keys(keys), key_bytes=key_bytes, check_memory=not no_memory_check) as server:
+        with Server(
+            loaded,
+            load_keys(keys),
+            key_bytes=key_bytes,
+            check_memory=not no_memory_check,
+            allow_insecure=insecure,
+        ) as server:
             if first is not None:
                 output = output or "output.ct"
                 server.run(first, progress, own).save(output)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from heliograph.cli.arrays import read_samples, write_array
-from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
 from heliograph.errors import ProgramError, SecurityError
 
 _PASSPHRASE_FILE = click.option(
@@ -33,18 +33,19 @@ def _read_passphrase(path: str) -> str:
     return line
 
 
-def load_client(key: str, passphrase_file: str | None) -> Any:
+def load_client(key: str, passphrase_file: str | None, insecure: bool) -> Any:
     """The client of a key file; asks for the passphrase where the file needs one and none was given."""
     from heliograph.runtime.client import Client
     from heliograph.runtime.keyfile import is_protected
 
     if passphrase_file is not None:
-        return Client.load(key, _read_passphrase(passphrase_file))
+        return Client.load(key, _read_passphrase(passphrase_file), allow_insecure=insecure)
     if not is_protected(key):
-        return Client.load(key)
+        return Client.load(key, allow_insecure=insecure)
     if not sys.stdin.isatty():
         raise SecurityError(f"{key} is protected by a passphrase", hint="give --passphrase-file")
-    return Client.load(key, click.prompt(f"passphrase of {key}", hide_input=True, err=True))
+    secret = click.prompt(f"passphrase of {key}", hide_input=True, err=True)
+    return Client.load(key, secret, allow_insecure=insecure)
 
 
 @click.command("keygen")
@@ -62,6 +63,7 @@ def load_client(key: str, passphrase_file: str | None) -> Any:
 @_PASSPHRASE_FILE
 @click.option("--overwrite", is_flag=True, help="Replace a secret key that is there already.")
 @click.option("--no-memory-check", is_flag=True, help="Make the keys even where memory seems too little.")
+@insecure_option
 @output_options
 def keygen_command(
     artifact: str,
@@ -72,6 +74,7 @@ def keygen_command(
     passphrase_file: str | None,
     overwrite: bool,
     no_memory_check: bool,
+    insecure: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -85,9 +88,13 @@ def keygen_command(
     from heliograph.container import file_kind
     from heliograph.runtime.client import Client
     from heliograph.runtime.memory import check_memory
+    from heliograph.runtime.security import require_security
 
     whole = None if file_kind(artifact) == "public artifact" else Artifact.load(artifact)
     described = PublicArtifact.load(artifact) if whole is None else whole.public()
+    if not insecure:
+        # Before a passphrase is asked for; with --insecure the client says it.
+        require_security(described, allow_insecure=False, for_whom=f"keygen {artifact}")
     total = sum(key.bytes for key in described.evaluation_keys)
     one_by_one = keys.endswith("/") or Path(keys).is_dir() or total > FOLDER_KEY_BYTES
     go_on = Path(output).exists() and not overwrite and (one_by_one or not Path(keys).exists())
@@ -112,7 +119,10 @@ def keygen_command(
         secret = _read_passphrase(passphrase_file)
     elif passphrase:
         secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
-    client = Client.load(output, secret, artifact=described) if go_on else Client(described)
+    if go_on:
+        client = Client.load(output, secret, artifact=described, allow_insecure=insecure)
+    else:
+        client = Client(described, allow_insecure=insecure)
     if whole is not None:
         _note_server(whole, one_by_one, quiet)
     with progress_bar(quiet) as progress:
@@ -162,12 +172,20 @@ def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
 @click.option("-o", "--output", default="input.ct", show_default=True, help="The encrypted inputs' file.")
 @click.option("--sample", type=int, default=None, help="Take this sample where INPUT has a leading sample axis.")
 @_PASSPHRASE_FILE
+@insecure_option
 @output_options
 def encrypt_command(
-    key: str, data: str, output: str, sample: int | None, passphrase_file: str | None, as_json: bool, quiet: bool
+    key: str,
+    data: str,
+    output: str,
+    sample: int | None,
+    passphrase_file: str | None,
+    insecure: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Encrypt one sample, INPUT (.npy, or .npz with one array per input), with the secret KEY."""
-    client = load_client(key, passphrase_file)
+    client = load_client(key, passphrase_file, insecure)
     names = [spec["name"] for spec in client.public.inputs]
     client.encrypt(*read_samples(data, names, sample)).save(output)
     values = {"encrypted": output, "bytes": Path(output).stat().st_size, "client": client.id}
@@ -179,9 +197,16 @@ def encrypt_command(
 @click.argument("data", metavar="OUTPUT.ct")
 @click.option("-o", "--output", default=None, help="Write the result to this .npy (.npz for several) file.")
 @_PASSPHRASE_FILE
+@insecure_option
 @output_options
 def decrypt_command(
-    key: str, data: str, output: str | None, passphrase_file: str | None, as_json: bool, quiet: bool
+    key: str,
+    data: str,
+    output: str | None,
+    passphrase_file: str | None,
+    insecure: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Decrypt the server's answer with the secret KEY.
 
@@ -189,7 +214,7 @@ def decrypt_command(
     """
     from heliograph.runtime.messages import EncryptedOutput
 
-    client = load_client(key, passphrase_file)
+    client = load_client(key, passphrase_file, insecure)
     result = client.decrypt(EncryptedOutput.load(data))
     names = [spec["name"] for spec in client.public.outputs]
     results = result if isinstance(result, tuple) else (result,)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, InsecureWarning
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -61,7 +63,11 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of the user's making is one text on stderr and exit code 2."""
     try:
-        cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
+        with warnings.catch_warnings():
+            # Said at every step, also with --quiet, and not as Python says it.
+            warnings.simplefilter("always", InsecureWarning)
+            warnings.showwarning = _show_warning(warnings.showwarning)
+            cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
     except HeliographError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
@@ -86,6 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             err=True,
         )
         sys.exit(2)
+
+
+def _show_warning(usual: Callable[..., None]) -> Callable[..., None]:
+    def show(message: Warning | str, category: type[Warning], *more: Any, **named: Any) -> None:
+        if issubclass(category, InsecureWarning):
+            click.echo(f"INSECURE: {message}", err=True)
+        else:
+            usual(message, category, *more, **named)
+
+    return show
 
 
 if __name__ == "__main__":

@@ -21,6 +21,12 @@ def output_options(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(command)
 
 
+def insecure_option(command: F) -> F:
+    """Add --insecure, as parameter `insecure`."""
+    text = "Go on with an artifact without security: for tests without secrets."
+    return click.option("--insecure", is_flag=True, help=text)(command)
+
+
 def emit(text: str, values: Mapping[str, Any], *, as_json: bool, quiet: bool) -> None:
     """Print a command's result: the object where JSON was asked for (even when quiet), else the text."""
     if as_json:

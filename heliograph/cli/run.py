@@ -9,15 +9,16 @@ import click
 import numpy as np
 
 from heliograph.cli.arrays import read_samples
-from heliograph.cli.output import emit, output_options, progress_bar
+from heliograph.cli.output import emit, insecure_option, output_options, progress_bar
 
 
 @click.command("run")
 @click.argument("artifact")
 @click.option("--input", "data", required=True, help="One sample: .npy, or .npz with one array per input.")
 @click.option("--sample", type=int, default=None, help="Take this sample where the input has a leading sample axis.")
+@insecure_option
 @output_options
-def run_command(artifact: str, data: str, sample: int | None, as_json: bool, quiet: bool) -> None:
+def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as_json: bool, quiet: bool) -> None:
     """Encrypt one sample, evaluate ARTIFACT on it, decrypt, and compare with the simulator."""
     import heliograph as hg
     from heliograph.runtime.server import require_server
@@ -36,10 +37,10 @@ def run_command(artifact: str, data: str, sample: int | None, as_json: bool, qui
     require_server(loaded)
     with progress_bar(quiet) as progress:
         begun = time.perf_counter()
-        client = hg.Client(public)
+        client = hg.Client(public, allow_insecure=insecure)
         keys = client.evaluation_keys(progress)
         timed("keys", begun)
-        with hg.Server(loaded, keys) as server:
+        with hg.Server(loaded, keys, allow_insecure=insecure) as server:
             begun = time.perf_counter()
             encrypted = client.encrypt(*given.values())
             timed("encrypt", begun)

@@ -8,12 +8,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from heliograph.compiler.sharing import SHARE_BITS, SHARE_RESULTS, flooding_std, sharing_cost_bits
+from heliograph.compiler.sharing import (
+    SHARE_BITS,
+    SHARE_MARGIN,
+    SHARE_RESULTS,
+    flooding_std,
+    sharing_cost_bits,
+    sharing_distance_bits,
+)
 
 SHARING = (
-    "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. "
-    f"decrypt(share=True) floods them with noise first, which costs {sharing_cost_bits():.1f} bits of precision and hides "
-    f"the key with {SHARE_BITS} bits of statistical security for {SHARE_RESULTS} results."
+    "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. decrypt(share=True) "
+    f"floods them with noise first, which costs {sharing_cost_bits():.1f} bits of precision for one value, and half a bit "
+    f"more for each doubling of their number. For {SHARE_RESULTS} results under one key that is {SHARE_BITS} bits of "
+    f"statistical (c,s)-security (a statistical distance of at most 2^-{sharing_distance_bits():.1f}), if the server "
+    f"computed what it should and the error is at most {SHARE_MARGIN:.0f} times the predicted one, which is an estimate."
+)
+BOOTSTRAPPED = (
+    "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. decrypt(share=True) "
+    "refuses them: this artifact bootstraps, and of a bootstrap's error we have a fit to measurements, no bound."
 )
 _WIDTH = 118
 
@@ -219,9 +232,11 @@ class Report:
 
     def sharing(self) -> str:
         """Whether decrypted values may be passed on, and what that costs here."""
+        if self.values.get("bootstraps"):
+            return BOOTSTRAPPED
         std = flooding_std(self.values["scheme_error"])
         reach = self.values["output_magnitude"]
-        text = f"{SHARING} Here that noise would be {std:.2g}, where outputs reach {reach:.3g}"
+        text = f"{SHARING} Here that noise would be {std:.2g} in one value, where outputs reach {reach:.3g}"
         return text + (": too much, it refuses; a larger precision_bits helps." if std > reach / 2 else ".")
 
     def work_lines(self) -> list[str]:

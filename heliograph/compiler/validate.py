@@ -62,8 +62,11 @@ def _short(value: object) -> str:
     return repr(value)[:60] if isinstance(value, (int, float, str, bool)) else type(value).__name__
 
 
-def check_ring(value: object) -> Ring:
-    """A ring from JSON; a WireError where it is none that we would make."""
+def check_ring(value: object, *, secure: bool = True) -> Ring:
+    """A ring from JSON; a WireError where it is none that we would make.
+
+    `secure=False` leaves the security that it claims to the caller.
+    """
     if not isinstance(value, Mapping):
         raise refuse("the ring is missing")
     security = value.get("security_bits")
@@ -83,7 +86,7 @@ def check_ring(value: object) -> Ring:
         raise refuse("the ring repeats bootstraps and has none")
     if set(value) != set(ring.to_json()) or not ring.legal:
         raise refuse("the ring has digits or primes that do not exist")
-    if not ring.secure:
+    if secure and not ring.secure:
         raise WireError(
             "the ring does not have the security that it claims",
             why=f"log2(PQ) is {ring.log_pq:.1f} at ring dimension {ring.ring_dim}",
@@ -193,8 +196,11 @@ def check_rotations(value: object, ring: Ring) -> tuple[int, ...]:
     return amounts
 
 
-def check_keys(fields: Mapping[str, Any], ring: Ring) -> None:
-    """The keys of the whole chain, of its lower parts, and of bootstraps, from metadata or a public artifact."""
+def check_keys(fields: Mapping[str, Any], ring: Ring, *, secure: bool = True) -> None:
+    """The keys of the whole chain, of its lower parts, and of bootstraps, from metadata or a public artifact.
+
+    `secure=False` leaves the security of the lower parts to the caller.
+    """
     check_rotations(fields.get("rotation_keys"), ring)
     if type(fields.get("relinearization_key")) is not bool:
         raise refuse("relinearization_key is malformed")
@@ -207,7 +213,7 @@ def check_keys(fields: Mapping[str, Any], ring: Ring) -> None:
             raise refuse("a lower chain is malformed")
         level = whole(chain["level"], "the level of a lower chain", 1, above - 1)
         lower = ring.lower(level, whole(chain["digits"], "the digits of a lower chain", 1, level + 1))
-        if not lower.legal or not lower.secure:
+        if not lower.legal or (secure and not lower.secure):
             raise refuse(f"the lower chain of level {level} has digits that do not exist, or too little security")
         check_rotations(chain["rotation_keys"], ring)
         if type(chain["relinearization_key"]) is not bool:

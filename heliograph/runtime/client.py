@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact, PublicArtifact
 from heliograph.compiler.memory import key_making_bytes
+from heliograph.compiler.sharing import least_error
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress
 from heliograph.interpret import check_input, check_range, check_samples
+from heliograph.ir import Array
 from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, write_keys
@@ -17,18 +20,31 @@ from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
-from heliograph.runtime.outputs import check_output, flood
+from heliograph.runtime.outputs import check_output, check_sharing, flood
+from heliograph.runtime.security import require_security
+from heliograph.runtime.shares import Shares
 
 
 class Client:
     """Holds one secret key for one artifact; made from its public part, which has no weights.
 
     A whole `Artifact` is accepted too; only its public part is taken.
+
+    Raises SecurityError for an artifact without 128 bits of security: it comes from the server, the very party that the
+    client protects its data from. `allow_insecure=True`, for tests without secrets, makes that a warning.
     """
 
-    def __init__(self, artifact: Artifact | PublicArtifact, *, cryptor: OpenFHECryptor | None = None) -> None:
+    def __init__(
+        self,
+        artifact: Artifact | PublicArtifact,
+        *,
+        allow_insecure: bool = False,
+        cryptor: OpenFHECryptor | None = None,
+    ) -> None:
         self.public = artifact.public()
+        require_security(self.public, allow_insecure=allow_insecure, for_whom="Client")
         self._cryptor = OpenFHECryptor(self.public.ring) if cryptor is None else cryptor
+        self._shares = Shares(self.id)
 
     def __repr__(self) -> str:
         return f"<Client {self.id[:12]} of {self.public.name!r}>"
@@ -45,20 +61,31 @@ class Client:
         """Write the secret key to a file that only its owner can read, protected by a passphrase where one is given.
 
         A file that is there already is replaced only with `overwrite=True`: with its key, all that was encrypted for it
-        would be lost.
+        would be lost. Results that are shared from now on (`decrypt`) are counted beside it, in `NAME.shared`.
         """
-        write_key(path, self.public, self.id, self._cryptor.secret_bytes(), passphrase, overwrite)
+        secret = self._cryptor.secret_bytes()
+        write_key(path, self.public, self.id, secret, self._shares.count, passphrase, overwrite)
+        self._shares.beside(path)
 
     @staticmethod
     def load(
-        path: str | Path, passphrase: str | None = None, *, artifact: Artifact | PublicArtifact | None = None
+        path: str | Path,
+        passphrase: str | None = None,
+        *,
+        artifact: Artifact | PublicArtifact | None = None,
+        allow_insecure: bool = False,
     ) -> Client:
         """The client in a key file. Where an artifact is given, the key must have been made for it.
 
-        Raises SecurityError for a missing or wrong passphrase, WireError for a file that is no key file.
+        Raises SecurityError for a missing or wrong passphrase, and for a key without 128 bits of security unless
+        `allow_insecure` is given; WireError for a file that is no key file. Files of all earlier versions are read.
         """
-        public, name, secret = read_key(path, passphrase)
-        client = Client(public, cryptor=OpenFHECryptor.from_secret_bytes(public.ring, secret, name))
+        stored = read_key(path, passphrase)
+        read = OpenFHECryptor.from_openfhe_bytes if stored.openfhe else OpenFHECryptor.from_secret_bytes
+        cryptor = read(stored.public.ring, stored.secret, stored.client)
+        client = Client(stored.public, allow_insecure=allow_insecure, cryptor=cryptor)
+        client._shares = Shares(client.id, stored.shared)
+        client._shares.beside(path)
         if artifact is not None:
             client.check_artifact(artifact, f"the key in {path}")
         return client
@@ -153,15 +180,30 @@ class Client:
         last results are those of the sample that stood in.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
-        their error depends on the key: do not pass them on to strangers. With `share=True` they are flooded with noise that
-        hides that error, at a cost of `compiler.sharing.sharing_cost_bits()` bits of precision (about 22).
+        their error depends on the key: do not pass them on to strangers, and do not tell them either whether this raised
+        an error.
+
+        With `share=True` the values are flooded with noise that hides their error, at a cost of about 23 bits of precision
+        for one value and half a bit more for each doubling of their number (`compiler.sharing.sharing_cost_bits`). It is
+        meant for strangers who see results of a server that computed what it should: the noise is reckoned from the error
+        that the artifact predicts, or from the client's own least one where that is larger, not from a proof. Results are
+        counted, beside the key's file where there is one, before they are returned; SecurityError after
+        `compiler.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
+        bootstrap, whose error we have no bound of; ProgramError where the noise would drown the values.
         """
         if not isinstance(output, EncryptedOutput):
             raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")
         output.check(self.public.fingerprint, self.id)
+        if share and self.public.bootstrap_slots:
+            raise SecurityError(
+                "results of an artifact that bootstraps cannot be shared",
+                where="decrypt(share=True)",
+                why="what is known of a bootstrap's error is a fit to measurements, no bound, and it depends on the key",
+                hint="compile with bootstrap=False where a ring carries the program, or keep the results",
+            )
         count = sum(len(spec["log_scales"]) for spec in self.public.outputs)
         output.check_names([str(number) for number in range(count)])
-        tensors, number = [], 0
+        results, number = [], 0
         for spec in self.public.outputs:
             layout = Layout.from_json(dict(spec["layout"]))
             vectors, errors = [], []
@@ -172,9 +214,24 @@ class Client:
                 number += 1
             batch = () if layout.stride == 1 else (layout.stride,)
             tensor = layout.unpack(vectors).reshape((*batch, *spec["shape"]))
-            check_output(spec, tensor, max(errors), self.public.predicted)
-            tensors.append(flood(tensor, spec["name"], self.public.predicted) if share else tensor)
+            expected = self._expected_error(spec)
+            check_output(spec, tensor, max(errors), expected)
+            results.append((spec["name"], tensor, max(errors), expected))
+        tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def _expected_error(self, spec: Mapping[str, Any]) -> float:
+        """The largest error of an output that is predicted, and not less than the ring has by the client's own model."""
+        least = max(least_error(self.public.ring, log_scale) for log_scale in spec["log_scales"])
+        return max(float(self.public.predicted.get("scheme_error", 0.0)), least)
+
+    def _flooded(self, results: Sequence[tuple[str, Array, float, float]]) -> list[Array]:
+        """All outputs with noise, counted first."""
+        values = sum(tensor.size for _, tensor, _, _ in results)
+        for name, _, estimated, expected in results:
+            check_sharing(name, values, expected, estimated, self.public.predicted)
+        self._shares.take()
+        return [flood(tensor, expected, values) for _, tensor, _, expected in results]
 
     def _output(self, output: EncryptedOutput, number: int) -> Any:
         name, what, ring = str(number), f"output ciphertext {number}", self.public.ring

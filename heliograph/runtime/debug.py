@@ -242,7 +242,8 @@ def _decrypted(
     from heliograph.runtime.client import Client
 
     program = artifact.program
-    client = Client(artifact.public())
+    # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
+    client = Client(artifact.public(), allow_insecure=True)
     cryptor: OpenFHECryptor = client._cryptor
     wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
@@ -267,7 +268,7 @@ def _decrypted(
 
     try:
         require_server(artifact)
-        with Server(artifact, client.evaluation_keys()) as server, server.evaluating():
+        with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server, server.evaluating():
             plain = {node.attrs["name"]: value[0] for node, value in packed.items() if not node.type.secret}
             inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live), plain)
             execute(program, server.evaluator, inputs, observe=observe)

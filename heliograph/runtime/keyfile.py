@@ -1,8 +1,12 @@
-"""The client's key file: the public artifact and the secret key, the latter under a passphrase where one is given.
+"""The client's key file: what the client needs of its artifact, and the secret key, under a passphrase where one is given.
 
-With a passphrase the secret is encrypted with ChaCha20-Poly1305 (RFC 8439) under a key from scrypt (RFC 7914); the
-public artifact, the client's name and the parameters of scrypt are authenticated with it. Without one it stands in the
-file as it is, and only the file's mode (0600) protects it.
+The file has a version of its own and holds nothing that another format defines: a secret key cannot be made again, so
+files of every version stay readable (docs/compatibility.md). Version 1 held a public artifact and OpenFHE's bytes of the
+key; it is read, no longer written.
+
+With a passphrase the secret is encrypted with ChaCha20-Poly1305 (RFC 8439) under a key from scrypt (RFC 7914); all other
+fields are authenticated with it. Without one it stands in the file as it is, and only the file's mode (0600) protects it:
+a file that others may read is refused, as ssh refuses it.
 """
 
 from __future__ import annotations
@@ -10,77 +14,200 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heliograph.compiler.artifact import PublicArtifact
-from heliograph.container import Container, pack, read_file, write_file
+from heliograph.compiler.validate import check_interface, check_keys, check_ring, printable, real, refuse, whole
+from heliograph.container import Container, pack, read_file, unpack, write_file
 from heliograph.errors import SecurityError, WireError
 from heliograph.runtime.messages import is_fingerprint
 
 KIND = "a client's secret key"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 MAX_BYTES = 512 * 1024**2
-# 2**15 * 8 * 128 bytes = 32 MB and about 0.1 s for each guess.
-_SCRYPT = {"n": 1 << 15, "r": 8, "p": 1}
+MAX_SHARED = 1 << 30
+# OWASP's row for 2**15: 2**15 * 8 * 128 bytes = 32 MB, three times over, some tenths of a second for each guess.
+_SCRYPT = {"n": 1 << 15, "r": 8, "p": 3}
 _MAX_SCRYPT = {"n": 1 << 20, "r": 32, "p": 16}
 _MAX_SCRYPT_BYTES = 1 << 30
 _SALT_BYTES, _NONCE_BYTES, _KEY_BYTES, _TAG_BYTES = 16, 12, 32, 16
+_PROTECTION = {"scrypt", "nonce"}
+_FIELDS = {1: {"artifact", "client", "public"}, 2: {"artifact", "client", "shared", "interface"}}
+_BLOBS = {1: {"public", "secret"}, 2: {"secret"}}
+# Version 2 and the public artifact inside version 1; later formats of public artifacts do not matter here.
+_INTERFACE = (
+    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots", "predicted",
+)  # fmt: skip
+# Predictions that the client uses; a file may hold others.
+_NEEDED = ("scheme_error", "output_magnitude")
+_MAX_PREDICTED = 64
+_EMBEDDED_VERSION = 3
+_MAX_EMBEDDED_BYTES = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """What a key file holds. `openfhe` says whether `secret` is in the form of version 1, OpenFHE's own."""
+
+    public: PublicArtifact
+    client: str
+    secret: bytes
+    shared: int
+    openfhe: bool
 
 
 def write_key(
-    path: str | Path, public: PublicArtifact, client: str, secret: bytes, passphrase: str | None, overwrite: bool
+    path: str | Path,
+    public: PublicArtifact,
+    client: str,
+    secret: bytes,
+    shared: int,
+    passphrase: str | None,
+    overwrite: bool,
 ) -> None:
     """Write the key file with mode 0600, whole or not at all; an existing file only with `overwrite`."""
-    public_bytes = public.to_bytes()
-    fields: dict[str, Any] = {"artifact": public.fingerprint, "client": client, "public": _digest(public_bytes)}
+    fields: dict[str, Any] = {
+        "artifact": public.fingerprint,
+        "client": client,
+        "shared": shared,
+        "interface": _interface(public),
+    }
     if passphrase is not None:
         if not passphrase:
             raise SecurityError("an empty passphrase protects nothing", hint="give one, or None for no protection")
         fields["scrypt"] = {**_SCRYPT, "salt": os.urandom(_SALT_BYTES).hex()}
         fields["nonce"] = os.urandom(_NONCE_BYTES).hex()
         secret = _cipher(passphrase, fields["scrypt"]).encrypt(
-            bytes.fromhex(fields["nonce"]), secret, _authenticated(fields)
+            bytes.fromhex(fields["nonce"]), secret, _authenticated(VERSION, fields)
         )
-    container = Container(KIND, VERSION, fields, {"public": public_bytes, "secret": secret})
-    write_file(path, pack(container), private=True, overwrite=overwrite)
+    write_file(path, pack(Container(KIND, VERSION, fields, {"secret": secret})), private=True, overwrite=overwrite)
 
 
-def read_key(path: str | Path, passphrase: str | None) -> tuple[PublicArtifact, str, bytes]:
-    """(public artifact, client's name, secret key); a WireError or SecurityError where it cannot be had."""
-    container = read_file(path, KIND, VERSION, MAX_BYTES)
-    fields = container.fields
-    public_bytes, secret = bytes(container.bytes("public")), bytes(container.bytes("secret"))
-    good = {"artifact", "client", "public"} <= set(fields) <= {"artifact", "client", "public", "scrypt", "nonce"}
+def read_key(path: str | Path, passphrase: str | None) -> StoredKey:
+    """The contents of a key file of any version; a WireError or SecurityError where they cannot be had."""
+    container = read_file(path, KIND, READABLE, MAX_BYTES)
+    fields, secret = container.fields, bytes(container.bytes("secret"))
+    expected = _FIELDS[container.version]
+    good = set(fields) in (expected, expected | _PROTECTION) and set(container.blobs) == _BLOBS[container.version]
     if not good or not is_fingerprint(fields["artifact"]) or not is_fingerprint(fields["client"]):
         raise WireError(f"{path}: its fields are not those of {KIND}")
-    if fields["public"] != _digest(public_bytes):
-        raise WireError(f"{path}: the public artifact in it is not the one that the key was made for")
-    public = PublicArtifact.from_bytes(public_bytes, f"the public artifact in {path}")
-    if public.fingerprint != fields["artifact"]:
-        raise WireError(f"{path}: the key is for artifact {fields['artifact'][:12]}, the file holds another one")
-    if ("scrypt" in fields) != ("nonce" in fields):
-        raise WireError(f"{path}: its fields are not those of {KIND}")
-    if "scrypt" not in fields:
+    interface = fields["interface"] if container.version > 1 else _embedded_interface(container, path)
+    public = _public(interface, fields["artifact"], f"the description of the artifact in {path}")
+    shared = fields.get("shared", 0)
+    if type(shared) is not int or not 0 <= shared <= MAX_SHARED:
+        raise WireError(f"{path}: its number of shared results is malformed")
+    if "scrypt" in fields:
+        if passphrase is None:
+            raise SecurityError(f"{path} is protected by a passphrase", hint="give the passphrase")
+        secret = _decrypt(path, container.version, fields, secret, passphrase)
+    else:
         if passphrase is not None:
             raise SecurityError(
                 f"{path} is not protected by a passphrase",
                 why="a passphrase was given for it, so perhaps it is another file than the one meant",
                 hint="give no passphrase for this file",
             )
-        return public, fields["client"], secret
-    if passphrase is None:
-        raise SecurityError(f"{path} is protected by a passphrase", hint="give the passphrase")
-    return public, fields["client"], _decrypt(path, fields, secret, passphrase)
+        _check_mode(path)
+    return StoredKey(public, fields["client"], secret, shared, container.version == 1)
 
 
 def is_protected(path: str | Path) -> bool:
     """Whether a key file needs a passphrase."""
-    return "scrypt" in read_file(path, KIND, VERSION, MAX_BYTES).fields
+    return "scrypt" in read_file(path, KIND, READABLE, MAX_BYTES).fields
 
 
-def _decrypt(path: str | Path, fields: Mapping[str, Any], secret: bytes, passphrase: str) -> bytes:
+def _check_mode(path: str | Path) -> None:
+    """Raise a SecurityError where others may read the user's own file without a passphrase: what ssh does."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == os.geteuid() and mode & 0o077:
+        raise SecurityError(
+            f"others can read the secret key in {path}: its mode is {mode:04o}",
+            why="it has no passphrase, so that the mode of the file is its only protection",
+            hint=f"chmod 600 {path}, or save it with a passphrase where the file system has no modes",
+        )
+
+
+def _interface(public: PublicArtifact) -> dict[str, Any]:
+    """What the client needs of its artifact, as JSON of this format."""
+    return {
+        "name": public.name,
+        "ring": public.ring.to_json(),
+        "inputs": [dict(spec) for spec in public.inputs],
+        "outputs": [dict(spec) for spec in public.outputs],
+        "rotation_keys": list(public.rotation_keys),
+        "relinearization_key": public.relinearization_key,
+        "chains": [dict(chain) for chain in public.chains],
+        "bootstrap_slots": list(public.bootstrap_slots),
+        "predicted": dict(public.predicted),
+    }
+
+
+def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
+    """The public artifact of such JSON; a WireError where it is none.
+
+    Its security is not judged here: the table may have become stricter since the key was made.
+    """
+    try:
+        if not isinstance(interface, Mapping) or set(interface) != set(_INTERFACE):
+            raise refuse("its fields are not those of a key file")
+        ring = check_ring(interface["ring"], secure=False)
+        check_interface(interface["inputs"], ring, "input")
+        check_interface(interface["outputs"], ring, "output")
+        if any("levels" not in spec or "log_scales" not in spec for spec in interface["inputs"]):
+            raise refuse("an input lacks its levels or scales")
+        if any("log_scales" not in spec for spec in interface["outputs"]):
+            raise refuse("an output lacks its scales")
+        check_keys(interface, ring, secure=False)
+        predicted = interface["predicted"]
+        whole(len(predicted), "the number of predictions", 0, _MAX_PREDICTED)
+        if not set(_NEEDED) <= set(predicted):
+            raise refuse("it lacks a prediction")
+        return PublicArtifact(
+            printable(interface["name"], "its name"),
+            fingerprint,
+            ring,
+            tuple(interface["inputs"]),
+            tuple(interface["outputs"]),
+            tuple(interface["rotation_keys"]),
+            interface["relinearization_key"],
+            {
+                printable(key, "a prediction"): real(value, "a prediction", 0.0, 1e18)
+                for key, value in predicted.items()
+            },
+            tuple(interface["chains"]),
+            tuple(interface["bootstrap_slots"]),
+        )
+    except WireError as error:
+        raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
+    except Exception as error:
+        # Whatever a stranger's bytes make of the checks above, they are not usable.
+        raise WireError(f"{what} is not usable", why=f"bad field: {type(error).__name__}: {error}"[:300]) from None
+
+
+def _embedded_interface(container: Container, path: str | Path) -> dict[str, Any]:
+    """The same JSON from the public artifact in a file of version 1, which is frozen at what that was."""
+    fields, data = container.fields, container.bytes("public")
+    if fields["public"] != hashlib.sha256(data).hexdigest():
+        raise WireError(f"{path}: the public artifact in it is not the one that the key was made for")
+    what = f"the public artifact in {path}"
+    embedded = unpack(data, "public artifact", _EMBEDDED_VERSION, _MAX_EMBEDDED_BYTES, what).fields
+    if set(embedded) != {*_INTERFACE, "fingerprint"}:
+        raise WireError(f"{what} has other fields than one of version {_EMBEDDED_VERSION}")
+    if embedded["fingerprint"] != fields["artifact"]:
+        raise WireError(f"{path}: the key is for artifact {fields['artifact'][:12]}, the file holds another one")
+    return {key: embedded[key] for key in _INTERFACE}
+
+
+def _decrypt(path: str | Path, version: int, fields: Mapping[str, Any], secret: bytes, passphrase: str) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -91,7 +218,7 @@ def _decrypt(path: str | Path, fields: Mapping[str, Any], secret: bytes, passphr
     except (TypeError, ValueError, KeyError):
         raise WireError(f"{path}: the parameters of its protection are malformed") from None
     try:
-        return bytes(cipher.decrypt(nonce, secret, _authenticated(fields)))
+        return bytes(cipher.decrypt(nonce, secret, _authenticated(version, fields)))
     except InvalidTag:
         raise SecurityError(
             f"the passphrase does not open {path}", why="it is another one, or the file was altered"
@@ -119,9 +246,5 @@ def _cipher(passphrase: str, parameters: Mapping[str, Any]) -> Any:
     return ChaCha20Poly1305(Scrypt(salt=salt, length=_KEY_BYTES, **numbers).derive(passphrase.encode()))
 
 
-def _authenticated(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps({"kind": KIND, "version": VERSION, **fields}, sort_keys=True).encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _authenticated(version: int, fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"kind": KIND, "version": version, **fields}, sort_keys=True).encode()

@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.compiler.sharing import flooding_std, sharing_cost_bits
-from heliograph.errors import ProgramError, RangeError
+from heliograph.compiler.sharing import SHARE_MARGIN, flooding_std, sharing_cost_bits
+from heliograph.errors import ProgramError, RangeError, SecurityError
 from heliograph.ir import Array
 
 # OpenFHE's own estimate of the error may be this much larger than predicted; more is a sign of an overflow.
 ESTIMATE_SLACK_BITS = 10.0
 
 
-def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float, predicted: Mapping[str, Any]) -> None:
+def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float, scheme_error: float) -> None:
     """Raise a RangeError where a decrypted output shows that a value overflowed on the way.
 
     Signs are NaN or infinity, a value outside the range that the output can have (`low` and `high` of its public
-    specification), and an error, as OpenFHE estimates it from the imaginary parts, far above the predicted one.
+    specification), and an error, as OpenFHE estimates it from the imaginary parts, far above `scheme_error`. The text does
+    not have the values: they are what the client keeps secret, and errors end in logs.
     """
     name = spec["name"]
     hint = "simulate the artifact on this input with check_ranges=True to see which layer's interval was left"
     if not np.isfinite(tensor).all():
         raise RangeError(f"output {name!r} holds NaN or infinity: a value overflowed on the way", hint=hint)
-    scheme_error = float(predicted.get("scheme_error", 0.0))
     low, high = spec.get("low"), spec.get("high")
     if low is not None and high is not None:
         slack = 16.0 * scheme_error + 1e-3 * (high - low)
@@ -36,8 +36,8 @@ def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float,
             index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape)) if tensor.shape else ()
             proved = spec.get("range_source") == "proved"
             raise RangeError(
-                f"output {name!r} is {tensor[index]:.6g} at index {list(index)}, "
-                + ("which no input in its range can give" if proved else "far beyond all that calibration showed"),
+                f"output {name!r} has a value at index {list(index)} "
+                + ("that no input in its range can give" if proved else "far beyond all that calibration showed"),
                 why=f"it lies within [{low:.6g}, {high:.6g}] "
                 + (
                     "as long as every polynomial's input stays in its interval"
@@ -47,34 +47,47 @@ def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float,
                 + ": a value overflowed on the way",
                 hint=hint,
             )
-    if scheme_error > 0 and estimated_error > scheme_error * 2.0**ESTIMATE_SLACK_BITS:
+    if estimated_error > scheme_error * 2.0**ESTIMATE_SLACK_BITS:
         raise RangeError(
-            f"output {name!r} has an error of about {estimated_error:.2g}, far more than the {scheme_error:.2g} predicted",
+            f"output {name!r} has an error of more than {2.0**ESTIMATE_SLACK_BITS:.0f} times the one expected, "
+            f"{scheme_error:.2g}",
             why="OpenFHE estimates it from the imaginary parts, which a sound result leaves empty: a value overflowed",
             hint=hint,
         )
 
 
-def flood(tensor: Array, name: str, predicted: Mapping[str, Any]) -> Array:
-    """The tensor with Gaussian noise from the system's secure generator, rounded to a sixteenth of its deviation.
+def check_sharing(
+    name: str, values: int, scheme_error: float, estimated_error: float, predicted: Mapping[str, Any]
+) -> None:
+    """Raise an error unless an output can be handed on with noise: `values` numbers leave the client with it.
 
-    compiler/sharing.py says how much, and what for.
-
-    Raises a ProgramError where the noise would drown the values.
+    The noise follows from what is public alone. The estimate from this ciphertext, which depends on the key, must not
+    make it larger; where it is above what the noise is reckoned for, nothing is handed out.
     """
-    std = flooding_std(float(predicted["scheme_error"]))
+    if estimated_error > SHARE_MARGIN * scheme_error:
+        raise SecurityError(
+            f"output {name!r} cannot be shared: its error is larger than the noise is reckoned for",
+            why=f"that is {SHARE_MARGIN:.0f} times {scheme_error:.2g}, what the artifact and the ring let expect",
+            hint="the error depends on the inputs; use them as they are, but do not pass this result on",
+        )
+    std = flooding_std(scheme_error, values)
     magnitude = max(float(predicted["output_magnitude"]), 1e-300)
     if std > magnitude / 2:
-        needed = math.ceil(math.log2(std / magnitude) + float(predicted.get("precision_bits", 10.0)) + 8)
+        needed = math.ceil(math.log2(std) - math.log2(magnitude) + float(predicted.get("precision_bits", 10.0)) + 8)
         raise ProgramError(
             f"output {name!r} cannot be shared: the noise that hides the key would be {std:.2g}, its values reach "
             f"{magnitude:.2g}",
-            why=f"sharing costs {sharing_cost_bits():.1f} bits, and the error of encryption is "
-            f"{float(predicted['scheme_error']):.2g}",
+            why=f"sharing costs {sharing_cost_bits(values):.1f} bits, and the error of encryption is {scheme_error:.2g}",
             hint=f"compile with precision_bits of about {min(needed, 40)}, so that there are bits to spend",
         )
-    if std == 0.0:
-        return tensor
+
+
+def flood(tensor: Array, scheme_error: float, values: int) -> Array:
+    """The tensor with Gaussian noise from the system's secure generator, rounded to a sixteenth of its deviation.
+
+    compiler/sharing.py says how much, and what for.
+    """
+    std = flooding_std(scheme_error, values)
     grid = 2.0 ** (math.floor(math.log2(std)) - 4)
     noised = tensor + std * secure_normal(tensor.size).reshape(tensor.shape)
     return np.asarray(np.round(noised / grid) * grid)

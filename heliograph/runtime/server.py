@@ -15,7 +15,7 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.key_use import key_use
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.validate import check_transforms
-from heliograph.errors import ProgramError, SecurityError, WireError
+from heliograph.errors import ProgramError, WireError
 from heliograph.evaluation_keys import EvaluationKey
 from heliograph.execution.backend import Progress, Trace, execute
 from heliograph.interpret import check_input, check_range
@@ -27,9 +27,11 @@ from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, Evaluat
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
 from heliograph.runtime.openfhe.keyloader import KeyLoader
+from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
+from heliograph.runtime.security import require_security
 from heliograph.target import Ring
 
 
@@ -48,7 +50,8 @@ class Server:
     reads. Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it
     too.
 
-    Raises WireError for keys of another artifact, missing, superfluous or malformed ones.
+    Raises WireError for keys of another artifact, missing, superfluous or malformed ones, SecurityError for an artifact
+    without 128 bits of security unless `allow_insecure` is given.
     """
 
     def __init__(
@@ -58,17 +61,14 @@ class Server:
         *,
         key_bytes: int | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
-        allow_insecure: bool = True,
+        allow_insecure: bool = False,
         check_memory: bool = True,
     ) -> None:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         keys.check(artifact.fingerprint)
-        if artifact.ring.security_bits is None and not allow_insecure:
-            raise SecurityError(
-                f"artifact {artifact.name!r} was compiled without security (security_bits=None)",
-                hint="compile it with security_bits=128, or allow insecure artifacts for a test",
-            )
+        require_own_process("a server")
+        require_security(artifact, allow_insecure=allow_insecure, for_whom="Server")
         expected = artifact.evaluation_keys
         keys.check_names([key.name for key in expected])
         if not is_tag(keys.client):
@@ -168,6 +168,7 @@ class Server:
         ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
         self._check_open()
+        require_own_process("evaluation")
         inputs = self.inputs(encrypted, plain or {})
         program, ring = self.artifact.program, self.artifact.ring
         with self.evaluating():

@@ -43,14 +43,14 @@ def test_client_and_server_as_separate_processes(folder: Path, tmp_path: Path) -
     shutil.copy(folder / "m.helio", server)
     (client / "pass.txt").write_text("correct horse\n")
     secret = ("--passphrase-file", "pass.txt")
-    heliograph(client, "keygen", "p.helio", "-o", "client.key", "--keys", "eval.keys", *secret)
-    heliograph(client, "encrypt", "client.key", "x.npy", "--sample", 4, "-o", "input.ct", *secret)
+    heliograph(client, "keygen", "--insecure", "p.helio", "-o", "client.key", "--keys", "eval.keys", *secret)
+    heliograph(client, "encrypt", "--insecure", "client.key", "x.npy", "--sample", 4, "-o", "input.ct", *secret)
     for name in ("eval.keys", "input.ct"):
         shutil.move(client / name, server / name)
-    heliograph(server, "evaluate", "m.helio", "input.ct", "--keys", "eval.keys", "-o", "output.ct")
+    heliograph(server, "evaluate", "--insecure", "m.helio", "input.ct", "--keys", "eval.keys", "-o", "output.ct")
     assert not (server / "client.key").exists()
     shutil.move(server / "output.ct", client / "output.ct")
-    printed = heliograph(client, "decrypt", "client.key", "output.ct", "-o", "y.npy", *secret)
+    printed = heliograph(client, "decrypt", "--insecure", "client.key", "output.ct", "-o", "y.npy", *secret)
     result = np.load(client / "y.npy")
     expected = hg.simulate(hg.Artifact.load(folder / "m.helio"), np.load(folder / "x.npy")[4], noisy=False)
     assert np.abs(result - expected).max() < 1e-6
@@ -64,23 +64,23 @@ def work(call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("x.npy", "m.helio", "p.helio", "two.npz"):
         shutil.copy(folder / name, tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert call("keygen", "p.helio", "--quiet").code == 0
+    assert call("keygen", "--insecure", "p.helio", "--quiet").code == 0
     return tmp_path
 
 
 def test_json_of_every_step(work: Path, call: Call) -> None:
-    made = call("keygen", "m.helio", "-o", "k2", "--keys", "e2", "--public", "p2", "--json").json
+    made = call("keygen", "--insecure", "m.helio", "-o", "k2", "--keys", "e2", "--public", "p2", "--json").json
     assert made["protected"] is False
     assert made["evaluation_key_bytes"] == (work / "e2").stat().st_size
     assert hg.PublicArtifact.load("p2").fingerprint == made["fingerprint"]
-    sent = call("encrypt", "k2", "x.npy", "--sample", 0, "--json").json
+    sent = call("encrypt", "--insecure", "k2", "x.npy", "--sample", 0, "--json").json
     assert sent["bytes"] == (work / "input.ct").stat().st_size
     assert sent["client"] == made["client"]
-    answer = call("evaluate", "m.helio", "input.ct", "--keys", "e2", "--json").json
+    answer = call("evaluate", "--insecure", "m.helio", "input.ct", "--keys", "e2", "--json").json
     assert answer["seconds"] > 0
     assert {"fc1", "act", "fc2"} <= set(answer["seconds_by_layer"])
-    result = call("decrypt", "k2", "output.ct", "--json").json
-    ran = call("run", "m.helio", "--input", "x.npy", "--sample", 0, "--json").json
+    result = call("decrypt", "--insecure", "k2", "output.ct", "--json").json
+    ran = call("run", "--insecure", "m.helio", "--input", "x.npy", "--sample", 0, "--json").json
     (name,) = result["outputs"]
     assert np.abs(np.array(result["outputs"][name]) - np.array(ran["outputs"][name])).max() < 1e-6
     assert ran["max_abs_error_against_simulation"] < 1e-6
@@ -88,64 +88,65 @@ def test_json_of_every_step(work: Path, call: Call) -> None:
 
 
 def test_run_prints_result_error_and_times(work: Path, call: Call) -> None:
-    shown = call("run", "m.helio", "--input", "x.npy", "--sample", 1)
+    shown = call("run", "--insecure", "m.helio", "--input", "x.npy", "--sample", 1)
     assert "INSECURE" in shown.out
     assert "error against the simulation" in shown.out
     assert "evaluate" in shown.out
-    assert shown.err == "", "no bar is drawn where stderr is not a terminal"
+    # No bar is drawn where stderr is not a terminal.
+    assert all(line.startswith("INSECURE: ") for line in shown.err.splitlines())
 
 
 def test_a_secret_key_is_not_overwritten(work: Path, call: Call) -> None:
     before = (work / "client.key").read_bytes()
-    refused = call("keygen", "p.helio")
+    refused = call("keygen", "--insecure", "p.helio")
     assert refused.code == 2
     assert "client.key exists already" in refused.err
     assert (work / "client.key").read_bytes() == before
-    assert call("keygen", "p.helio", "--overwrite", "--quiet").code == 0
+    assert call("keygen", "--insecure", "p.helio", "--overwrite", "--quiet").code == 0
     assert (work / "client.key").read_bytes() != before
-    assert call("keygen", "p.helio", "-o", "same", "--keys", "same").code == 2
+    assert call("keygen", "--insecure", "p.helio", "-o", "same", "--keys", "same").code == 2
 
 
 def test_many_inputs_go_on_where_they_were_stopped(work: Path, call: Call) -> None:
     names = [f"{number}.ct" for number in range(3)]
     for number, name in enumerate(names):
-        assert call("encrypt", "client.key", "x.npy", "--sample", number, "-o", name, "--quiet").code == 0
-    first = call("evaluate", "m.helio", names[0], names[1], "-o", "outputs", "--json").json
+        assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", number, "-o", name, "--quiet").code == 0
+    first = call("evaluate", "--insecure", "m.helio", names[0], names[1], "-o", "outputs", "--json").json
     assert [Path(entry["encrypted"]).name for entry in first["outputs"]] == names[:2]
     assert all(entry["seconds"] > 0 for entry in first["outputs"])
     # What a run that was stopped left of a file is no output; one that is older than its input is another input's.
     (work / "outputs" / "0.ct").write_bytes((work / "outputs" / "0.ct").read_bytes()[:-1])
     kept = (work / "outputs" / "1.ct").stat().st_mtime_ns
-    again = call("evaluate", "m.helio", *names, "-o", "outputs")
+    again = call("evaluate", "--insecure", "m.helio", *names, "-o", "outputs")
     assert "2 of 3 evaluated, 1 were there already" in again.out
     assert (work / "outputs" / "1.ct").stat().st_mtime_ns == kept
     for number, name in enumerate(names):
-        found = call("decrypt", "client.key", work / "outputs" / name, "--json").json["outputs"]
+        found = call("decrypt", "--insecure", "client.key", work / "outputs" / name, "--json").json["outputs"]
         expected = hg.simulate(hg.Artifact.load("m.helio"), np.load("x.npy")[number], noisy=False)
         assert np.abs(np.array(found[next(iter(found))]) - expected).max() < 1e-6
     # A malformed input loses nothing of what came before it.
     (work / "bad.ct").write_bytes(b"x")
     shutil.rmtree(work / "outputs")
-    assert call("evaluate", "m.helio", names[0], "bad.ct", "-o", "outputs").code == 2
+    assert call("evaluate", "--insecure", "m.helio", names[0], "bad.ct", "-o", "outputs").code == 2
     assert [path.name for path in (work / "outputs").iterdir()] == [names[0]]
-    assert "is the input itself" in call("evaluate", "m.helio", *names[:2], "-o", ".").err
-    assert "two inputs are called" in call("evaluate", "m.helio", names[0], f"./{names[0]}").err
+    assert "is the input itself" in call("evaluate", "--insecure", "m.helio", *names[:2], "-o", ".").err
+    assert "two inputs are called" in call("evaluate", "--insecure", "m.helio", names[0], f"./{names[0]}").err
 
 
 def test_keys_in_a_folder_are_completed(work: Path, call: Call) -> None:
-    made = call("keygen", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
+    made = call("keygen", "--insecure", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
     files = {file: file.read_bytes() for file in (work / "folder").iterdir()}
     lost = work / "folder" / "relinearization.key"
     lost.unlink()
-    again = call("keygen", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
+    again = call("keygen", "--insecure", "p.helio", "-o", "k3", "--keys", "folder/", "--json").json
     assert again == made
     assert all(file.read_bytes() == data for file, data in files.items() if file != lost)
-    assert call("encrypt", "k3", "x.npy", "--sample", 2, "--quiet").code == 0
-    assert call("evaluate", "m.helio", "input.ct", "--keys", "folder", "--quiet").code == 0
-    result = call("decrypt", "k3", "output.ct", "--json").json["outputs"]
+    assert call("encrypt", "--insecure", "k3", "x.npy", "--sample", 2, "--quiet").code == 0
+    assert call("evaluate", "--insecure", "m.helio", "input.ct", "--keys", "folder", "--quiet").code == 0
+    result = call("decrypt", "--insecure", "k3", "output.ct", "--json").json["outputs"]
     expected = hg.simulate(hg.Artifact.load("m.helio"), np.load("x.npy")[2], noisy=False)
     assert np.abs(np.array(next(iter(result.values()))) - expected).max() < 1e-6
-    refused = call("keygen", "p.helio", "-o", "k4", "--keys", "folder/")
+    refused = call("keygen", "--insecure", "p.helio", "-o", "k4", "--keys", "folder/")
     assert refused.code == 2
     assert "another client" in refused.err
 
@@ -154,28 +155,29 @@ def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
     (work / "pass").write_text("one\n")
     (work / "wrong").write_text("two\n")
     (work / "empty").write_text("\n")
-    assert call("keygen", "p.helio", "-o", "locked", "--passphrase-file", "pass", "--quiet").code == 0
+    assert call("keygen", "--insecure", "p.helio", "-o", "locked", "--passphrase-file", "pass", "--quiet").code == 0
     for arguments, words in (
-        (("encrypt", "locked", "x.npy", "--sample", 0), "is protected by a passphrase"),
-        (("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "wrong"), "does not open"),
-        (("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "empty"), "empty first line"),
-        (("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "none"), "cannot be read"),
-        (("encrypt", "client.key", "x.npy", "--sample", 0, "--passphrase-file", "pass"), "not protected"),
-        (("keygen", "p.helio", "-o", "new", "--passphrase", "secret"), "unexpected extra argument"),
+        (("encrypt", "--insecure", "locked", "x.npy", "--sample", 0), "is protected by a passphrase"),
+        (("encrypt", "--insecure", "locked", "x.npy", "--sample", 0, "--passphrase-file", "wrong"), "does not open"),
+        (("encrypt", "--insecure", "locked", "x.npy", "--sample", 0, "--passphrase-file", "empty"), "empty first line"),
+        (("encrypt", "--insecure", "locked", "x.npy", "--sample", 0, "--passphrase-file", "none"), "cannot be read"),
+        (("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0, "--passphrase-file", "pass"), "not protected"),
+        (("keygen", "--insecure", "p.helio", "-o", "new", "--passphrase", "secret"), "unexpected extra argument"),
     ):
         refused = call(*arguments)
         assert refused.code == 2
         assert words in refused.err
         assert "Traceback" not in refused.err
-    assert call("encrypt", "locked", "x.npy", "--sample", 0, "--passphrase-file", "pass", "--quiet").code == 0
+    options = ("--insecure", "--sample", 0, "--passphrase-file", "pass", "--quiet")
+    assert call("encrypt", "locked", "x.npy", *options).code == 0
 
 
 def test_a_passphrase_is_asked_for_on_a_terminal(work: Path) -> None:
     (work / "pass").write_text("one\n")
-    heliograph(work, "keygen", "p.helio", "-o", "locked", "--passphrase-file", "pass")
+    heliograph(work, "keygen", "--insecure", "p.helio", "-o", "locked", "--passphrase-file", "pass")
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, "encrypt", "locked", "x.npy", "--sample", "0", "-o", "asked.ct"],
+        [sys.executable, "-c", _PROGRAM, "encrypt", "--insecure", "locked", "x.npy", "--sample", "0", "-o", "asked.ct"],
         cwd=work,
         stdin=theirs,
         stdout=subprocess.PIPE,
@@ -226,15 +228,16 @@ def test_refusals_in_words(work: Path, call: Call, arguments: str, words: str) -
     np.save("big.npy", np.full(8, 7.0))
     np.save("objects.npy", np.array([{}] * 8, dtype=object), allow_pickle=True)
     np.save("text.npy", np.array(["a"] * 8))
-    assert call("encrypt", "client.key", "x.npy", "--sample", 0, "--quiet").code == 0
+    assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0, "--quiet").code == 0
     data = bytearray((work / "input.ct").read_bytes())
     (work / "cut.ct").write_bytes(data[:-100])
     data[len(data) // 2] ^= 1
     (work / "flipped.ct").write_bytes(data)
     if "other.ct" in arguments:
-        call("keygen", "p.helio", "-o", "other.key", "--keys", "other.keys", "--quiet")
-        call("encrypt", "other.key", "x.npy", "--sample", 0, "-o", "other.ct", "--quiet")
-    result = call(*arguments.split())
+        call("keygen", "--insecure", "p.helio", "-o", "other.key", "--keys", "other.keys", "--quiet")
+        call("encrypt", "--insecure", "other.key", "x.npy", "--sample", 0, "-o", "other.ct", "--quiet")
+    command, *rest = arguments.split()
+    result = call(command, "--insecure", *rest)
     assert result.code == 2
     assert words in result.err
     assert result.out == ""
@@ -261,10 +264,11 @@ def test_a_bomb_in_an_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_progress_is_drawn_on_a_terminal_only(work: Path) -> None:
+    arguments = ["run", "--insecure", "m.helio", "--input", "x.npy", "--sample", "0"]
     for quiet in ((), ("--quiet",)):
         ours, theirs = pty.openpty()
         child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, "run", "m.helio", "--input", "x.npy", "--sample", "0", *quiet],
+            [sys.executable, "-c", _PROGRAM, *arguments, *quiet],
             cwd=work,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -68,9 +68,9 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
 
 def test_it_runs_on_real_ciphertexts(program: hg.Program, artifact: hg.Artifact) -> None:
     pytest.importorskip("openfhe")
-    client = hg.Client(artifact.public())
+    client = hg.Client(artifact.public(), allow_insecure=True)
     predicted = artifact.report.to_dict()
-    with hg.Server(artifact, client.evaluation_keys()) as server:
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         for x in images(2, seed=3):
             measured = client.decrypt(server.run(client.encrypt(x)))
             simulated = hg.simulate(artifact, x)
@@ -121,8 +121,8 @@ def test_keys_that_do_not_fit_are_read_again(program: hg.Program, artifact: hg.A
     assert within(artifact.program, artifact.ring, planned["server_folder"] - spare - 10**6) is None
     less = hg.Artifact.from_bytes(replace(artifact, program=made).to_bytes())
     assert less.program.metadata["resident_key_bytes"] == planned["resident_keys"] - spare // 2
-    client, x = hg.Client(less.public()), images(1, seed=3)[0]
-    with hg.Server(less, client.write_evaluation_keys(tmp_path)) as server:
+    client, x = hg.Client(less.public(), allow_insecure=True), images(1, seed=3)[0]
+    with hg.Server(less, client.write_evaluation_keys(tmp_path), allow_insecure=True) as server:
         measured = client.decrypt(server.run(client.encrypt(x)))
         assert np.abs(measured - hg.simulate(less, x)).max() < 8 * artifact.report.to_dict()["scheme_error"]
         assert server.keys is not None
@@ -197,8 +197,8 @@ def test_sizes_that_were_observed_say_so() -> None:
     report = artifact.report.to_dict()
     assert report["bootstrapping"]["observed"] == report["bootstraps"] > 0
     assert "bootstrapped values rest on observation" in " ".join(report["assumed"])
-    client, x = hg.Client(artifact.public()), np.random.default_rng(8).uniform(-1, 1, 16)
-    with hg.Server(artifact, client.evaluation_keys()) as server:
+    client, x = hg.Client(artifact.public(), allow_insecure=True), np.random.default_rng(8).uniform(-1, 1, 16)
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         found = np.asarray(client.decrypt(server.run(client.encrypt(x))))
     for _ in range(20):
         x = 0.5 - 0.5 * x * x
@@ -224,8 +224,8 @@ def test_several_samples_share_the_bootstraps() -> None:
     assert report["predicted"]["evaluate_sample_ms"] * 4 == pytest.approx(report["predicted"]["evaluate_ms"])
     assert "of it for each sample" in str(artifact.report)
     x = random.uniform(-1, 1, (4, 8))
-    client = hg.Client(artifact.public())
-    with hg.Server(artifact, client.evaluation_keys()) as server:
+    client = hg.Client(artifact.public(), allow_insecure=True)
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         found = np.asarray(client.decrypt(server.run(client.encrypt(x))))
     exact = [interpret(program, row) for row in x]
     np.testing.assert_allclose(found, exact, atol=4 * report["predicted_max_abs_error"])
@@ -253,9 +253,9 @@ def test_the_author_of_a_program_may_bootstrap() -> None:
     (node,) = [node for node in artifact.program.nodes if node.op == "bootstrap"]
     # Values up to three take a scale two bits smaller.
     assert node.attrs["size_bits"] == 2
-    client, x = hg.Client(artifact.public()), np.random.default_rng(5).uniform(-1, 1, 16)
+    client, x = hg.Client(artifact.public(), allow_insecure=True), np.random.default_rng(5).uniform(-1, 1, 16)
     y = 3 * x * x
-    with hg.Server(artifact, client.evaluation_keys()) as server:
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         assert client.decrypt(server.run(client.encrypt(x))) == pytest.approx(y * y - np.roll(y, -1), abs=1e-3)
     with pytest.raises(PlanningError, match="bootstrap=False"):
         hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, bootstrap=False))
@@ -275,9 +275,9 @@ def test_a_second_iteration_is_taken_where_one_is_too_coarse() -> None:
     assert "in two iterations each" in str(artifact.report)
     assert artifact.report.to_dict()["scheme_error"] < once.report.to_dict()["scheme_error"] / 16
     artifact = hg.Artifact.from_bytes(artifact.to_bytes())
-    client, x = hg.Client(artifact.public()), np.random.default_rng(6).uniform(-1, 1, 16)
+    client, x = hg.Client(artifact.public(), allow_insecure=True), np.random.default_rng(6).uniform(-1, 1, 16)
     y = 3 * x * x
-    with hg.Server(artifact, client.evaluation_keys()) as server:
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         found = client.decrypt(server.run(client.encrypt(x)))
         assert np.abs(found - (y * y - np.roll(y, -1))).max() < 8 * 2.0**-20
     asked = hg.compile(hg.parse(REFRESH), replace(coarse, bootstrap_iterations=2))

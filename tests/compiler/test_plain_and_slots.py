@@ -49,8 +49,8 @@ def test_plain_inputs_are_given_to_the_server_at_run_time() -> None:
     artifact = Artifact.from_bytes(artifact.to_bytes())
     assert artifact.plain_inputs == ("w", "b")
     assert [spec["name"] for spec in artifact.public().inputs] == ["x"]
-    client = Client(artifact.public())
-    with Server(artifact, client.evaluation_keys()) as server:
+    client = Client(artifact.public(), allow_insecure=True)
+    with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         for seed in range(2):
             x, w, b = arrays(seed)
             answer = client.decrypt(server.run(client.encrypt(x), plain={"w": w, "b": b}))
@@ -92,8 +92,8 @@ def test_a_slot_program_compiles_and_runs() -> None:
     assert artifact.report.values["ranges"][0]["source"] == "proved"
     random = np.random.default_rng(3)
     x, w = random.uniform(-1, 1, 8), random.uniform(0, 1, 8)
-    client = Client(artifact.public())
-    with Server(artifact, client.evaluation_keys()) as server:
+    client = Client(artifact.public(), allow_insecure=True)
+    with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         answers = client.decrypt(server.run(client.encrypt(x), plain={"w": w}))
     for answer, expected in zip(answers, interpret(program, x, w), strict=True):
         np.testing.assert_allclose(answer, expected, atol=1e-4)
@@ -165,11 +165,13 @@ def test_the_command_line_takes_plain_inputs(tmp_path: Path, capsys: pytest.Capt
     assert (
         simulate(top, x, w, b).round().tolist() == np.eye(3)[int(interpret(parse(SCORER), x, w, b).argmax())].tolist()
     )
-    assert "error against the simulation" in call("run", paths["a.helio"], "--input", str(tmp_path / "all.npz"))
-    call("keygen", paths["a.helio"], "-o", paths["k.key"], "--keys", paths["e.keys"], "--quiet")
-    call("encrypt", paths["k.key"], str(tmp_path / "x.npy"), "-o", paths["x.ct"], "--quiet")
+    assert "error against the simulation" in call(
+        "run", "--insecure", paths["a.helio"], "--input", str(tmp_path / "all.npz")
+    )
+    call("keygen", "--insecure", paths["a.helio"], "-o", paths["k.key"], "--keys", paths["e.keys"], "--quiet")
+    call("encrypt", "--insecure", paths["k.key"], str(tmp_path / "x.npy"), "-o", paths["x.ct"], "--quiet")
     own = ("--plain", str(tmp_path / "own.npz"), "-o", paths["y.ct"])
-    call("evaluate", paths["a.helio"], paths["x.ct"], "--keys", paths["e.keys"], *own, "--quiet")
-    call("decrypt", paths["k.key"], paths["y.ct"], "-o", paths["y.npy"], "--quiet")
+    call("evaluate", "--insecure", paths["a.helio"], paths["x.ct"], "--keys", paths["e.keys"], *own, "--quiet")
+    call("decrypt", "--insecure", paths["k.key"], paths["y.ct"], "-o", paths["y.npy"], "--quiet")
     answer = np.load(paths["y.npy"])
     np.testing.assert_allclose(answer, simulate(Artifact.load(paths["a.helio"]), x, w, b), atol=1e-2)

@@ -159,29 +159,29 @@ def test_slots_without_an_element_are_not_looked_at():
 # ------------------------------------------------------------------------------------------- decrypted outputs
 
 SPEC = {"name": "y", "low": -1.0, "high": 2.0, "range_source": "proved"}
-PREDICTED = {"scheme_error": 1e-6, "output_magnitude": 1.5}
+ERROR = 1e-6
 
 
 def test_a_sound_output_is_believed():
-    outputs.check_output(SPEC, np.array([-1.0, 2.0005]), 1e-7, PREDICTED)
+    outputs.check_output(SPEC, np.array([-1.0, 2.0005]), 1e-7, ERROR)
 
 
 @pytest.mark.parametrize(
     ("tensor", "estimate", "words"),
     [
         ([0.0, np.nan], 1e-7, "NaN or infinity"),
-        ([0.0, 2.1], 1e-7, "which no input in its range can give"),
-        ([0.0, 1.0], 2e-3, "far more than the 1e-06 predicted"),
+        ([0.0, 2.1], 1e-7, "that no input in its range can give"),
+        ([0.0, 1.0], 2e-3, "more than 1024 times the one expected, 1e-06"),
     ],
 )
 def test_signs_of_an_overflow_are_said_in_words(tensor, estimate, words):
     with pytest.raises(RangeError, match=words):
-        outputs.check_output(SPEC, np.array(tensor), estimate, PREDICTED)
+        outputs.check_output(SPEC, np.array(tensor), estimate, ERROR)
 
 
 def test_an_observed_output_range_claims_no_proof():
     with pytest.raises(RangeError, match="far beyond all that calibration showed"):
-        outputs.check_output({**SPEC, "range_source": "observed"}, np.array([9.0]), 1e-7, PREDICTED)
+        outputs.check_output({**SPEC, "range_source": "observed"}, np.array([9.0]), 1e-7, ERROR)
 
 
 def _size(made, factor: float) -> float:
@@ -197,8 +197,8 @@ def test_an_overflow_under_encryption_is_refused_at_decryption():
     made = artifact()
     public = made.public()
     open_inputs = tuple({**spec, "low": None, "high": None} for spec in public.inputs)
-    client = hg.Client(dataclasses.replace(public, inputs=open_inputs))
-    with hg.Server(made, client.evaluation_keys()) as server:
+    client = hg.Client(dataclasses.replace(public, inputs=open_inputs), allow_insecure=True)
+    with hg.Server(made, client.evaluation_keys(), allow_insecure=True) as server:
         good = samples()[0]
         np.testing.assert_allclose(
             client.decrypt(server.run(client.encrypt(good))), hg.simulate(made, good, noisy=False), atol=1e-6
@@ -210,31 +210,9 @@ def test_an_overflow_under_encryption_is_refused_at_decryption():
         for factor in (beyond, 20.0):
             with pytest.raises(RangeError) as caught:
                 client.decrypt(server.run(client.encrypt(_outside(factor))))
-            found.add(caught.value.what.split(":")[0].split(" is ")[0])
+            found.add(caught.value.what.split(":")[0].split(" has ")[0])
             assert "simulate" in caught.value.hint
         assert found == {"output 'y'", "the result cannot be decrypted"}
-
-
-def test_shared_results_are_flooded_at_the_stated_cost():
-    made = artifact()
-    client = hg.Client(made)
-    with hg.Server(made, client.evaluation_keys()) as server:
-        encrypted = server.run(client.encrypt(samples()[0]))
-        kept = client.decrypt(encrypted)
-        std = outputs.flooding_std(client.public.predicted["scheme_error"])
-        assert std == pytest.approx(client.public.predicted["scheme_error"] * 2.0 ** outputs.sharing_cost_bits())
-        shared = np.stack([client.decrypt(encrypted, share=True) for _ in range(200)])
-    noise = shared - kept
-    assert noise.std() == pytest.approx(std, rel=0.12)
-    assert abs(noise.mean()) < 4 * std / np.sqrt(noise.size)
-    grid = 2.0 ** (np.floor(np.log2(std)) - 4)
-    np.testing.assert_allclose(shared / grid, np.round(shared / grid), atol=1e-6)
-
-
-def test_sharing_is_refused_where_nothing_would_be_left():
-    with pytest.raises(ProgramError, match="cannot be shared") as caught:
-        outputs.flood(np.ones(3), "y", {"scheme_error": 1e-3, "output_magnitude": 1.0})
-    assert "precision_bits" in caught.value.hint
 
 
 def test_the_secure_generator_is_normal():

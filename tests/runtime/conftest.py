@@ -20,7 +20,7 @@ def artifact() -> Artifact:
 
 @pytest.fixture(scope="session")
 def client(artifact: Artifact) -> Client:
-    return Client(artifact)
+    return Client(artifact, allow_insecure=True)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def key_bytes(keys: EvaluationKeys) -> bytes:
 
 @pytest.fixture(scope="session")
 def server(artifact: Artifact, keys: EvaluationKeys) -> Iterator[Server]:
-    with Server(artifact, keys) as server:
+    with Server(artifact, keys, allow_insecure=True) as server:
         yield server
 
 

@@ -201,7 +201,7 @@ def test_texts_out_of_order(good: Container, case: str) -> None:
     def serve() -> None:
         # What only shows when the matrices are opened is refused by the server, not by the reader.
         artifact = Artifact.from_bytes(data)
-        hg.Server(artifact, hg.Client(artifact).evaluation_keys())
+        hg.Server(artifact, hg.Client(artifact, allow_insecure=True).evaluation_keys(), allow_insecure=True)
 
     with pytest.raises(WireError) as raised:
         serve()

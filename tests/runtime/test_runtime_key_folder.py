@@ -36,7 +36,7 @@ def artifact() -> Artifact:
 
 @pytest.fixture(scope="module")
 def client(artifact: Artifact) -> Client:
-    return Client(PublicArtifact.from_bytes(artifact.public().to_bytes()))
+    return Client(PublicArtifact.from_bytes(artifact.public().to_bytes()), allow_insecure=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def folder(client: Client, tmp_path_factory: pytest.TempPathFactory) -> KeyFolde
 
 @pytest.fixture(scope="module")
 def server(artifact: Artifact, folder: KeyFolder) -> Iterator[Server]:
-    with Server(artifact, folder) as server:
+    with Server(artifact, folder, allow_insecure=True) as server:
         yield server
 
 
@@ -71,12 +71,12 @@ def test_a_server_reads_the_folder_and_serves(client: Client, server: Server, fo
 def test_the_keys_in_one_message_serve_too_beside_another_client(
     artifact: Artifact, client: Client, server: Server
 ) -> None:
-    other = Client(artifact)
-    with Server(artifact, EvaluationKeys.from_bytes(other.evaluation_keys().to_bytes())) as beside:
+    other = Client(artifact, allow_insecure=True)
+    with Server(artifact, EvaluationKeys.from_bytes(other.evaluation_keys().to_bytes()), allow_insecure=True) as beside:
         check(other, beside, 3)
         check(client, server, 4)
     check(client, server, 5)
-    with Server(artifact, other.evaluation_keys()) as live:
+    with Server(artifact, other.evaluation_keys(), allow_insecure=True) as live:
         check(other, live, 6)
 
 
@@ -90,7 +90,7 @@ def test_what_is_written_does_not_depend_on_what_was_set_up(client: Client, serv
 
 def test_closing_takes_all_keys_along(artifact: Artifact, folder: KeyFolder) -> None:
     before = registry.installed()
-    server = Server(artifact, folder)
+    server = Server(artifact, folder, allow_insecure=True)
     assert len(registry.installed() - before) == 3  # the chain and its two lower parts
     server.close()
     assert registry.installed() == before
@@ -144,30 +144,30 @@ def test_keys_are_not_taken_for_each_other(artifact: Artifact, folder: KeyFolder
         return (folder.path / (name.replace("/", "-") + ".key")).read_bytes()
 
     with pytest.raises(WireError, match="another key"):
-        Server(artifact, with_file("rotation/5", bytes_of("chain4/rotation/5")))
+        Server(artifact, with_file("rotation/5", bytes_of("chain4/rotation/5")), allow_insecure=True)
     # One that lies about its name.
     container = unpack(bytes_of("chain4/rotation/5"), "an evaluation key", 1, 1 << 30)
     lie = pack(Container("an evaluation key", 1, {**container.fields, "name": "chain4/rotation/3"}, container.blobs))
     with pytest.raises(WireError, match="another rotation"):
-        Server(artifact, with_file("chain4/rotation/3", lie))
+        Server(artifact, with_file("chain4/rotation/3", lie), allow_insecure=True)
     with pytest.raises(WireError, match="damaged"):
-        Server(artifact, with_file("rotation/5", _forged(bytes_of("rotation/5"), 5000)))
+        Server(artifact, with_file("rotation/5", _forged(bytes_of("rotation/5"), 5000)), allow_insecure=True)
     with pytest.raises(WireError, match="truncated"):
-        Server(artifact, with_file("rotation/5", bytes_of("rotation/5")[:-100]))
+        Server(artifact, with_file("rotation/5", bytes_of("rotation/5")[:-100]), allow_insecure=True)
     missing = with_file("rotation/5", b"")
     (missing.path / "rotation-5.key").unlink()
     with pytest.raises(WireError, match="lack rotation/5"):
-        Server(artifact, missing)
+        Server(artifact, missing, allow_insecure=True)
     more = with_file("rotation/5", bytes_of("rotation/5"))
     (more.path / "rotation-1001.key").write_bytes(b"x")
     with pytest.raises(WireError, match="too many"):
-        Server(artifact, more)
+        Server(artifact, more, allow_insecure=True)
 
 
 def test_a_folder_of_another_client_is_left_alone(artifact: Artifact, folder: KeyFolder) -> None:
     before = {file.name: file.stat().st_mtime_ns for file in folder.path.iterdir()}
     with pytest.raises(WireError, match="another client"):
-        Client(artifact).write_evaluation_keys(folder.path)
+        Client(artifact, allow_insecure=True).write_evaluation_keys(folder.path)
     assert {file.name: file.stat().st_mtime_ns for file in folder.path.iterdir()} == before
 
 
@@ -175,7 +175,7 @@ _WRITE = """
     import sys
     from pathlib import Path
     from heliograph.runtime.client import Client
-    client = Client.load(sys.argv[1])
+    client = Client.load(sys.argv[1], allow_insecure=True)
     print("ready", flush=True)
     client.write_evaluation_keys(sys.argv[2], lambda stage, done, total: print(done, flush=True))
 """
@@ -201,16 +201,16 @@ def test_a_kill_while_keys_are_written_loses_nothing(
     kept = {name: bytes(begun.blob(name)) for name in begun.names()}
     assert after <= len(kept) < len(artifact.evaluation_keys)
     with pytest.raises(WireError, match="lack"):
-        Server(artifact, begun)
+        Server(artifact, begun, allow_insecure=True)
     (tmp_path / "keys" / ".rotation-9.key.x.part").write_bytes(b"half")
     done: list[int] = []
-    finished = Client.load(tmp_path / "client").write_evaluation_keys(
+    finished = Client.load(tmp_path / "client", allow_insecure=True).write_evaluation_keys(
         tmp_path / "keys", lambda stage, number, total: done.append(number)
     )
     assert done == list(range(len(kept) + 1, len(artifact.evaluation_keys) + 1))
     assert not list((tmp_path / "keys").glob("*.part")) + list((tmp_path / "keys").glob(".*"))
     assert all(bytes(finished.blob(name)) == data for name, data in kept.items())
-    with Server(artifact, finished) as server:
+    with Server(artifact, finished, allow_insecure=True) as server:
         check(client, server, after)
 
 

@@ -53,7 +53,7 @@ def artifact() -> hg.Artifact:
 
 @pytest.fixture(scope="module")
 def client(artifact: hg.Artifact) -> hg.Client:
-    return hg.Client(artifact.public())
+    return hg.Client(artifact.public(), allow_insecure=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,10 @@ def test_with_half_of_its_keys_a_server_gives_the_same(
     use, allowed = key_use(artifact.program), bound(artifact, 0.5)
     predicted, _ = use.loads(allowed)
     before = registry.installed()
-    with hg.Server(artifact, folder) as whole, hg.Server(artifact, folder, key_bytes=allowed) as server:
+    with (
+        hg.Server(artifact, folder, allow_insecure=True) as whole,
+        hg.Server(artifact, folder, key_bytes=allowed, allow_insecure=True) as server,
+    ):
         assert whole.keys is None
         assert server.keys is not None
         check(client, whole, 1)
@@ -135,7 +138,7 @@ def test_a_damaged_key_in_the_middle_of_a_run_loses_nothing(
     good = file.read_bytes()
     file.unlink()
     file.write_bytes(good[:5000] + bytes([good[5000] ^ 1]) + good[5001:])
-    with hg.Server(artifact, KeyFolder(tmp_path), key_bytes=bound(artifact, 0.5)) as server:
+    with hg.Server(artifact, KeyFolder(tmp_path), key_bytes=bound(artifact, 0.5), allow_insecure=True) as server:
         for _ in range(2):
             with pytest.raises(WireError, match="damaged"):
                 check(client, server, 4)
@@ -157,8 +160,8 @@ def test_two_servers_share_the_process(artifact: hg.Artifact, client: hg.Client,
             failures.append(error)
 
     with (
-        hg.Server(artifact, folder, key_bytes=bound(artifact, 0.4)) as one,
-        hg.Server(artifact, folder, key_bytes=bound(artifact, 0.6)) as two,
+        hg.Server(artifact, folder, key_bytes=bound(artifact, 0.4), allow_insecure=True) as one,
+        hg.Server(artifact, folder, key_bytes=bound(artifact, 0.6), allow_insecure=True) as two,
     ):
         threads = [threading.Thread(target=work, args=(server,)) for server in (one, two, two)]
         for thread in threads:
@@ -170,9 +173,9 @@ def test_two_servers_share_the_process(artifact: hg.Artifact, client: hg.Client,
 
 def test_bounds_that_cannot_be_kept_are_refused(artifact: hg.Artifact, client: hg.Client, folder: KeyFolder) -> None:
     with pytest.raises(ProgramError, match="at once, key_bytes allows"):
-        hg.Server(artifact, folder, key_bytes=key_use(artifact.program).least_bytes - 1)
+        hg.Server(artifact, folder, key_bytes=key_use(artifact.program).least_bytes - 1, allow_insecure=True)
     with pytest.raises(ProgramError, match="cannot be loaded by need"):
-        hg.Server(artifact, client.evaluation_keys(), key_bytes=bound(artifact, 0.5))
+        hg.Server(artifact, client.evaluation_keys(), key_bytes=bound(artifact, 0.5), allow_insecure=True)
 
 
 def test_a_server_takes_what_the_machine_has_left(
@@ -181,7 +184,7 @@ def test_a_server_takes_what_the_machine_has_left(
     planned = memory_bytes(artifact.program, artifact.ring)
     left = planned["working"] + planned["loading"] + bound(artifact, 0.5)
     monkeypatch.setattr("heliograph.runtime.server.available_bytes", lambda: left)
-    with hg.Server(artifact, folder) as server:
+    with hg.Server(artifact, folder, allow_insecure=True) as server:
         assert server.keys is not None
         assert server.keys.key_bytes == bound(artifact, 0.5)
 
@@ -196,7 +199,7 @@ _PEAK = """
     from heliograph.runtime.server import Server
     folder = Path(sys.argv[1])
     artifact = Artifact.load(folder / "artifact")
-    with Server(artifact, KeyFolder(folder / "keys"), key_bytes=int(sys.argv[2]) or None) as server:
+    with Server(artifact, KeyFolder(folder / "keys"), key_bytes=int(sys.argv[2]) or None, allow_insecure=True) as server:
         for _ in range(2):
             server.run(EncryptedInput.load(folder / "input"))
     print(peak_rss_bytes())
@@ -205,7 +208,7 @@ _PEAK = """
 
 def test_the_peak_of_a_process_is_bounded(tmp_path: Path) -> None:
     artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=12))
-    client = hg.Client(artifact.public())
+    client = hg.Client(artifact.public(), allow_insecure=True)
     artifact.save(tmp_path / "artifact")
     client.write_evaluation_keys(tmp_path / "keys")
     client.encrypt(np.linspace(-1, 1, 256)).save(tmp_path / "input")

@@ -50,7 +50,7 @@ _ROLES = """
     keys = folder / ways
     if role == "client":
         from heliograph.runtime.client import Client
-        client = Client(PublicArtifact.load(folder / "public"))
+        client = Client(PublicArtifact.load(folder / "public"), allow_insecure=True)
         if ways == "folder":
             client.write_evaluation_keys(keys)
         else:
@@ -60,7 +60,7 @@ _ROLES = """
         from heliograph.runtime.keyfolder import load_keys
         from heliograph.runtime.messages import EncryptedInput
         from heliograph.runtime.server import Server
-        with Server(Artifact.load(folder / "artifact"), load_keys(keys)) as server:
+        with Server(Artifact.load(folder / "artifact"), load_keys(keys), allow_insecure=True) as server:
             for _ in range(2):
                 server.run(EncryptedInput.load(folder / f"{ways}-input"))
     print(peak_rss_bytes())
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused_before_it_is_begun(
     leave: Callable[[int], None],
 ) -> None:
     """A folder needs less than a file; both are refused where even that is not there."""
-    client = hg.Client(artifact.public())
+    client = hg.Client(artifact.public(), allow_insecure=True)
     total = client.evaluation_key_bytes
     leave(int(1.2 * total))
     with pytest.raises(TooLittleMemoryError, match="making the evaluation keys"):
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused_before_it_is_begun(
         client.write_evaluation_keys(tmp_path)
     monkeypatch.setattr(server_module.serial, "install_key", lambda *_: pytest.fail("a key was loaded"))
     with pytest.raises(TooLittleMemoryError, match="the server"):
-        hg.Server(artifact, folder)
+        hg.Server(artifact, folder, allow_insecure=True)
 
 
 def test_a_server_that_will_not_fit_is_refused_before_its_keys_are_made(
@@ -160,13 +160,13 @@ def test_a_server_that_will_not_fit_is_refused_before_its_keys_are_made(
     assert "in a folder" in refused.value.hint
     assert "Options(memory_bytes=...)" in refused.value.hint
     with pytest.raises(SystemExit):
-        main(["run", "whole", "--input", "x.npy"])
+        main(["run", "--insecure", "whole", "--input", "x.npy"])
     assert "the server of 'weighty' needs" in capsys.readouterr().err
     assert not made
     # A client alone is not refused: its server may be elsewhere.
-    main(["keygen", "public", "-o", "one", "--keys", "one.keys"])
-    assert capsys.readouterr().err == ""
-    main(["keygen", "whole", "-o", "two", "--keys", "two.keys"])
+    main(["keygen", "--insecure", "public", "-o", "one", "--keys", "one.keys"])
+    assert "this machine could not serve" not in capsys.readouterr().err
+    main(["keygen", "--insecure", "whole", "-o", "two", "--keys", "two.keys"])
     assert "this machine could not serve" in capsys.readouterr().err
     assert len(made) == 2
     leave(needed)
@@ -193,11 +193,11 @@ def test_kept_plaintexts_are_part_of_what_is_refused(leave: Callable[[int], None
     plaintexts = working(1 << 32) - none
     assert plaintexts > 1_000_000
     assert working(plaintexts // 2) - none == plaintexts // 2
-    keys = hg.Client(weighty).evaluation_keys()
+    keys = hg.Client(weighty, allow_insecure=True).evaluation_keys()
     leave(none + plaintexts - 1)
     with pytest.raises(TooLittleMemoryError):
-        hg.Server(weighty, keys, cache_bytes=1 << 32)
-    hg.Server(weighty, keys, cache_bytes=0).close()
+        hg.Server(weighty, keys, cache_bytes=1 << 32, allow_insecure=True)
+    hg.Server(weighty, keys, cache_bytes=0, allow_insecure=True).close()
     leave(none + plaintexts - 1 + weighty.report.values["evaluation_key_bytes"])
     with pytest.raises(TooLittleMemoryError):
         require_server(weighty, cache_bytes=1 << 32)

@@ -14,6 +14,7 @@ from typing import Any
 
 from heliograph import OPENMP_WAS_LOADED
 from heliograph.errors import HeliographError, InternalError, SecurityError
+from heliograph.runtime.openfhe.process import note_use, require_own_process
 from heliograph.target import Ring
 
 # OpenFHE takes contexts with equal parameters for one; these differ in a parameter that nothing depends on.
@@ -47,13 +48,13 @@ def library() -> ModuleType:
 
 @functools.lru_cache(maxsize=16)
 def make_context(ring: Ring) -> Any:
-    """The crypto context of a ring; its primes and its security are checked by us before it is used."""
+    """The crypto context of a ring; its primes are checked by us before it is used.
+
+    Whether it is secure is asked where a party takes it (runtime/security.py): keys of a ring that an older table let
+    through are still their owner's. OpenFHE refuses what its own table forbids.
+    """
     if not ring.legal:
         raise InternalError(f"{ring} has digits or primes that do not exist")
-    if not ring.secure:
-        raise SecurityError(
-            f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
-        )
     context = _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
     _check_primes(context, ring)
     return context
@@ -97,6 +98,8 @@ def working_context(ring: Ring) -> Any:
 
 def _whole_context(ring: Ring) -> Any:
     openfhe = library()
+    require_own_process("making an OpenFHE context")
+    note_use()
     parameters = openfhe.CCParamsCKKSRNS()
     # The latter makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the secret).
     dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
@@ -113,6 +116,10 @@ def _whole_context(ring: Ring) -> Any:
     try:
         context = openfhe.GenCryptoContext(parameters)
     except RuntimeError as error:
+        if not ring.secure:
+            raise SecurityError(
+                f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
+            ) from None
         raise InternalError(f"OpenFHE refuses {ring}", why=str(error).splitlines()[-1]) from None
     for feature in (openfhe.PKE, openfhe.KEYSWITCH, openfhe.LEVELEDSHE, openfhe.ADVANCEDSHE):
         context.Enable(feature)

@@ -8,21 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import InternalError, RangeError, SecurityError
+from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.evaluation_keys import EvaluationKey
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
+from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import automorphism_index
-from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
+from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
 from heliograph.target import Ring
 
 
 class OpenFHECryptor:
-    """One secret key on one ring."""
+    """One secret key on one ring.
+
+    Everything that draws random numbers raises a SecurityError in a forked child of a process that used OpenFHE
+    (runtime/openfhe/process.py); decryption draws some too.
+    """
 
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
+        require_own_process("a secret key")
         self.ring = ring
         self.context = make_context(ring)
         self._secret = _fresh_secret(ring) if secret_key is None else secret_key
@@ -44,6 +50,7 @@ class OpenFHECryptor:
 
         A relinearization key is a key, all others are maps from automorphism indices to keys.
         """
+        require_own_process("making an evaluation key")
         context, secret = make_context(key.ring), self._secret_in(key.ring)
         if key.kind == "encapsulation":
             return make_encapsulation_keys(context, key.ring, secret)
@@ -78,6 +85,7 @@ class OpenFHECryptor:
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
+        require_own_process("encryption")
         values = np.ascontiguousarray(np.asarray(vector, dtype=np.float64) * 2.0 ** (log_scale - self.ring.scale_bits))
         plaintext = self.context.MakeCKKSPackedPlaintext(values, 1, self.ring.levels - level, None, self.ring.slots)
         return self.context.Encrypt(self._secret, plaintext)
@@ -92,6 +100,7 @@ class OpenFHECryptor:
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
         """
+        require_own_process("decryption")
         try:
             plaintext = self.context.Decrypt(self._secret, ciphertext)
         except RuntimeError as error:
@@ -107,15 +116,18 @@ class OpenFHECryptor:
         largest = float(np.abs(values).max(initial=0.0))
         if largest > 0 and math.log2(largest) + log_scale > log_modulus - 1:
             raise RangeError(
-                f"the result is no number that was computed: {largest:.3g} does not fit the modulus",
+                "the result is no number that was computed: it does not fit the modulus",
                 why="a value left the range that it was planned for",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
         return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
     def secret_bytes(self) -> bytes:
-        """The secret key for the client's own file."""
-        return secret_key_template(self.ring).fill(self._secret_blocks(), self.tag)
+        """The secret key for the client's file: its coefficients modulo each prime, 8 bytes each, in OpenFHE's order.
+
+        What OpenFHE writes around them may change with its version; they do not.
+        """
+        return b"".join(self._secret_blocks())
 
     def _secret_blocks(self) -> list[bytes]:
         return _coefficients(self._secret, self.ring)
@@ -123,9 +135,24 @@ class OpenFHECryptor:
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
         """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
-        openfhe = library()
-        secret_key_template(ring).check(data, tag, "the secret key")
-        return OpenFHECryptor(ring, openfhe.DeserializePrivateKeyString(data, openfhe.BINARY))
+        expected, length = 8 * ring.ring_dim * ring.towers, 8 * ring.ring_dim
+        if len(data) != expected:
+            raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
+        if not is_tag(tag):
+            raise WireError("the secret key carries no usable name")
+        template = secret_key_template(ring)
+        form = template.fill([data[begin : begin + length] for begin in range(0, expected, length)], tag)
+        template.check(form, tag, "the secret key")
+        return OpenFHECryptor(ring, library().DeserializePrivateKeyString(form, library().BINARY))
+
+    @staticmethod
+    def from_openfhe_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
+        """The same from what OpenFHE 1.6.1 writes of a secret key, as key files of version 1 hold it."""
+        length = 8 * ring.ring_dim
+        found = [(begin, modulus) for begin, modulus in find_blocks(data, ring.ring_dim) if modulus in ring.primes]
+        if tuple(modulus for _, modulus in found) != ring.primes or tag.encode() not in data:
+            raise WireError("the secret key does not have the form that OpenFHE 1.6.1 gives it")
+        return OpenFHECryptor.from_secret_bytes(ring, b"".join(data[b : b + length] for b, _ in found), tag)
 
 
 def _fresh_secret(ring: Ring) -> Any:
@@ -134,6 +161,7 @@ def _fresh_secret(ring: Ring) -> Any:
     In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
     security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
     """
+    require_own_process("making a secret key")
     dense = replace(ring, bootstrap=None)
     secret = make_context(dense).KeyGen().secretKey
     if ring.bootstrap is None:

@@ -1,0 +1,59 @@
+"""Whether a ring keeps the security that we ask for: the one place that decides, for clients and servers alike."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+
+from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.errors import InsecureWarning, SecurityError
+from heliograph.target import Ring, max_log_pq
+
+REQUIRED_BITS = 128
+
+
+def weakness(rings: Iterable[Ring]) -> str:
+    """Why keys on these rings do not have 128 bits of security; an empty text where they do.
+
+    What a ring claims does not count: its modulus is compared with the table (`heliograph/target.py`).
+    """
+    for ring in rings:
+        if ring.security_bits is None:
+            return "it was compiled without security (security_bits=None)"
+        if ring.security_bits < REQUIRED_BITS:
+            return f"it was compiled for {ring.security_bits} bits, and {REQUIRED_BITS} are asked for"
+        if not ring.secure:
+            found = f"{ring.log_pq:.0f} bits" if math.isfinite(ring.log_pq) else "no size that exists"
+            limit = max_log_pq(ring.log_ring, REQUIRED_BITS)
+            return (
+                f"it claims {ring.security_bits} bits, but its modulus PQ has {found}, and the table has {limit} for "
+                f"ring dimension {ring.ring_dim}"
+            )
+    return ""
+
+
+def artifact_weakness(artifact: Artifact | PublicArtifact) -> str:
+    """The same of an artifact: its ring, and those of all its evaluation keys."""
+    return weakness((artifact.ring, *(key.ring for key in artifact.evaluation_keys)))
+
+
+def require_security(artifact: Artifact | PublicArtifact, *, allow_insecure: bool, for_whom: str) -> None:
+    """Raise a SecurityError for an artifact without 128 bits of security; with `allow_insecure` warn instead."""
+    why = artifact_weakness(artifact)
+    if not why:
+        return
+    name = artifact.name[:80]
+    if not allow_insecure:
+        raise SecurityError(
+            f"artifact {name!r} has no security: whoever sees the ciphertexts or evaluation keys can read everything",
+            where=for_whom,
+            why=why,
+            hint="use one that was compiled with security_bits=128; for a test without secrets, allow_insecure=True "
+            "(on the command line --insecure)",
+        )
+    warnings.warn(
+        f"artifact {name!r} has no security, what is encrypted for it can be read by everyone: {why}",
+        InsecureWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,86 @@
+"""How many results one key has decrypted for strangers: the noise of `decrypt(share=True)` is good for so many.
+
+The number is counted in a file beside the key file, `NAME.shared`, under a lock, and written whole before a result is
+handed out: a kill loses a result, never a count. A key that was not saved is counted in memory, and its file starts with
+that number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from heliograph.compiler.sharing import SHARE_RESULTS
+from heliograph.container import Container, pack, read_file, write_file
+from heliograph.errors import SecurityError, WireError
+
+KIND = "the number of results shared under a key"
+VERSION = 1
+_MAX_BYTES = 1 << 16
+_MAX_COUNT = 1 << 30
+
+
+class Shares:
+    """The results shared under one client's key; `count` is the number known here."""
+
+    def __init__(self, client: str, count: int = 0) -> None:
+        self.client = client
+        self.count = count
+        self._files: list[Path] = []
+        self._lock = threading.Lock()
+
+    def beside(self, key_file: str | Path) -> None:
+        """Count beside this key file too, from now on."""
+        path = Path(os.path.realpath(key_file))
+        file = path.with_name(f"{path.name}.shared")
+        if file not in self._files:
+            self._files.append(file)
+            self._files.sort()
+
+    def take(self) -> None:
+        """Count one more; a SecurityError where the key has shared as many as the noise is good for."""
+        with self._lock, contextlib.ExitStack() as stack:
+            for folder in sorted({file.parent for file in self._files}):
+                stack.enter_context(_locked(folder))
+            count = max([self.count, *(self._read(file) for file in self._files)])
+            if count >= SHARE_RESULTS:
+                raise SecurityError(
+                    f"this key has shared {count} results, and the noise is reckoned for {SHARE_RESULTS}",
+                    where="decrypt(share=True)",
+                    why="more of them would tell more about the secret key than was promised",
+                    hint="make a new client, with keys of its own, for what is shared from now on",
+                )
+            for file in self._files:
+                fields = {"client": self.client, "shared": count + 1}
+                write_file(file, pack(Container(KIND, VERSION, fields)), private=True)
+            self.count = count + 1
+
+    def _read(self, file: Path) -> int:
+        if not file.exists():
+            return 0
+        fields = read_file(file, KIND, VERSION, _MAX_BYTES).fields
+        count = fields.get("shared")
+        if set(fields) != {"client", "shared"} or type(count) is not int or not 0 <= count <= _MAX_COUNT:
+            raise WireError(f"{file}: its fields are not those of {KIND}")
+        # The count of a key that was replaced does not matter.
+        return count if fields["client"] == self.client else 0
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """While no other process counts in this folder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise WireError(
+            f"what is shared cannot be counted in {folder}", why=error.strerror or str(error), hint="load the key again"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

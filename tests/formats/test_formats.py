@@ -1,0 +1,287 @@
+"""Files of every format as they were written once: what stays readable (docs/compatibility.md), and how the rest is refused.
+
+`golden/` has a folder for each combination of versions, all made from one tiny program on a toy ring. `pytest
+--update-golden` writes that of the present versions where it is missing or no longer what the present code writes; the
+others are never made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.fuzzing import fuzz
+from helpers.hostile_artifacts import altered
+
+import heliograph as hg
+from heliograph.compiler import artifact as artifacts
+from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.container import Container, pack, unpack
+from heliograph.errors import HeliographError, SecurityError, WireError
+from heliograph.runtime import keyfile, keyfolder, messages, shares
+from heliograph.runtime.client import Client
+from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.target import MAX_LOG_PQ_128
+
+GOLDEN = Path(__file__).parent / "golden"
+PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"
+SAMPLE, RESULT, PASSPHRASE = (0.25, -0.75), -0.5, "correct horse"
+NOW = {
+    "artifact": artifacts.VERSION,
+    "messages": messages.VERSION,
+    "folder": keyfolder._VERSION,
+    "key": keyfile.VERSION,
+}
+CURRENT = "-".join(f"{kind}{version}" for kind, version in NOW.items())
+SETS = sorted({CURRENT, *(path.name for path in GOLDEN.iterdir())})
+
+
+def write(folder: Path) -> None:
+    """Every file as the present code writes it."""
+    artifact = hg.compile(hg.parse(PROGRAM), hg.Options(security_bits=None, precision_bits=10))
+    client = Client(artifact.public(), allow_insecure=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    artifact.save(folder / "artifact.bin")
+    artifact.public().save(folder / "public.bin")
+    client.save(folder / "key.bin", overwrite=True)
+    client.save(folder / "key-locked.bin", PASSPHRASE, overwrite=True)
+    keys = client.evaluation_keys()
+    keys.save(folder / "evaluation-keys.bin")
+    with hg.Server(artifact, keys, allow_insecure=True) as server:
+        encrypted = client.encrypt(np.array(SAMPLE))
+        encrypted.save(folder / "input.bin")
+        server.run(encrypted).save(folder / "output.bin")
+    shutil.rmtree(folder / "made", ignore_errors=True)
+    written = client.write_evaluation_keys(folder / "made")
+    (only,) = written.path.glob("*.key")
+    only.rename(folder / "folder-key.bin")
+    (written.path / "index.keys").rename(folder / "index.bin")
+    written.path.rmdir()
+    counted = Client.load(folder / "key.bin", allow_insecure=True)
+    counted._shares.take()
+    (folder / "key.bin.shared").rename(folder / "shared.bin")
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+def is_present(folder: Path) -> bool:
+    """Whether the folder holds what the present code would write, but for random numbers."""
+    if not folder.exists():
+        return False
+    artifact = hg.compile(hg.parse(PROGRAM), hg.Options(security_bits=None, precision_bits=10))
+    try:
+        same = (folder / "artifact.bin").read_bytes() == artifact.to_bytes()
+        same &= (folder / "public.bin").read_bytes() == artifact.public().to_bytes()
+        EvaluationKeys.load(folder / "evaluation-keys.bin").check(artifact.fingerprint)
+        EncryptedOutput.load(folder / "output.bin").check(artifact.fingerprint)
+    except (HeliographError, OSError):
+        return False
+    return same
+
+
+@pytest.fixture(scope="module", autouse=True)
+def updated(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden") and not is_present(GOLDEN / CURRENT):
+        write(GOLDEN / CURRENT)
+    assert (GOLDEN / CURRENT).exists(), f"{GOLDEN / CURRENT} is missing; run pytest --update-golden"
+
+
+@pytest.fixture(params=SETS)
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of one set, with the modes that git does not keep."""
+    copy = tmp_path / request.param
+    shutil.copytree(GOLDEN / request.param, copy)
+    for path in copy.glob("key*.bin"):
+        path.chmod(0o600)
+    return copy
+
+
+def version(files: Path, kind: str) -> int:
+    found = re.search(rf"\b{kind}(\d+)", files.name)
+    assert found is not None
+    return int(found[1])
+
+
+def client_of(files: Path) -> Client:
+    return Client.load(files / "key.bin", allow_insecure=True)
+
+
+def read_or_refuse(files: Path, kind: str, read: Callable[[], Any]) -> Any:
+    """What was read, where the file has the present version; else None, after it was refused in words."""
+    if version(files, kind) == NOW[kind]:
+        return read()
+    with pytest.raises(WireError, match=rf"is of version {version(files, kind)}; this program reads version") as caught:
+        read()
+    assert "docs/compatibility.md" in caught.value.hint
+    return None
+
+
+# ------------------------------------------------------------------------- what stays readable: keys and results
+
+
+@pytest.mark.parametrize(("name", "passphrase"), [("key.bin", None), ("key-locked.bin", PASSPHRASE)])
+def test_secret_keys_of_every_version_open_their_results(files: Path, name: str, passphrase: str | None) -> None:
+    client = Client.load(files / name, passphrase, allow_insecure=True)
+    assert keyfile.is_protected(files / name) == (passphrase is not None)
+    output = EncryptedOutput.load(files / "output.bin")
+    assert client.decrypt(output) == pytest.approx(RESULT, abs=1e-9)
+    # Whole as it is, and written anew in the present form.
+    assert client._cryptor.decrypt(
+        client.encrypt(np.array(SAMPLE)).live["x/0"], client.public.inputs[0]["log_scales"][0]
+    )[:2] == pytest.approx(SAMPLE, abs=1e-9)
+    client.save(files / "again", passphrase)
+    again = Client.load(files / "again", passphrase, allow_insecure=True)
+    assert (again.id, again.public) == (client.id, client.public)
+    assert again.decrypt(output) == pytest.approx(RESULT, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["key.bin", "key-locked.bin"])
+def test_keys_do_not_depend_on_the_versions_of_other_formats(
+    files: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next change of the artifact's format, as a key file sees it."""
+
+    def gone(*arguments: object) -> PublicArtifact:
+        raise AssertionError("a key file is read without the reader of public artifacts")
+
+    monkeypatch.setattr(artifacts, "VERSION", 99)
+    monkeypatch.setattr(PublicArtifact, "from_bytes", staticmethod(gone))
+    monkeypatch.setattr(PublicArtifact, "_read", staticmethod(gone))
+    client = Client.load(files / name, PASSPHRASE if "locked" in name else None, allow_insecure=True)
+    assert client.decrypt(EncryptedOutput.load(files / "output.bin")) == pytest.approx(RESULT, abs=1e-9)
+
+
+def test_evaluation_keys_can_be_made_from_an_old_key(files: Path) -> None:
+    """What keygen does where it was stopped."""
+    client = client_of(files)
+    keys = client.evaluation_keys()
+    assert keys.names() == [key.name for key in client.public.evaluation_keys]
+
+
+def test_a_key_of_an_older_security_table_is_still_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = hg.compile(hg.parse(PROGRAM), hg.Options(precision_bits=10))
+    client = Client(artifact.public())
+    client.save(tmp_path / "key")
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        output = server.run(client.encrypt(np.array(SAMPLE)))
+    monkeypatch.setitem(MAX_LOG_PQ_128, artifact.ring.log_ring, int(artifact.ring.log_pq) - 1)
+    with pytest.raises(SecurityError, match="it claims 128 bits, but its modulus PQ has"):
+        Client.load(tmp_path / "key")
+    again = Client.load(tmp_path / "key", allow_insecure=True)
+    assert again.decrypt(EncryptedOutput.from_bytes(output.to_bytes())) == pytest.approx(RESULT, abs=1e-2)
+    # A stranger's file is refused as ever.
+    with pytest.raises(WireError, match="does not have the security that it claims"):
+        PublicArtifact.from_bytes(artifact.public().to_bytes())
+
+
+def test_counts_of_shared_results_are_read(files: Path) -> None:
+    if not (files / "shared.bin").exists():
+        pytest.skip("there was no such file")
+    shutil.copy(files / "shared.bin", files / "key.bin.shared")
+    client = client_of(files)
+    client._shares.take()
+    assert client._shares.count == 2
+    assert shares.VERSION == 1
+
+
+# ------------------------------------------------------------------------- what is made again: the rest
+
+
+def test_artifacts_are_read_or_refused_in_words(files: Path) -> None:
+    artifact = read_or_refuse(files, "artifact", lambda: Artifact.load(files / "artifact.bin"))
+    public = read_or_refuse(files, "artifact", lambda: PublicArtifact.load(files / "public.bin"))
+    if artifact is not None:
+        assert hg.simulate(artifact, np.array(SAMPLE), noisy=False) == pytest.approx(RESULT)
+        assert artifact.public() == public
+        client_of(files).check_artifact(artifact)
+
+
+def test_messages_are_read_or_refused_in_words(files: Path) -> None:
+    keys = read_or_refuse(files, "messages", lambda: EvaluationKeys.load(files / "evaluation-keys.bin"))
+    encrypted = read_or_refuse(files, "messages", lambda: EncryptedInput.load(files / "input.bin"))
+    if keys is None or version(files, "artifact") != NOW["artifact"]:
+        return
+    with hg.Server(Artifact.load(files / "artifact.bin"), keys, allow_insecure=True) as server:
+        assert client_of(files).decrypt(server.run(encrypted)) == pytest.approx(RESULT, abs=1e-9)
+
+
+def test_key_folders_are_read_or_refused_in_words(files: Path) -> None:
+    (files / "keys").mkdir()
+    shutil.copy(files / "index.bin", files / "keys" / "index.keys")
+    shutil.copy(files / "folder-key.bin", files / "keys" / "rotation-1.key")
+    keys = read_or_refuse(files, "folder", lambda: KeyFolder(files / "keys"))
+    if keys is None or {version(files, kind) - NOW[kind] for kind in ("artifact", "messages")} != {0}:
+        return
+    with hg.Server(Artifact.load(files / "artifact.bin"), keys, allow_insecure=True) as server:
+        output = server.run(EncryptedInput.load(files / "input.bin"))
+    assert client_of(files).decrypt(output) == pytest.approx(RESULT, abs=1e-9)
+
+
+# ------------------------------------------------------------------------- what comes later
+
+
+def test_files_of_later_versions_are_refused_in_words(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if version(files, "key") < 2:
+        pytest.skip("read by this program's predecessors")
+    monkeypatch.setattr(keyfile, "READABLE", (1,))
+    with pytest.raises(WireError, match=r"(?s)is of version 2; this program reads version 1.*install a later version"):
+        client_of(files)
+
+
+# ------------------------------------------------------------------------- forged key files
+
+
+def forged_key(good: Path) -> Callable[[random.Random], bytes]:
+    """A maker of key files with fields altered, also in the public artifact that a file of version 1 holds."""
+
+    def make(rng: random.Random) -> bytes:
+        container = unpack(good.read_bytes(), keyfile.KIND, keyfile.READABLE, keyfile.MAX_BYTES)
+        blobs = {name: bytes(container.bytes(name)) for name in container.blobs}
+        fields = dict(container.fields)
+        if "public" in blobs and rng.random() < 0.7:
+            inner = unpack(blobs["public"], "public artifact", 3, 1 << 26)
+            blobs["public"] = pack(Container(inner.kind, inner.version, altered(inner.fields, rng)))
+            fields["public"] = hashlib.sha256(blobs["public"]).hexdigest()
+        else:
+            fields = altered(fields, rng)
+        if rng.random() < 0.2:
+            secret = bytearray(blobs["secret"])
+            secret[rng.randrange(len(secret))] ^= 1 << rng.randrange(8)
+            blobs["secret"] = bytes(secret[: rng.choice((len(secret), rng.randrange(len(secret))))])
+        return pack(Container(container.kind, container.version, fields, blobs))
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["key.bin", "key-locked.bin"])
+def test_forged_key_files_are_read_or_refused(files: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands in a key file, it is a client or a HeliographError; with a passphrase nothing altered is read."""
+    if "locked" in name:
+        # The time of a guess is not what is tested.
+        monkeypatch.setattr(keyfile, "_MAX_SCRYPT", {"n": 1 << 15, "r": 8, "p": 3})
+    path = files / "forged"
+    path.touch(mode=0o600)
+
+    def attempt(data: bytes) -> int:
+        path.write_bytes(data)
+        try:
+            client = Client.load(path, PASSPHRASE if "locked" in name else None, allow_insecure=True)
+            client.encrypt(*(np.zeros(spec["shape"]) for spec in client.public.inputs))
+            repr((client, client.public.evaluation_keys))
+        except HeliographError as error:
+            return len(str(error))
+        return 0
+
+    tally = fuzz(forged_key(files / name), attempt, 60 if "locked" in name else 200, seed=0)
+    assert not tally.failures, tally.failures
+    assert tally.refused > 30
+    if "locked" in name:
+        assert tally.accepted <= 5, "only what was not altered at all"

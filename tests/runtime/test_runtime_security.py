@@ -1,0 +1,129 @@
+"""Nobody is downgraded: what has no security is refused by client, server and command line unless they are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import run
+from runtime.support import sample, toy_artifact
+
+import heliograph as hg
+from heliograph.compiler.artifact import VERSION, PublicArtifact
+from heliograph.container import Container, pack, unpack
+from heliograph.errors import InsecureWarning, SecurityError, WireError
+from heliograph.runtime.security import artifact_weakness, weakness
+from heliograph.target import MAX_LOG_PQ_128, Ring
+
+
+def secure_artifact() -> hg.Artifact:
+    """One product at 128 bits, on a ring small enough for a test."""
+    text = "program square\ninput x: secret tensor[4] in [-1, 1]\noutput y = x * x\n"
+    return hg.compile(hg.parse(text), hg.Options(precision_bits=8))
+
+
+def test_a_client_refuses_an_artifact_without_security(tmp_path: Path) -> None:
+    public = PublicArtifact.from_bytes(toy_artifact().public().to_bytes())
+    with pytest.raises(SecurityError, match=r"(?s)artifact 'mlp' has no security.*security_bits=None.*allow_insecure"):
+        hg.Client(public)
+    with pytest.warns(InsecureWarning, match="can be read by everyone"):
+        client = hg.Client(public, allow_insecure=True)
+    client.save(tmp_path / "key")
+    with pytest.raises(SecurityError, match="has no security"):
+        hg.Client.load(tmp_path / "key")
+    with pytest.warns(InsecureWarning):
+        hg.Client.load(tmp_path / "key", allow_insecure=True)
+
+
+def test_a_server_refuses_it_too() -> None:
+    artifact = toy_artifact()
+    keys = hg.Client(artifact, allow_insecure=True).evaluation_keys()
+    with pytest.raises(SecurityError, match=r"(?s)Server: artifact 'mlp' has no security"):
+        hg.Server(artifact, keys)
+    with pytest.warns(InsecureWarning):
+        hg.Server(artifact, keys, allow_insecure=True).close()
+
+
+def test_a_secure_one_needs_no_word_and_gets_no_warning() -> None:
+    artifact, x = secure_artifact(), np.array([0.5, -0.25, 1.0, 0.0])
+    assert artifact_weakness(artifact) == artifact_weakness(artifact.public()) == ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InsecureWarning)
+        client = hg.Client(artifact.public())
+        with hg.Server(artifact, client.evaluation_keys()) as server:
+            np.testing.assert_allclose(client.decrypt(server.run(client.encrypt(x))), x * x, atol=1e-2)
+
+
+def test_a_claim_of_128_bits_is_compared_with_the_table() -> None:
+    """A hostile public artifact: the ring has no security and says that it has; also one whose lower chain has none."""
+    public = toy_artifact().public()
+    container = unpack(public.to_bytes(), "public artifact", VERSION, 1 << 26)
+    fields = json.loads(json.dumps(dict(container.fields)))
+    for claim, words in ((128, "does not have the security that it claims"), (80, "not 128 or null"), (256, "not 128")):
+        fields["ring"]["security_bits"] = claim
+        forged = pack(Container(container.kind, VERSION, fields))
+        with pytest.raises(WireError, match=words):
+            PublicArtifact.from_bytes(forged)
+    # An object that was never read from bytes is looked at as well.
+    lie = dataclasses.replace(public, ring=dataclasses.replace(public.ring, security_bits=128))
+    with pytest.raises(SecurityError, match="it claims 128 bits, but its modulus PQ has"):
+        hg.Client(lie)
+    # OpenFHE has a table of its own.
+    with pytest.raises(SecurityError, match="is too much for ring dimension 1024"):
+        hg.Client(lie, allow_insecure=True)
+
+
+def test_weakness_follows_the_table() -> None:
+    for log_ring in (12, 13, 14):
+        for levels in range(1, 12):
+            ring = Ring(log_ring, 50, 30, levels, 1)
+            if not ring.legal:
+                continue
+            assert (weakness([ring]) == "") == ring.secure
+            if ring.log_pq > MAX_LOG_PQ_128[log_ring]:
+                assert weakness([Ring(14, 50, 30, 2, 1), ring])
+    assert "80 bits, and 128 are asked for" in weakness([Ring(14, 50, 30, 2, 1, 80)])
+
+
+def test_the_command_line_refuses_and_warns_at_every_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    artifact = toy_artifact()
+    artifact.save("model")
+    artifact.public().save("public")
+    np.save("x.npy", sample())
+    steps = (
+        ("keygen", "public"),
+        ("encrypt", "client.key", "x.npy"),
+        ("evaluate", "model", "input.ct"),
+        ("decrypt", "client.key", "output.ct"),
+        ("run", "model", "--input", "x.npy"),
+    )
+    for command in steps:
+        before = sorted(path.name for path in tmp_path.iterdir())
+        code, out, err = run(capsys, *command)
+        assert (code, out) == (2, ""), command
+        assert "has no security" in err
+        assert "--insecure" in err
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+        for quiet in ((), ("--quiet",))[: 1 if command[0] == "keygen" else 2]:
+            code, _, err = run(capsys, *command, "--insecure", *quiet)
+            assert code == 0, err
+            assert "INSECURE: artifact 'mlp' has no security" in err
+
+
+def test_the_command_line_says_nothing_of_a_secure_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    artifact = secure_artifact()
+    artifact.save("model")
+    np.save("x.npy", np.full(4, 0.5))
+    code, out, err = run(capsys, "run", "model", "--input", "x.npy")
+    assert code == 0, err
+    assert "INSECURE" not in out + err
