@@ -96,7 +96,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     keys: list[object] = []
     original = client_module.OpenFHECryptor.evaluation_key
     monkeypatch.setattr(
-        client_module.OpenFHECryptor, "evaluation_key", lambda self, key: keys.append(key) or original(self, key)
+        client_module.OpenFHECryptor,
+        "evaluation_key",
+        lambda self, key, *more: keys.append(key) or original(self, key, *more),
     )
     return keys
 
