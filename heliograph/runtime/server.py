@@ -177,7 +177,7 @@ class Server:
             if program.metadata.get("flood") is not None:
                 outputs = [self._flooded(output, node) for output, node in zip(outputs, program.outputs, strict=True)]
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
-        return EncryptedOutput(self._fingerprint, self.client, live=live)
+        return EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
