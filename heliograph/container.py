@@ -14,21 +14,28 @@ forgers: what a forger can do is bounded by the sizes and types that each reader
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import re
+import secrets
+import stat
 import struct
-import tempfile
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from heliograph.errors import WireError
+
+if sys.platform != "win32":
+    import fcntl
 
 # What is read from files and sockets; a view saves the copy where a blob is hundreds of megabytes.
 Bytes = bytes | memoryview
@@ -39,6 +46,8 @@ _MAX_HEADER = 16 * 1024 * 1024
 _MAX_DIGITS = 40
 _FIXED = len(_MAGIC) + 8 + 4
 _DIGEST = 32
+# A file that is being written: of which, and some letters of its own.
+_PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +217,41 @@ def _read_blob(entry: Any, data: Bytes, start: int, what: str) -> tuple[str, npt
     return name, array.astype(_DTYPES[dtype], copy=True).reshape(shape)
 
 
+def open_file(path: str | Path, *, follow: bool = True) -> BinaryIO:
+    """A file, open for reading bytes; an OSError where there is none, or something else in its place.
+
+    With `follow=False` a link is something else too.
+
+    A pipe is not waited for: whoever may put one in the place of a file could hold a reader up for ever.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
 def read_file(path: str | Path, kind: str, version: int | Sequence[int], max_bytes: int) -> Container:
     """The container in a file; its size is checked before it is read."""
     path = Path(path)
     try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise WireError(f"{path} has {size} bytes; at most {max_bytes} are read here")
-        found = file_kind(path)
-        if found != kind:
-            # Before its contents are read: a server does not even load a secret key that it is given by mistake.
-            raise _wrong_kind(str(path), found, kind)
-        data = path.read_bytes()
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > max_bytes:
+                raise WireError(f"{path} has {size} bytes; at most {max_bytes} are read here")
+            found = _kind(file, path)
+            if found != kind:
+                # Before its contents are read: a server does not even load a secret key that it is given by mistake.
+                raise _wrong_kind(str(path), found, kind)
+            file.seek(0)
+            data = file.read(size)
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
     return unpack(data, kind, version, max_bytes, what=str(path))
@@ -229,16 +261,21 @@ def file_kind(path: str | Path) -> str:
     """The kind that a file's header names, unchecked: for choosing the reader, which checks it."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            start = file.read(_FIXED)
-            if start[: len(_MAGIC)] != _MAGIC or len(start) < _FIXED:
-                raise WireError(f"{path} is not a Heliograph file")
-            (length,) = struct.unpack_from("<I", start, len(_MAGIC) + 8)
-            if length > _MAX_HEADER:
-                raise WireError(f"{path}: its header does not fit in it")
-            return str(json.loads(file.read(length), parse_int=_whole, parse_constant=_no_number)["kind"])[:100]
+        with open_file(path) as file:
+            return _kind(file, path)
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+
+
+def _kind(file: BinaryIO, path: Path) -> str:
+    start = file.read(_FIXED)
+    if start[: len(_MAGIC)] != _MAGIC or len(start) < _FIXED:
+        raise WireError(f"{path} is not a Heliograph file")
+    (length,) = struct.unpack_from("<I", start, len(_MAGIC) + 8)
+    if length > _MAX_HEADER:
+        raise WireError(f"{path}: its header does not fit in it")
+    try:
+        return str(json.loads(file.read(length), parse_int=_whole, parse_constant=_no_number)["kind"])[:100]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise WireError(f"{path}: its header is malformed") from None
 
@@ -248,13 +285,15 @@ def write_file(
 ) -> None:
     """Write a file so that a reader finds the old one or the whole new one, never a part.
 
-    `private` gives it mode 0600 from the start; `overwrite=False` refuses to replace a file.
+    `private` gives it mode 0600 from the start, whatever the umask allows, and otherwise 0644 as far as the umask allows;
+    `overwrite=False` refuses to replace a file. What killed processes left of the same file is removed.
     """
     path = Path(path)
     try:
         if not overwrite and path.exists():
-            raise WireError(f"{path} exists already", hint="choose another name, or pass overwrite=True")
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+            raise _exists(path)
+        remove_parts(path.parent, path.name)
+        handle, temporary = _begin(path, 0o600 if private else 0o644)
     except OSError as error:
         raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
     try:
@@ -263,15 +302,18 @@ def write_file(
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o600 if private else 0o644)
-        if overwrite:
-            os.replace(temporary, path)
-        else:
-            _take_name(temporary, path)
-        _sync_folder(path.parent)
+            if sys.platform == "win32":
+                # No open file is renamed there. Elsewhere it is locked until it has its name.
+                file.close()
+            if overwrite:
+                os.replace(temporary, path)
+            else:
+                _name_anew(temporary, path)
+        sync_folder(path.parent)
     except FileExistsError:
-        os.unlink(temporary)
-        raise WireError(f"{path} exists already", hint="choose another name, or pass overwrite=True") from None
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise _exists(path) from None
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -282,23 +324,75 @@ def write_file(
         raise
 
 
-def _take_name(temporary: str, path: Path) -> None:
-    """Give the file its name unless the name is taken, also by someone who was faster: FileExistsError."""
+def _exists(path: Path) -> WireError:
+    return WireError(f"{path} exists already", hint="choose another name, or pass overwrite=True")
+
+
+def _begin(path: Path, mode: int) -> tuple[int, Path]:
+    """A new file beside `path`, open and locked: a lock tells that the process that writes it is alive."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        except FileExistsError:
+            continue
+        with contextlib.suppress(OSError):
+            lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, temporary
+        # Another process took it for a dead one's before it was locked.
+        os.close(handle)
+
+
+def _name_anew(temporary: Path, path: Path) -> None:
+    """Give a file its name where nothing has that name; a FileExistsError otherwise."""
     try:
         os.link(temporary, path)
+        os.unlink(temporary)
     except FileExistsError:
         raise
     except OSError:
-        # File systems without hard links (exFAT, some network ones): the name is taken by an empty file, then filled. A kill
-        # between the two leaves the empty one, which no reader takes for anything.
+        # Some file systems have no second names for a file. An empty file takes the name, then the whole one takes it.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(temporary, path)
-    else:
-        os.unlink(temporary)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name last; not every file system can."""
+def remove_parts(folder: str | Path, name: str | None = None) -> None:
+    """Remove what killed processes had begun to write of the file `name`, or of any file in the folder.
+
+    What a living process writes is locked and stays; on a file system without locks everything stays.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _PART.fullmatch(entry.name)
+            if found is None or name not in (None, found[1]):
+                continue
+            with contextlib.suppress(OSError):
+                _remove_part(entry.path)
+
+
+def _remove_part(path: str) -> None:
+    handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            lock(handle, wait=False)
+            os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+def lock(handle: int, *, wait: bool) -> None:
+    """Lock an open file until it is closed or this process ends.
+
+    Raises a BlockingIOError where another has the lock, not with `wait`; another OSError where there are no locks.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "no locks")
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Make new names in a folder last, through a power cut too; not every file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -12,12 +12,13 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from heliograph.container import open_file, write_file
+from heliograph.errors import WireError
 
 # Part of every key: raise it whenever a search may choose something else.
 VERSION = 1
@@ -62,10 +63,7 @@ def load(kind: str, key: Mapping[str, Any]) -> Any:
         return None
     try:
         # Neither a link nor a pipe: a stranger may have made the folder.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with open(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return None
+        with open_file(path, follow=False) as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             return None
@@ -84,17 +82,9 @@ def store(kind: str, key: Mapping[str, Any], value: Any) -> None:
     if path is None:
         return
     text = json.dumps({**question, "value": value}, sort_keys=True, allow_nan=False)
-    temporary = None
-    try:
+    with contextlib.suppress(OSError, WireError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        write_file(path, text.encode(), private=True)
 
 
 def whole_numbers(value: Any, most: int, longest: int) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.container import write_file
+from heliograph.container import open_file, write_file
 from heliograph.errors import ProgramError
 
 MAX_FILE_BYTES = 8 * 1024**3
@@ -24,17 +25,18 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ProgramError(f"{path} has more than {MAX_FILE_BYTES} bytes")
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            arrays = {"": loaded}
-        else:
-            with loaded:
-                size = sum(entry.file_size for entry in loaded.zip.infolist())
-                if size > MAX_FILE_BYTES:
-                    raise ProgramError(f"{path} unpacks to more than {MAX_FILE_BYTES} bytes")
-                arrays = {name: loaded[name] for name in loaded.files}
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+                raise ProgramError(f"{path} has more than {MAX_FILE_BYTES} bytes")
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                arrays = {"": loaded}
+            else:
+                with loaded:
+                    size = sum(entry.file_size for entry in loaded.zip.infolist())
+                    if size > MAX_FILE_BYTES:
+                        raise ProgramError(f"{path} unpacks to more than {MAX_FILE_BYTES} bytes")
+                    arrays = {name: loaded[name] for name in loaded.files}
     except OSError as error:
         raise ProgramError(f"{path} cannot be read", why=error.strerror or str(error)) from None
     except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
@@ -71,7 +73,10 @@ def read_samples(path: str | Path, names: Sequence[str], sample: int | None) -> 
 
 
 def write_array(path: str | Path, value: Any, names: Sequence[str]) -> None:
-    """Write a result whole or not at all: .npy for one array, .npz by name for several or where the path says so."""
+    """Write a result whole or not at all: .npy for one array, .npz by name for several or where the path says so.
+
+    Its owner alone can read it, as the key that it was decrypted with.
+    """
     import io
 
     values = value if isinstance(value, tuple) else (value,)
@@ -80,4 +85,4 @@ def write_array(path: str | Path, value: Any, names: Sequence[str]) -> None:
         np.savez(buffer, **dict(zip(names, values, strict=True)))
     else:
         np.save(buffer, values[0])
-    write_file(path, buffer.getvalue())
+    write_file(path, buffer.getvalue(), private=True)

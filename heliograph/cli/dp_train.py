@@ -12,6 +12,7 @@ import click
 
 from heliograph.cli.compile import load_object
 from heliograph.cli.output import emit, output_options, remark
+from heliograph.container import open_file
 from heliograph.errors import ProgramError, WireError
 
 _RUN = "run.json"
@@ -109,7 +110,8 @@ def audit(
     from heliograph.dp.training.audit import audit_training
 
     try:
-        settings = json.loads((folder / _RUN).read_text())
+        with open_file(folder / _RUN) as file:
+            settings = json.loads(file.read())
         target = settings["target"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WireError(f"{folder} holds no run of `heliograph dp train`", where=folder, why=str(error)) from None

@@ -43,8 +43,8 @@ def evaluate_command(
     """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted.
 
     Of several inputs the outputs go into a folder, under the same names, each as soon as it is there; a run that was
-    stopped goes on with those that are missing. Outputs that were made with other plain inputs are made again: beside
-    each stands a digest of them (.NAME.plain), which is not for the client.
+    stopped goes on with those that are missing. Outputs that were made from another input of that name, or with other
+    plain inputs, are made again: beside each stands a digest of what it was made from (.NAME.made), not for the client.
     """
     from heliograph.compiler.artifact import Artifact
     from heliograph.runtime.batch import evaluate_files

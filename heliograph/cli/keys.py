@@ -84,9 +84,10 @@ def keygen_command(
     missing are made: the same command goes on where it was stopped.
     """
     from heliograph.compiler.artifact import Artifact, PublicArtifact
-    from heliograph.compiler.memory import FOLDER_KEY_BYTES, key_making_bytes
+    from heliograph.compiler.memory import FOLDER_KEY_BYTES, key_making_bytes, scratch_bytes
     from heliograph.container import file_kind
     from heliograph.runtime.client import Client
+    from heliograph.runtime.keyfolder import check_disk
     from heliograph.runtime.memory import check_memory
     from heliograph.runtime.security import require_security
 
@@ -114,6 +115,8 @@ def keygen_command(
             "making the evaluation keys",
             f"{folder}compile with a lower key_bytes, use a larger machine, or pass --no-memory-check",
         )
+    if not one_by_one:
+        check_disk(Path(keys).parent, [(key.bytes, scratch_bytes(key)) for key in described.evaluation_keys])
     secret: str | None = None
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)
@@ -133,7 +136,7 @@ def keygen_command(
             client.write_evaluation_keys(keys, progress, check_memory=False)
             size = sum(file.stat().st_size for file in Path(keys).glob("*.key"))
         else:
-            made = client.evaluation_keys(progress, check_memory=False)
+            made = client.evaluation_keys(progress, check_memory=False, scratch=Path(keys).parent)
             progress("writing", 0, 0)
             made.save(keys)
             size = Path(keys).stat().st_size
@@ -187,15 +190,24 @@ def encrypt_command(
     """Encrypt one sample, INPUT (.npy, or .npz with one array per input), with the secret KEY."""
     client = load_client(key, passphrase_file, insecure)
     names = [spec["name"] for spec in client.public.inputs]
-    client.encrypt(*read_samples(data, names, sample)).save(output)
-    values = {"encrypted": output, "bytes": Path(output).stat().st_size, "client": client.id}
+    encrypted = client.encrypt(*read_samples(data, names, sample))
+    encrypted.save(output)
+    values = {
+        "encrypted": output,
+        "bytes": Path(output).stat().st_size,
+        "client": client.id,
+        "request": encrypted.request,
+    }
     emit(f"{output}: {values['bytes'] / 1e6:.2f} MB", values, as_json=as_json, quiet=quiet)
 
 
 @click.command("decrypt")
 @click.argument("key")
 @click.argument("data", metavar="OUTPUT.ct")
-@click.option("-o", "--output", default=None, help="Write the result to this .npy (.npz for several) file.")
+@click.option(
+    "-o", "--output", default=None, help="Write the result to this .npy (.npz for several) file, for its owner only."
+)
+@click.option("--of", default=None, metavar="INPUT.ct", help="Refuse it unless it is the answer to these inputs.")
 @_PASSPHRASE_FILE
 @insecure_option
 @output_options
@@ -203,6 +215,7 @@ def decrypt_command(
     key: str,
     data: str,
     output: str | None,
+    of: str | None,
     passphrase_file: str | None,
     insecure: bool,
     as_json: bool,
@@ -212,10 +225,10 @@ def decrypt_command(
 
     The values are approximate, and their error depends on the key: do not pass them on to strangers.
     """
-    from heliograph.runtime.messages import EncryptedOutput
+    from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 
     client = load_client(key, passphrase_file, insecure)
-    result = client.decrypt(EncryptedOutput.load(data))
+    result = client.decrypt(EncryptedOutput.load(data), of=None if of is None else EncryptedInput.load(of))
     names = [spec["name"] for spec in client.public.outputs]
     results = result if isinstance(result, tuple) else (result,)
     if output is not None:

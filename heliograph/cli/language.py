@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from heliograph.container import open_file
 from heliograph.errors import HeliographError
 
 
@@ -102,8 +103,9 @@ def fmt(files: tuple[str, ...], only_check: bool) -> None:
                 continue
             path = Path(name)
             formatted = format_source(open_source(path))
-            if formatted.encode() == path.read_bytes():
-                continue
+            with open_file(path) as file:
+                if formatted.encode() == file.read():
+                    continue
             changed = True
             if only_check:
                 click.echo(f"{name}: would change", err=True)

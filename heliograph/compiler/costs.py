@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from heliograph.container import open_file
 from heliograph.errors import ProgramError, WireError
 from heliograph.target import BUILT_IN, CostTable
 
@@ -68,7 +69,7 @@ def load_costs(path: str | Path) -> CostTable:
     """The table in a file; a WireError where it is none."""
     hint = "make it again with `heliograph doctor --calibrate`, or set HELIOGRAPH_COSTS=built-in"
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ProgramError(f"the cost table {path} cannot be read", why=str(error), hint=hint) from None

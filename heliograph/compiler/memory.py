@@ -119,15 +119,19 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
 
 
 def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:
-    """What a client takes to make these keys: all of them twice, or, each written before the next is made, a few.
+    """What a client takes to make these keys: all of them twice, or, each written before the next is made, a few."""
+    largest = max((key.bytes for key in keys), default=0)
+    together = sum(map(scratch_bytes, keys))
+    total = sum(key.bytes for key in keys)
+    return int(_CLIENT_KEYS * largest) + (together if one_by_one else total + max(total, together))
+
+
+def scratch_bytes(key: EvaluationKey) -> int:
+    """What making a key takes for a while beside the key, in memory and once more on disk.
 
     The pair that leads to bootstrapping's sparse secret and back is made together with the rotation keys of a bootstrap of
     one slot, which are there at once (see runtime/openfhe/encapsulation.py).
     """
-    largest = max((key.bytes for key in keys), default=0)
-    pairs = [key.ring for key in keys if key.kind == "encapsulation"]
-    together = sum(
-        (len(bootstrap_rotations(replace(ring, bootstrap=(1, 1)), 1)) + 3) * ring.rotation_key_bytes for ring in pairs
-    )
-    total = sum(key.bytes for key in keys)
-    return int(_CLIENT_KEYS * largest) + (together if one_by_one else total + max(total, together))
+    if key.kind != "encapsulation":
+        return 0
+    return (len(bootstrap_rotations(replace(key.ring, bootstrap=(1, 1)), 1)) + 3) * key.ring.rotation_key_bytes

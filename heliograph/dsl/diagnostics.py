@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from heliograph.container import open_file
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.ir.location import Location, display_path
 
@@ -67,7 +68,7 @@ class Source:
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise ProgramError("this is not a file", where=name)
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 raw = file.read(MAX_SOURCE_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "the path is malformed"

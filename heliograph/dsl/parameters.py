@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from heliograph.container import open_file
 from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
 from heliograph.ir.node import Array, SparseMatrix
 
@@ -83,7 +84,7 @@ class Loader:
         try:
             if path.suffix == ".npz":
                 return self._npz(path, name, key, span)
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 if path.suffix == ".npy":
                     return self._npy(file, span)
                 return self._safetensors(path, file, name, key, span)

@@ -41,8 +41,8 @@ _ENTRIES: dict[str, Collection[str]] = {
         "layer", "location", "function", "low", "high", "source", "samples", "margin", "observed", "proved", "degree",
         "method", "max_error", "rms_error",
         # Of single kinds: by units, composed of several polynomials, decisions, softmax.
-        "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits", "count",
-        "rows", "squarings",
+        "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits",
+        "count", "rows", "squarings",
     },
 }  # fmt: skip
 

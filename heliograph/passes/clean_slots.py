@@ -1,4 +1,7 @@
-"""Prove that slots which carry no result tell nothing: neither partial sums nor anything else of the input or weights."""
+"""Prove that slots which carry no result tell nothing of the input: neither partial sums nor anything else of it.
+
+Numbers of the model may stand there, such as the constant term of a polynomial: the same in every answer for every input.
+"""
 
 from __future__ import annotations
 

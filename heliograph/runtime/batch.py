@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.container import write_file
+from heliograph.container import open_file, write_file
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.backend import Progress
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 from heliograph.runtime.server import Server
+
+# More than a mark has.
+_MAX_MARK = 1 << 10
+_BLOCK = 1 << 20
 
 
 def evaluate_files(
@@ -27,12 +31,12 @@ def evaluate_files(
 ) -> list[Path]:
     """Evaluate files of encrypted inputs; the outputs' files, in `folder` under the same names.
 
-    Each output is written whole, as soon as it is there. One that is there already, of this artifact and client, made with
-    the same plain inputs and not older than its input, is kept: a batch that was stopped goes on where it stood.
-    `finished(path, seconds)` is called after each, without seconds for an output that was kept.
+    Each output is written whole, as soon as it is there. One that is there already, of this artifact and client and made
+    from the same inputs, is kept: a batch that was stopped goes on where it stood. `finished(path, seconds)` is called after
+    each, without seconds for an output that was kept.
 
-    Where there are plain inputs, a file `.NAME.plain` beside each output, for its owner only, has a digest of them and of
-    the output. It is not for the client: whoever can guess the values can see by it that the guess was right.
+    What an output was made from is told by a file `.NAME.made` beside it, for its owner only: a digest of input, plain
+    inputs and output. It is not for the client: whoever can guess the plain inputs can see by it that the guess was right.
 
     Raises ProgramError where two inputs have one name or `plain` is not what the program declares, WireError for a malformed
     input (after those before it were done).
@@ -54,10 +58,11 @@ def evaluate_files(
         if target.exists() and target.samefile(file):
             raise ProgramError(f"{target} is the input itself", hint="choose another folder for the outputs")
         seconds = None
-        if not _is_done(server, file, target, own):
-            server.run(EncryptedInput.load(file), progress, plain).save(target)
-            if own is not None:
-                write_file(_mark(target), _marked(target, own), private=True)
+        encrypted = EncryptedInput.load(file)
+        given = _digest_of(encrypted, own)
+        if not _is_done(server, encrypted, target, given):
+            server.run(encrypted, progress, plain).save(target)
+            write_file(_mark(target), _marked(target, given), private=True)
             seconds = server.trace.seconds
         made.append(target)
         if finished is not None:
@@ -65,33 +70,48 @@ def evaluate_files(
     return made
 
 
-def _is_done(server: Server, source: Path, target: Path, own: bytes | None) -> bool:
-    """Whether the output of that input is there: intact, of this artifact and client, made with the same plain inputs, and
-    not older than its input.
+def _is_done(server: Server, encrypted: EncryptedInput, target: Path, given: bytes) -> bool:
+    """Whether the answer to these inputs is there: intact, of this artifact and client, and made from the same plain inputs.
+
+    No file's time tells it: a file that is moved, copied or unpacked over another may keep an old one.
     """
-    if not target.exists() or not source.exists() or target.stat().st_mtime < source.stat().st_mtime:
-        return False
     try:
-        EncryptedOutput.load(target).check(server.artifact.fingerprint, server.client)
-        return own is None or _mark(target).read_bytes() == _marked(target, own)
+        output = EncryptedOutput.load(target)
+        output.check(server.artifact.fingerprint, server.client)
+        output.check_answers(encrypted)
+        with open_file(_mark(target)) as file:
+            return file.read(_MAX_MARK) == _marked(target, given)
     except (WireError, OSError):
         return False
 
 
-def _digest(server: Server, plain: Mapping[str, Any]) -> bytes | None:
-    """A digest of the plain inputs as the program takes them; None where it has none."""
-    values = server.plain_inputs(plain)
-    found = hashlib.sha256()
-    for node, value in values.items():
+def _digest(server: Server, plain: Mapping[str, Any]) -> bytes:
+    """A digest of artifact, client and the plain inputs as the program takes them."""
+    found = hashlib.sha256(f"{server.artifact.fingerprint}/{server.client}\0".encode())
+    for node, value in server.plain_inputs(plain).items():
         # Shapes are the program's: the bytes cannot be divided otherwise.
         found.update(node.attrs["name"].encode() + b"\0" + np.asarray(value, dtype="<f8").tobytes())
-    return found.digest() if values else None
+    return found.digest()
+
+
+def _digest_of(encrypted: EncryptedInput, own: bytes) -> bytes:
+    """A digest of what the output is made from: encrypted inputs, and what `own` is a digest of."""
+    found = hashlib.sha256(own + encrypted.request.encode())
+    for name in encrypted.names():
+        blob = encrypted.blob(name)
+        found.update(f"{name}\0{len(blob)}\0".encode())
+        found.update(blob)
+    return found.digest()
 
 
 def _mark(target: Path) -> Path:
-    return target.with_name(f".{target.name}.plain")
+    return target.with_name(f".{target.name}.made")
 
 
-def _marked(target: Path, own: bytes) -> bytes:
+def _marked(target: Path, given: bytes) -> bytes:
     """What the mark of an output says. It fits no other output, so the order of the two files' writing does not matter."""
-    return hashlib.sha256(own + target.read_bytes()).hexdigest().encode()
+    found = hashlib.sha256(given)
+    with open_file(target) as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest().encode()

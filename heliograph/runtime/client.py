@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.compiler.memory import key_making_bytes
+from heliograph.compiler.memory import key_making_bytes, scratch_bytes
 from heliograph.compiler.sharing import least_error
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.backend import Progress
@@ -15,7 +16,7 @@ from heliograph.interpret import check_input, check_range, check_samples
 from heliograph.ir import Array
 from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key
-from heliograph.runtime.keyfolder import KeyFolder, write_keys
+from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
@@ -104,18 +105,22 @@ class Client:
         """The size of the evaluation keys, by their rings and number."""
         return sum(key.bytes for key in self.public.evaluation_keys)
 
-    def evaluation_keys(self, progress: Progress | None = None, *, check_memory: bool = True) -> EvaluationKeys:
+    def evaluation_keys(
+        self, progress: Progress | None = None, *, check_memory: bool = True, scratch: str | Path | None = None
+    ) -> EvaluationKeys:
         """Fresh keys that the server needs, all in memory. They tell nothing of the secret key.
 
         Each call makes other ones. `progress(stage, done, total)` is called after every key. Where the machine has not
-        the memory for them, it is said before the first is made (not with `check_memory=False`).
+        the memory for them, it is said before the first is made (not with `check_memory=False`). The keys of bootstraps take
+        room on disk while they are made: in the folder `scratch`, by default that for temporary files.
         """
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, False), "making the evaluation keys")
         keys = self.public.evaluation_keys
+        check_disk(scratch or tempfile.gettempdir(), [(0, scratch_bytes(key)) for key in keys])
         live: dict[str, Any] = {}
         for key in keys:
-            live[key.name] = self._cryptor.evaluation_key(key)
+            live[key.name] = self._cryptor.evaluation_key(key, scratch)
             if progress is not None:
                 progress("evaluation keys", len(live), len(keys))
         return EvaluationKeys(self.public.fingerprint, self.id, live=live)
@@ -128,7 +133,8 @@ class Client:
         Each file is written whole or not at all. A folder that this client began before, and did not finish, is completed:
         save the client first, so that it can be loaded again. `progress(stage, done, total)` is called after every key.
 
-        Raises WireError where the folder holds the keys of another client or artifact, HeliographError where the disk has
+        Raises WireError where the folder holds the keys of another client or artifact or another process writes into it,
+        HeliographError where the disk has
         no room, TooLittleMemoryError (not with `check_memory=False`) where one of them does not fit in memory.
         """
         if check_memory:
@@ -144,8 +150,9 @@ class Client:
             self.public.fingerprint,
             self.id,
             {name: key.bytes for name, key in keys.items()},
-            lambda name: serialize(self._cryptor.evaluation_key(keys[name])),
+            lambda name: serialize(self._cryptor.evaluation_key(keys[name], path)),
             done,
+            {name: scratch_bytes(key) for name, key in keys.items()},
         )
 
     def encrypt(self, *samples: Any) -> EncryptedInput:
@@ -173,11 +180,14 @@ class Client:
                 live[f"{spec['name']}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
-    def decrypt(self, output: EncryptedOutput, *, share: bool = False) -> Any:
+    def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
         """The result: one array, or a tuple where the program has several outputs.
 
         Of an artifact for several samples at once it has a leading axis of all of them; where fewer were encrypted the
         last results are those of the sample that stood in.
+
+        With `of`, the inputs that were encrypted or their `request`, an answer to other inputs is refused (WireError): one
+        that was taken for another by accident, for a server that lies can write any request on it.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
         their error depends on the key: do not pass them on to strangers, and do not tell them either whether this raised
@@ -194,6 +204,8 @@ class Client:
         if not isinstance(output, EncryptedOutput):
             raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")
         output.check(self.public.fingerprint, self.id)
+        if of is not None:
+            output.check_answers(of)
         if share and self.public.bootstrap_slots:
             raise SecurityError(
                 "results of an artifact that bootstraps cannot be shared",

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heliograph.container import Bytes, Container, parts, read_file, write_file
+from heliograph.container import Bytes, Container, lock, parts, read_file, remove_parts, write_file
 from heliograph.errors import HeliographError, WireError
 from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_objects, is_fingerprint
 
@@ -76,39 +76,73 @@ def write_keys(
     sizes: dict[str, int],
     make: Callable[[str], Bytes],
     done: Callable[[int, int], None] | None = None,
+    scratch: Mapping[str, int] | None = None,
 ) -> KeyFolder:
     """Write the keys named in `sizes` (name -> bytes) into a folder, each as soon as `make(name)` has made it.
 
-    A folder that was begun for the same artifact and client is completed: intact keys stay. `done(number, total)` is
-    called after each key. Raises WireError where the folder belongs to others, HeliographError where the disk is too small.
+    A folder that was begun for the same artifact and client is completed: intact keys stay, what a killed process had begun
+    of a file goes. `done(number, total)` is called after each key. `scratch` says how many bytes more the making of a key
+    takes in the folder for a while.
+
+    Raises WireError where the folder belongs to others or another process writes into it, HeliographError where the disk is
+    too small.
     """
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WireError(f"{folder} cannot be written", why=error.strerror or str(error)) from None
-    if (folder / _INDEX_FILE).exists():
-        KeyFolder(folder).check(artifact, client)
-    elif any(folder.glob("*.key")):
-        raise WireError(f"{folder} holds keys and no index", hint="give an empty folder")
-    else:
-        index = Container(_INDEX, _VERSION, {"artifact": artifact, "client": client})
-        write_file(folder / _INDEX_FILE, parts(index))
-    keys = KeyFolder(folder)
-    for left in folder.glob(".*.part"):
-        # What a process that was killed had begun.
-        with contextlib.suppress(OSError):
-            left.unlink()
-    missing = [name for name in sizes if not _intact(keys, name)]
-    _check_disk(folder, sum(sizes[name] for name in missing))
-    number = len(sizes) - len(missing)
-    for name in missing:
-        fields = {"artifact": artifact, "client": client, "name": name}
-        write_file(_file(folder, name), parts(Container(_KEY, _VERSION, fields, {"key": make(name)})))
-        number += 1
-        if done is not None:
-            done(number, len(sizes))
+    keys = _begun(folder, artifact, client)
+    with _locked(folder):
+        remove_parts(folder)
+        missing = [name for name in sizes if not _intact(keys, name)]
+        check_disk(folder, [(sizes[name], (scratch or {}).get(name, 0)) for name in missing])
+        number = len(sizes) - len(missing)
+        for name in missing:
+            fields = {"artifact": artifact, "client": client, "name": name}
+            write_file(_file(folder, name), parts(Container(_KEY, _VERSION, fields, {"key": make(name)})))
+            number += 1
+            if done is not None:
+                done(number, len(sizes))
     return keys
+
+
+def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
+    """The folder, with its index; a WireError where it is another client's."""
+    index = folder / _INDEX_FILE
+    if not index.exists():
+        if any(folder.glob("*.key")) and not index.exists():
+            raise WireError(f"{folder} holds keys and no index", hint="give an empty folder")
+        try:
+            contents = Container(_INDEX, _VERSION, {"artifact": artifact, "client": client})
+            write_file(index, parts(contents), overwrite=False)
+        except WireError:
+            # Where another process was faster it is looked at like one that was there; else the error is another.
+            if not index.exists():
+                raise
+    keys = KeyFolder(folder)
+    keys.check(artifact, client)
+    return keys
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """While this process writes into the folder; a WireError where another one does. A killed process holds no lock."""
+    try:
+        file = (folder / _INDEX_FILE).open("rb+")
+    except OSError as error:
+        raise WireError(f"{folder} cannot be written", why=error.strerror or str(error)) from None
+    with file:
+        try:
+            lock(file.fileno(), wait=False)
+        except BlockingIOError:
+            raise WireError(
+                f"another process is writing keys into {folder}",
+                hint="wait for it to end, or give another folder; a run that follows goes on where it stopped",
+            ) from None
+        except OSError:
+            pass  # A file system without locks: nothing tells whether there is another.
+        yield
 
 
 def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
@@ -130,8 +164,20 @@ def _intact(keys: KeyFolder, name: str) -> bool:
     return True
 
 
-def _check_disk(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
+def check_disk(folder: str | Path, steps: Iterable[tuple[int, int]]) -> None:
+    """Raise a HeliographError where files do not fit on the disk of a folder.
+
+    `steps` are (bytes, further bytes while they are made), one after the other.
+    """
+    needed = written = 0
+    for size, scratch in steps:
+        needed = max(needed, written + scratch)
+        written += size
+    needed = max(needed, written)
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise WireError(f"{folder} cannot be written", why=error.strerror or str(error)) from None
     if needed > free:
         raise HeliographError(
             f"the evaluation keys need {needed / 1e6:.0f} MB in {folder}, and {free / 1e6:.0f} MB are free",

@@ -1,12 +1,15 @@
 """What crosses between client and server: evaluation keys, encrypted inputs, encrypted outputs.
 
-Each carries the fingerprints of the artifact and of the client, and each can be written to bytes and read back. Bytes
+Each carries the fingerprints of the artifact and of the client, and each can be written to bytes and read back. Encrypted
+inputs have a random name of their own, `request`, which the server puts on the outputs: a client can notice an answer that
+was taken for another one. It stops accidents, not a server that lies. Bytes
 are checked (length, digest, kind, fields) before anything is made of them, and again, against the form that their
 artifact gives them, before OpenFHE sees them.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 from heliograph.container import Bytes, Container, parts, read_file, unpack, write_file
 from heliograph.errors import WireError
 
-VERSION = 2
+VERSION = 3
 _FINGERPRINT_LENGTH = 32
 _MAX_OBJECTS = 1 << 17
 
@@ -30,6 +33,7 @@ class _Message:
     live: dict[str, Any] = field(default_factory=dict, repr=False)
 
     kind: ClassVar[str] = ""
+    named: ClassVar[tuple[str, ...]] = ("artifact", "client")
     max_bytes: ClassVar[int] = 0
 
     def names(self) -> Sequence[str]:
@@ -45,7 +49,7 @@ class _Message:
 
     def _parts(self) -> Iterator[Bytes]:
         blobs = {name: self.blob(name) for name in self.names()}
-        return parts(Container(self.kind, VERSION, {"artifact": self.artifact, "client": self.client}, blobs))
+        return parts(Container(self.kind, VERSION, {name: getattr(self, name) for name in self.named}, blobs))
 
     def to_bytes(self) -> bytes:
         return b"".join(self._parts())
@@ -77,11 +81,11 @@ class _Message:
     @classmethod
     def _read(cls, container: Container, what: str) -> Any:
         fields = container.fields
-        if set(fields) != {"artifact", "client"} or not all(is_fingerprint(value) for value in fields.values()):
+        if set(fields) != set(cls.named) or not all(is_fingerprint(value) for value in fields.values()):
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
         if len(container.blobs) > _MAX_OBJECTS:
             raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
-        return cls(fields["artifact"], fields["client"], {name: container.bytes(name) for name in container.blobs})
+        return cls(**fields, blobs={name: container.bytes(name) for name in container.blobs})
 
     def check(self, artifact: str, client: str | None = None) -> None:
         """Raise a WireError unless the message belongs to this artifact (and this client)."""
@@ -147,15 +151,33 @@ class EvaluationKeys(_Message):
     max_bytes = 64 * 1024**3
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class EncryptedInput(_Message):
-    """The encrypted inputs of one sample: objects `name/chunk`."""
+    """The encrypted inputs of one sample: objects `name/chunk`, and a `request` that no other has."""
+
+    request: str = field(default_factory=lambda: secrets.token_hex(_FINGERPRINT_LENGTH // 2), kw_only=True)
 
     kind = "encrypted inputs"
+    named = ("artifact", "client", "request")
     max_bytes = 16 * 1024**3
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class EncryptedOutput(_Message):
-    """The encrypted outputs of one sample: objects `number`, in order."""
+    """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs."""
+
+    request: str = field(kw_only=True)
 
     kind = "encrypted outputs"
+    named = ("artifact", "client", "request")
     max_bytes = 16 * 1024**3
+
+    def check_answers(self, asked: EncryptedInput | str) -> None:
+        """Raise a WireError unless this is the answer to these inputs, or to those with this `request`."""
+        expected = asked if isinstance(asked, str) else asked.request
+        if self.request != expected:
+            raise WireError(
+                "these encrypted outputs are the answer to other inputs",
+                why=f"they carry the request {self.request[:12]}, the inputs have {expected[:12]}",
+                hint="a file was taken for another, or the inputs were encrypted again: evaluate these inputs",
+            )

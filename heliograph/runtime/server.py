@@ -114,13 +114,16 @@ class Server:
         return self._loader[0] if self._loader else None
 
     def _install(self, keys: EvaluationKeys | KeyFolder, tags: Mapping[Ring, str]) -> None:
-        first, expected = set(tags), self.artifact.evaluation_keys
-        # One key after the other: what is read is dropped before the next is read.
+        first, expected, values = set(tags), self.artifact.evaluation_keys, []
+        # One key after the other: the bytes of one are dropped before the next is read.
         for key in expected:
-            value = self._key(keys, key, key.ring in first)
+            values.append(self._key(keys, key, key.ring in first))
             if key.kind != "relinearization":
                 first.discard(key.ring)
-            serial.install_key(key, value, tags[key.ring])
+        # All at once: a process that serves others lets them finish for a change, once and not for every key.
+        with registry.changing():
+            for key, value in zip(expected, values, strict=True):
+                serial.insert_key(key, value, tags[key.ring])
         for ring, tag in tags.items():
             serial.check_installed([key for key in expected if key.ring == ring], tag)
 
@@ -176,7 +179,7 @@ class Server:
             if program.metadata.get("flood") is not None:
                 outputs = [self._flooded(output, node) for output, node in zip(outputs, program.outputs, strict=True)]
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
-        return EncryptedOutput(self._fingerprint, self.client, live=live)
+        return EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

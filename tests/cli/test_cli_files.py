@@ -76,10 +76,14 @@ def test_json_of_every_step(work: Path, call: Call) -> None:
     sent = call("encrypt", "--insecure", "k2", "x.npy", "--sample", 0, "--json").json
     assert sent["bytes"] == (work / "input.ct").stat().st_size
     assert sent["client"] == made["client"]
+    assert sent["request"] == hg.EncryptedInput.load("input.ct").request
     answer = call("evaluate", "--insecure", "m.helio", "input.ct", "--keys", "e2", "--json").json
     assert answer["seconds"] > 0
     assert {"fc1", "act", "fc2"} <= set(answer["seconds_by_layer"])
-    result = call("decrypt", "--insecure", "k2", "output.ct", "--json").json
+    result = call("decrypt", "--insecure", "k2", "output.ct", "--of", "input.ct", "--json").json
+    call("encrypt", "--insecure", "k2", "x.npy", "--sample", 0, "-o", "again.ct")
+    refused = call("decrypt", "--insecure", "k2", "output.ct", "--of", "again.ct")
+    assert (refused.code, "answer to other inputs" in refused.err) == (2, True)
     ran = call("run", "--insecure", "m.helio", "--input", "x.npy", "--sample", 0, "--json").json
     (name,) = result["outputs"]
     assert np.abs(np.array(result["outputs"][name]) - np.array(ran["outputs"][name])).max() < 1e-6
@@ -114,7 +118,7 @@ def test_many_inputs_go_on_where_they_were_stopped(work: Path, call: Call) -> No
     first = call("evaluate", "--insecure", "m.helio", names[0], names[1], "-o", "outputs", "--json").json
     assert [Path(entry["encrypted"]).name for entry in first["outputs"]] == names[:2]
     assert all(entry["seconds"] > 0 for entry in first["outputs"])
-    # What a run that was stopped left of a file is no output; one that is older than its input is another input's.
+    # What a run that was stopped left of a file is no output.
     (work / "outputs" / "0.ct").write_bytes((work / "outputs" / "0.ct").read_bytes()[:-1])
     kept = (work / "outputs" / "1.ct").stat().st_mtime_ns
     again = call("evaluate", "--insecure", "m.helio", *names, "-o", "outputs")
@@ -128,7 +132,7 @@ def test_many_inputs_go_on_where_they_were_stopped(work: Path, call: Call) -> No
     (work / "bad.ct").write_bytes(b"x")
     shutil.rmtree(work / "outputs")
     assert call("evaluate", "--insecure", "m.helio", names[0], "bad.ct", "-o", "outputs").code == 2
-    assert [path.name for path in (work / "outputs").iterdir()] == [names[0]]
+    assert [path.name for path in (work / "outputs").glob("[!.]*")] == [names[0]]
     assert "is the input itself" in call("evaluate", "--insecure", "m.helio", *names[:2], "-o", ".").err
     assert "two inputs are called" in call("evaluate", "--insecure", "m.helio", names[0], f"./{names[0]}").err
 
@@ -151,6 +155,77 @@ def test_keys_in_a_folder_are_completed(work: Path, call: Call) -> None:
     assert "another client" in refused.err
 
 
+def test_decrypted_results_are_for_their_owner_only(work: Path, call: Call) -> None:
+    """Whatever the umask is, and other files as it says."""
+    assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0).code == 0
+    for umask, shared in ((0o022, 0o644), (0o077, 0o600), (0o000, 0o644)):
+        before = os.umask(umask)
+        try:
+            assert call("evaluate", "--insecure", "m.helio", "input.ct", "-o", "y.ct").code == 0
+            for name in ("y.npy", "y.npz"):
+                assert call("decrypt", "--insecure", "client.key", "y.ct", "-o", name).code == 0
+        finally:
+            os.umask(before)
+        modes = [stat.S_IMODE((work / name).stat().st_mode) for name in ("y.npy", "y.npz", "y.ct")]
+        assert modes == [0o600, 0o600, shared]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(work: Path, call: Call) -> None:
+    """Nothing waits for someone to write into it."""
+    os.mkfifo(work / "pipe")
+    assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0).code == 0
+    assert call("evaluate", "--insecure", "m.helio", "input.ct").code == 0
+    for command in (
+        "inspect pipe",
+        "keygen pipe -o other.key",
+        "encrypt pipe x.npy",
+        "encrypt client.key pipe",
+        "evaluate pipe input.ct",
+        "evaluate m.helio pipe",
+        "evaluate m.helio pipe input.ct -o outputs",
+        "evaluate m.helio input.ct --keys pipe",
+        "evaluate m.helio input.ct --plain pipe",
+        "decrypt pipe output.ct",
+        "decrypt client.key pipe",
+        "decrypt client.key output.ct --of pipe",
+        "run m.helio --input pipe",
+        "check pipe",
+        "fmt pipe",
+    ):
+        refused = call(*command.split())
+        assert refused.code == 2, command
+        assert "not a file" in refused.err, (command, refused.err)
+    # The keys of a folder, one of which is a pipe; its index; an output that is there; the mark of one.
+    assert call("keygen", "--insecure", "p.helio", "-o", "k4", "--keys", "folder/", "--quiet").code == 0
+    assert call("encrypt", "--insecure", "k4", "x.npy", "--sample", 0, "-o", "4.ct").code == 0
+    for name in ("relinearization.key", "index.keys"):
+        (work / "folder" / name).unlink()
+        os.mkfifo(work / "folder" / name)
+        assert "not a file" in call("evaluate", "--insecure", "m.helio", "4.ct", "--keys", "folder").err
+    assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0, "-o", "5.ct").code == 0
+    (work / "outputs").mkdir(exist_ok=True)
+    for name in ("5.ct", ".5.ct.made", "input.ct"):
+        os.mkfifo(work / "outputs" / name)
+    assert "2 of 2 evaluated" in call("evaluate", "--insecure", "m.helio", "input.ct", "5.ct", "-o", "outputs").out
+    assert (work / "outputs" / "5.ct").is_file()
+
+
+def test_a_passphrase_may_come_through_a_pipe(work: Path) -> None:
+    """As a shell's process substitution gives it."""
+    command = f"{sys.executable} -c '{_PROGRAM}' keygen p.helio -o k6 --keys e6 --passphrase-file <(echo correct horse)"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(hg.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert hg.Client.load(work / "k6", "correct horse").id
+
+
 def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
     (work / "pass").write_text("one\n")
     (work / "wrong").write_text("two\n")
@@ -169,7 +244,7 @@ def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
         assert words in refused.err
         assert "Traceback" not in refused.err
     options = ("--insecure", "--sample", 0, "--passphrase-file", "pass", "--quiet")
-    assert call("encrypt", "locked", "x.npy", *options).code == 0
+    assert call("encrypt", "--insecure", "locked", "x.npy", *options).code == 0
 
 
 def test_a_passphrase_is_asked_for_on_a_terminal(work: Path) -> None:

@@ -24,11 +24,11 @@ _KILLED = """
     from heliograph.cli.main import main
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     made, original = [], OpenFHECryptor.evaluation_key
-    def evaluation_key(self, key):
+    def evaluation_key(self, key, scratch=None):
         if made:
             os.kill(os.getpid(), signal.SIGKILL)
         made.append(key)
-        return original(self, key)
+        return original(self, key, scratch)
     OpenFHECryptor.evaluation_key = evaluation_key
     main(sys.argv[1:])
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +18,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from heliograph.dp.accounting import epsilon
 from heliograph.dp.accounting.filters import RenyiFilter
-from heliograph.dp.accounting.ledger import verify
+from heliograph.dp.accounting.ledger import Release, verify
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
 from heliograph.dp.training import DPTrainer, ImportanceOptions, PrivacyReport
-from heliograph.dp.training.checkpoint import load_model, save_model
+from heliograph.dp.training.checkpoint import Checkpoint, load_model, save_model
 from heliograph.dp.training.plan import steps_per_epoch
 from heliograph.errors import HeliographError, PlanningError, ProgramError
 
@@ -484,3 +486,26 @@ def test_the_bar_shows_public_metrics_and_the_budget(monkeypatch: pytest.MonkeyP
     # Without public data there is nothing to show: metrics on the training set would be releases.
     trainer(epochs=2).fit()
     assert all(metrics == "" for *_, metrics in shown)
+
+
+def test_new_names_of_journal_and_checkpoint_outlast_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is made durable after a name has come into it, or the first charges could be gone with the journal."""
+    done: list[str] = []
+    fsync = os.fsync
+
+    def watch(handle: int) -> None:
+        fsync(handle)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        done.append(f"folder with {names}" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+
+    monkeypatch.setattr(os, "fsync", watch)
+    checkpoint = Checkpoint(tmp_path)
+    for _ in range(2):
+        checkpoint.append(Release("size", Gaussian(50.0)))
+    assert done == ["file", "folder with ['charges.jsonl']", "file"]
+    done.clear()
+    checkpoint.save({"step": 1})
+    assert done == ["file", "folder with ['charges.jsonl', 'checkpoint.npz']"]
+    assert len(Checkpoint(tmp_path).charges()) == 2

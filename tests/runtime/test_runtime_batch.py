@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, WireError
 from heliograph.runtime.batch import evaluate_files
 
 SOURCE = """program weighted
@@ -141,13 +142,13 @@ def test_outputs_of_other_plain_inputs_are_made_again(
     check(client, tmp_path, WEIGHTS)
     # Stopped after the first of other values: the mixture is told apart both ways.
     assert evaluate(server, inputs[:1], WEIGHTS / 2) == ["0.ct"]
-    old = (outputs / ".1.ct.plain").read_bytes()
+    old = (outputs / ".1.ct.made").read_bytes()
     assert evaluate(server, inputs, WEIGHTS) == ["0.ct"]
     assert evaluate(server, inputs, WEIGHTS / 2) == [*NAMES]
     check(client, tmp_path, WEIGHTS / 2)
     assert evaluate(server, inputs, WEIGHTS / 2) == []
     # A kill between an output and its mark leaves none, or that of the output before.
-    mark = outputs / ".1.ct.plain"
+    mark = outputs / ".1.ct.made"
     mark.unlink()
     assert evaluate(server, inputs, WEIGHTS / 2) == ["1.ct"]
     assert stat.S_IMODE(mark.stat().st_mode) == 0o600
@@ -155,3 +156,61 @@ def test_outputs_of_other_plain_inputs_are_made_again(
     assert evaluate(server, inputs[1:2], WEIGHTS) == ["1.ct"]
     with pytest.raises(ProgramError, match="plain inputs are 'w'"):
         evaluate_files(server, inputs, outputs)
+
+
+def test_another_input_under_an_old_name_and_time_is_evaluated(
+    client: hg.Client, server: hg.Server, inputs: list[Path], tmp_path: Path
+) -> None:
+    """`mv`, `cp -p`, `rsync -t` and `unzip` keep the time of a file."""
+    assert evaluate(server, inputs, WEIGHTS) == [*NAMES]
+    other = tmp_path / "yesterday"
+    client.encrypt(sample(7)).save(other)
+    os.utime(other, (1e9, 1e9))
+    os.replace(other, inputs[1])
+    assert evaluate(server, inputs, WEIGHTS) == ["1.ct"]
+    found = client.decrypt(hg.EncryptedOutput.load(tmp_path / "outputs" / "1.ct"))
+    np.testing.assert_allclose(found, sample(7) ** 2 - np.roll(sample(7), -3) * WEIGHTS, atol=1e-4)
+    # An input that was only copied is the same one, whatever its time.
+    os.utime(inputs[0])
+    assert evaluate(server, inputs, WEIGHTS) == []
+    # An answer that was put in the place of another.
+    outputs = tmp_path / "outputs"
+    os.replace(outputs / "0.ct", outputs / "2.ct")
+    os.replace(outputs / ".0.ct.made", outputs / ".2.ct.made")
+    assert evaluate(server, inputs, WEIGHTS) == ["0.ct", "2.ct"]
+    # The same request with other ciphertexts.
+    first = hg.EncryptedInput.load(inputs[0])
+    forged = client.encrypt(sample(9))
+    hg.EncryptedInput(first.artifact, first.client, live=forged.live, request=first.request).save(inputs[0])
+    assert evaluate(server, inputs, WEIGHTS) == ["0.ct"]
+
+
+def test_outputs_without_plain_inputs_have_marks_too(tmp_path: Path) -> None:
+    source = "program squared\ninput x: secret slots[8] in [-1, 1]\noutput y = x * x\n"
+    artifact = hg.compile(hg.parse(source), hg.Options(security_bits=None))
+    client = hg.Client(artifact, allow_insecure=True)
+    kept: list[bool] = []
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+        for number, new in ((1, True), (1, False), (2, True)):
+            if new:
+                client.encrypt(sample(number)).save(tmp_path / "x.ct")
+                os.utime(tmp_path / "x.ct", (1e9, 1e9))
+            (made,) = evaluate_files(
+                server, [tmp_path / "x.ct"], tmp_path / "out", finished=lambda _, seconds: kept.append(seconds is None)
+            )
+            found = client.decrypt(hg.EncryptedOutput.load(made), of=hg.EncryptedInput.load(tmp_path / "x.ct"))
+            np.testing.assert_allclose(found, sample(number) ** 2, atol=1e-4)
+    assert kept == [False, True, False]
+    assert stat.S_IMODE((tmp_path / "out" / ".x.ct.made").stat().st_mode) == 0o600
+
+
+def test_a_client_notices_the_answer_to_another_question(client: hg.Client, server: hg.Server) -> None:
+    first, second = client.encrypt(sample(1)), client.encrypt(sample(1))
+    assert first.request != second.request
+    answer = server.run(hg.EncryptedInput.from_bytes(first.to_bytes()), plain={"w": WEIGHTS})
+    answer = hg.EncryptedOutput.from_bytes(answer.to_bytes())
+    for asked in (first, first.request):
+        np.testing.assert_allclose(client.decrypt(answer, of=asked), client.decrypt(answer), atol=1e-9)
+    for other in (second, second.request):
+        with pytest.raises(WireError, match=f"answer to other inputs(?s:.*){first.request[:12]}"):
+            client.decrypt(answer, of=other)

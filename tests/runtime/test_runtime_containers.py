@@ -19,7 +19,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.container import Container, file_kind, pack, read_file, unpack, write_file
+from heliograph.container import (
+    Container,
+    file_kind,
+    open_file,
+    pack,
+    read_file,
+    remove_parts,
+    unpack,
+    write_file,
+)
 from heliograph.errors import WireError
 
 _MANY = 1 << 30
@@ -178,8 +187,126 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
         assert child.stdout is not None
         child.stdout.close()
     assert path.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 2
+    write_file(tmp_path / "g", b"another file")
+    assert len(list(tmp_path.iterdir())) == 3
     write_file(path, b"new")
     assert path.read_bytes() == b"new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f", "g"], "what the killed one had begun is gone"
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    child = subprocess.Popen([sys.executable, "-c", _SLOW_WRITER, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"half\n"
+        (part,) = tmp_path.iterdir()
+        write_file(path, b"mine")
+        remove_parts(tmp_path)
+        assert part.exists()
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(OSError):
+            child.kill()
+        assert child.stdout is not None
+        child.stdout.close()
+    remove_parts(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_only_parts_of_files_are_removed(tmp_path: Path) -> None:
+    others = [
+        ".f.part",
+        ".f.0123abc.part",
+        ".f.0123ABCD.part",
+        "f.0123abcd.part",
+        ".f.0123abcd.part.txt",
+        ".g.0123abcd.part",
+    ]
+    for name in (*others, ".f.0123abcd.part"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / ".f.abcd0123.part").mkdir()
+    (tmp_path / ".f.aaaa0123.part").symlink_to(tmp_path / ".f.part")
+    os.mkfifo(tmp_path / ".f.bbbb0123.part")
+    write_file(tmp_path / "f", b"mine")
+    kept = {*others, "f", ".f.abcd0123.part", ".f.aaaa0123.part", ".f.bbbb0123.part"}
+    assert {p.name for p in tmp_path.iterdir()} == kept
+
+
+def test_a_part_that_was_taken_for_a_dead_ones_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes it between its making and its locking."""
+    from heliograph import container
+
+    locked, original = [], container.lock
+
+    def late(handle: int, *, wait: bool) -> None:
+        if not locked:
+            (part,) = tmp_path.iterdir()
+            part.unlink()
+        locked.append(handle)
+        original(handle, wait=wait)
+
+    monkeypatch.setattr(container, "lock", late)
+    write_file(tmp_path / "f", b"whole")
+    assert len(locked) == 2
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("f", b"whole")]
+
+
+def test_a_file_system_without_locks_and_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("heliograph.container.lock", none)
+    monkeypatch.setattr(os, "link", none)
+    (tmp_path / ".f.0123abcd.part").write_bytes(b"nobody can tell whose")
+    write_file(tmp_path / "f", b"mine", private=True, overwrite=False)
+    assert (tmp_path / "f").read_bytes() == b"mine"
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
+    with pytest.raises(WireError, match="exists already"):
+        write_file(tmp_path / "f", b"other", overwrite=False)
+
+    def parts():  # type: ignore[no-untyped-def]
+        yield b"mine"
+        (tmp_path / "g").write_bytes(b"theirs")
+
+    with pytest.raises(WireError, match="exists already"):
+        write_file(tmp_path / "g", parts(), overwrite=False)
+    assert (tmp_path / "g").read_bytes() == b"theirs"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".f.0123abcd.part", "f", "g"]
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode"), [(0o000, 0o644), (0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o777, 0o000)]
+)
+def test_files_are_as_readable_as_the_umask_allows(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_file(tmp_path / "f", b"shared")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == mode
+
+
+def test_nothing_but_files_is_read(tmp_path: Path) -> None:
+    """Neither waited for, as a pipe without a writer, nor read without an end, as a device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    with pytest.raises(WireError, match="it is a pipe or a device, not a file"):
+        read_file(tmp_path / "pipe", "kind", 1, _MANY)
+    with pytest.raises(WireError, match="it is a pipe or a device, not a file"):
+        file_kind(tmp_path / "link")
+    with pytest.raises(WireError, match="it is a pipe or a device, not a file"):
+        read_file("/dev/zero", "kind", 1, _MANY)
+    with pytest.raises(WireError, match="Is a directory"):
+        read_file(tmp_path, "kind", 1, _MANY)
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "other").symlink_to(tmp_path / "file")
+    with open_file(tmp_path / "other") as file:
+        assert file.read() == b"x"
+    with pytest.raises(OSError, match="symbolic links"):
+        open_file(tmp_path / "other", follow=False)
 
 
 def test_a_private_file_is_never_readable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

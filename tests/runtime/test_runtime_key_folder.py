@@ -202,7 +202,7 @@ def test_a_kill_while_keys_are_written_loses_nothing(
     assert after <= len(kept) < len(artifact.evaluation_keys)
     with pytest.raises(WireError, match="lack"):
         Server(artifact, begun, allow_insecure=True)
-    (tmp_path / "keys" / ".rotation-9.key.x.part").write_bytes(b"half")
+    (tmp_path / "keys" / ".rotation-9.key.abcd0123.part").write_bytes(b"half")
     done: list[int] = []
     finished = Client.load(tmp_path / "client", allow_insecure=True).write_evaluation_keys(
         tmp_path / "keys", lambda stage, number, total: done.append(number)

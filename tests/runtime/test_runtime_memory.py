@@ -96,7 +96,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     keys: list[object] = []
     original = client_module.OpenFHECryptor.evaluation_key
     monkeypatch.setattr(
-        client_module.OpenFHECryptor, "evaluation_key", lambda self, key: keys.append(key) or original(self, key)
+        client_module.OpenFHECryptor,
+        "evaluation_key",
+        lambda self, key, *more: keys.append(key) or original(self, key, *more),
     )
     return keys
 
@@ -131,7 +133,7 @@ def test_what_does_not_fit_is_refused_before_it_is_begun(
     leave(10_000_000)
     with pytest.raises(TooLittleMemoryError, match="making an evaluation key"):
         client.write_evaluation_keys(tmp_path)
-    monkeypatch.setattr(server_module.serial, "install_key", lambda *_: pytest.fail("a key was loaded"))
+    monkeypatch.setattr(server_module.serial, "insert_key", lambda *_: pytest.fail("a key was loaded"))
     with pytest.raises(TooLittleMemoryError, match="the server"):
         hg.Server(artifact, folder, allow_insecure=True)
 

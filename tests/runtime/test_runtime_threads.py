@@ -79,6 +79,10 @@ def hammer(servers: Sequence[tuple[hg.Client, hg.Server]], runs: int) -> tuple[C
     return found, failures
 
 
+client_of = functools.partial(hg.Client, allow_insecure=True)
+server_of = functools.partial(hg.Server, allow_insecure=True)
+
+
 @functools.cache
 def artifact() -> hg.Artifact:
     return hg.compile(wide(), hg.Options(security_bits=None, log_ring=11))
@@ -86,8 +90,8 @@ def artifact() -> hg.Artifact:
 
 @pytest.mark.parametrize("cache_bytes", [0, SMALL_CACHE, 1 << 30])
 def test_eight_threads_on_one_server(cache_bytes: int) -> None:
-    client = hg.Client(artifact(), allow_insecure=True)
-    with hg.Server(artifact(), client.evaluation_keys(), allow_insecure=True, cache_bytes=cache_bytes) as server:
+    client = client_of(artifact())
+    with server_of(artifact(), client.evaluation_keys(), cache_bytes=cache_bytes) as server:
         found, failures = hammer([(client, server)], 6)
         assert server.evaluator.cache.bytes <= cache_bytes
     assert not failures
@@ -95,10 +99,13 @@ def test_eight_threads_on_one_server(cache_bytes: int) -> None:
 
 
 def test_eight_threads_on_two_servers() -> None:
-    clients = [hg.Client(artifact(), allow_insecure=True) for _ in range(2)]
+    clients = [client_of(artifact()) for _ in range(2)]
     with contextlib.ExitStack() as stack:
         servers = [
-            (client, stack.enter_context(hg.Server(artifact(), client.evaluation_keys(), allow_insecure=True, cache_bytes=SMALL_CACHE)))
+            (
+                client,
+                stack.enter_context(server_of(artifact(), client.evaluation_keys(), cache_bytes=SMALL_CACHE)),
+            )
             for client in clients
         ]
         found, failures = hammer(servers, 6)
@@ -107,9 +114,9 @@ def test_eight_threads_on_two_servers() -> None:
 
 
 def test_eight_threads_on_a_server_that_loads_its_keys(tmp_path: Path) -> None:
-    client = hg.Client(artifact(), allow_insecure=True)
+    client = client_of(artifact())
     client.write_evaluation_keys(tmp_path / "keys")
-    with hg.Server(artifact(), KeyFolder(tmp_path / "keys"), key_bytes=_few_keys(), allow_insecure=True, cache_bytes=SMALL_CACHE) as server:
+    with server_of(artifact(), KeyFolder(tmp_path / "keys"), key_bytes=_few_keys(), cache_bytes=SMALL_CACHE) as server:
         assert server.keys is not None
         found, failures = hammer([(client, server)], 2)
         assert server.keys.loads > 0
@@ -124,9 +131,9 @@ def _few_keys() -> int:
 def test_eight_threads_on_batches() -> None:
     """Samples side by side in one ciphertext, and as many messages as there are threads."""
     made = hg.compile(wide(), hg.Options(security_bits=None, log_ring=11, batch=4))
-    client = hg.Client(made, allow_insecure=True)
+    client = client_of(made)
     samples = [np.random.default_rng(number).uniform(-1, 1, (4, WIDTH)) for number in range(THREADS)]
-    with hg.Server(made, client.evaluation_keys(), allow_insecure=True, cache_bytes=SMALL_CACHE) as server:
+    with server_of(made, client.evaluation_keys(), cache_bytes=SMALL_CACHE) as server:
         answers: dict[int, np.ndarray] = {}
 
         def work(number: int) -> None:
@@ -141,8 +148,8 @@ def test_eight_threads_on_batches() -> None:
 
 @pytest.mark.slow
 def test_a_thousand_runs_in_each_of_eight_threads() -> None:
-    client = hg.Client(artifact(), allow_insecure=True)
-    with hg.Server(artifact(), client.evaluation_keys(), allow_insecure=True, cache_bytes=SMALL_CACHE) as server:
+    client = client_of(artifact())
+    with server_of(artifact(), client.evaluation_keys(), cache_bytes=SMALL_CACHE) as server:
         found, failures = hammer([(client, server)], 500)
     print(f"\n{dict(found)}, {len(failures)} failed")
     assert not failures
@@ -151,8 +158,8 @@ def test_a_thousand_runs_in_each_of_eight_threads() -> None:
 
 def test_a_server_closed_by_another_thread_refuses_in_words() -> None:
     """Runs that have begun finish; those that come later are refused; nothing is left behind."""
-    client = hg.Client(artifact(), allow_insecure=True)
-    server = hg.Server(artifact(), client.evaluation_keys(), allow_insecure=True, cache_bytes=SMALL_CACHE)
+    client = client_of(artifact())
+    server = server_of(artifact(), client.evaluation_keys(), cache_bytes=SMALL_CACHE)
     message = client.encrypt(np.zeros(WIDTH))
     begun = threading.Barrier(THREADS + 1, timeout=60)
 
@@ -172,9 +179,9 @@ def test_a_server_closed_by_another_thread_refuses_in_words() -> None:
 
 
 def test_a_run_that_breaks_off_leaves_the_next_one_alone() -> None:
-    client = hg.Client(artifact(), allow_insecure=True)
+    client = client_of(artifact())
     message = client.encrypt(np.linspace(-1, 1, WIDTH))
-    with hg.Server(artifact(), client.evaluation_keys(), allow_insecure=True, cache_bytes=SMALL_CACHE) as server:
+    with server_of(artifact(), client.evaluation_keys(), cache_bytes=SMALL_CACHE) as server:
         wanted = client.decrypt(server.run(message))
         calls = server.trace.calls
         for stop in (2, 3, 5):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from heliograph.container import open_file
 from heliograph.dp.accounting.accountant import epsilon
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
@@ -275,9 +276,11 @@ def _need_delta(value: object) -> float:
 
 def _load(path: Path) -> Any:
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        with open_file(path) as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
             raise WireError(f"the file is larger than {_MAX_BYTES:,} bytes", where=path)
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(data.decode())
     except OSError as error:
         raise WireError("the file cannot be read", where=path, why=error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heliograph.container import open_file, sync_folder
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
 
@@ -37,22 +38,27 @@ class Checkpoint:
 
     def append(self, release: Release) -> None:
         """Enter a charge in the journal, durably."""
+        new = not self.journal.exists()
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             file.write(json.dumps(release.to_json()) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            # Its contents are durable, but not yet its name: a power cut would take the charges along.
+            sync_folder(self.folder)
         self.written += 1
 
     def charges(self) -> list[Release]:
         """All charges of the journal. A last line that was cut off is left out: its noise had not been drawn."""
         if not self.journal.exists():
             return []
-        lines = self.journal.read_text(encoding="utf-8").split("\n")
+        with open_file(self.journal) as file:
+            lines = file.read().decode().split("\n")
         # What follows the last line break was cut off, or is empty; it is taken away so that the next charge starts a line.
         if lines[-1]:
-            with open(self.journal, "r+b") as file:
-                file.truncate(sum(len(line.encode()) + 1 for line in lines[:-1]))
+            with open(self.journal, "r+b") as journal:
+                journal.truncate(sum(len(line.encode()) + 1 for line in lines[:-1]))
         try:
             entries = [json.loads(line) for line in lines[:-1]]
         except ValueError as error:
@@ -73,7 +79,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            with open_file(self.path) as opened, np.load(opened, allow_pickle=False) as file:
                 head = json.loads(bytes(file["json"]))
                 if head["version"] != _VERSION:
                     raise WireError(f"version {head['version']!r} of a checkpoint is not known", where=self.path)
@@ -97,6 +103,7 @@ def write_arrays(path: Path, arrays: dict[str, Any], mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    sync_folder(path.parent)
 
 
 def save_model(module: torch.nn.Module, path: Path) -> None:
@@ -106,7 +113,7 @@ def save_model(module: torch.nn.Module, path: Path) -> None:
 
 def load_model(module: torch.nn.Module, path: Path) -> None:
     """Read parameters and buffers that `save_model` wrote into a module."""
-    with np.load(path, allow_pickle=False) as file:
+    with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
         module.load_state_dict({name: torch.from_numpy(file[name]) for name in file.files})
 
 

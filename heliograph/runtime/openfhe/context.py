@@ -20,6 +20,7 @@ from heliograph.target import Ring
 # OpenFHE takes contexts with equal parameters for one; these differ in a parameter that nothing depends on.
 _MARK = 31.0
 _PAIR_MARK = 32.0
+_KEY_MARK = 33.0
 # OpenFHE's number for data with imaginary parts.
 _COMPLEX = 1
 
@@ -68,16 +69,27 @@ def bootstrap_context(ring: Ring) -> Any:
     what the process did before. Keys made in the ring's own context serve here.
     """
 
-    return _marked(ring, _MARK)
+    return _marked(_whole_context(ring), ring, _MARK)
 
 
 @functools.lru_cache(maxsize=4)
 def pair_context(ring: Ring) -> Any:
     """Another one, in which bootstraps keep imaginary parts; where data are real, OpenFHE drops them and is faster."""
-    return _marked(ring, _PAIR_MARK, _COMPLEX)
+    return _marked(_whole_context(ring), ring, _PAIR_MARK, _COMPLEX)
 
 
-def _marked(ring: Ring, mark: float, data_type: int | None = None) -> Any:
+@functools.lru_cache(maxsize=4)
+def key_context(ring: Ring) -> Any:
+    """A third one, in which a client makes the keys of bootstraps: what is set up for that is in no other thread's bytes."""
+    return _marked(_whole_context(ring), ring, _KEY_MARK)
+
+
+def lower_key_context(whole: Ring, ring: Ring) -> Any:
+    """The same for the lower part `ring` of the chain of `whole`, as `lower_context` makes it; a new one each time."""
+    return _marked(lower_context(whole, ring), ring, _KEY_MARK)
+
+
+def _marked(context: Any, ring: Ring, mark: float, data_type: int | None = None) -> Any:
     def edit(parameters: dict[str, Any]) -> None:
         if "ss" not in parameters["value0"] or "cdt" not in parameters:
             raise KeyError("ss or cdt")
@@ -86,7 +98,7 @@ def _marked(ring: Ring, mark: float, data_type: int | None = None) -> Any:
         if data_type is not None:
             parameters["cdt"] = data_type
 
-    context = _edited(_whole_context(ring), edit)
+    context = _edited(context, edit)
     _check_primes(context, ring)
     return context
 

@@ -9,19 +9,21 @@ that map is what is sent and stored.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
+import os
 import re
 import struct
 import tempfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 
-from heliograph.errors import InternalError
+from heliograph.errors import HeliographError, InternalError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import library, lower_context
+from heliograph.runtime.openfhe.context import key_context, library, lower_key_context
 from heliograph.runtime.openfhe.template import (
     INDEX_OFFSET,
     TAG_LENGTH,
@@ -29,6 +31,7 @@ from heliograph.runtime.openfhe.template import (
     Template,
     find_blocks,
     learn,
+    learn_secret_key,
     rotation_key_template,
 )
 from heliograph.target import Ring
@@ -64,18 +67,22 @@ def conjugation_index(ring: Ring) -> int:
     return 2 * ring.ring_dim - 1
 
 
-def make_encapsulation_keys(context: Any, ring: Ring, secret: Any) -> Any:
+def make_encapsulation_keys(
+    ring: Ring, secret: Sequence[bytes], tag: str, folder: str | os.PathLike[str] | None = None
+) -> Any:
     """A fresh pair of keys, as OpenFHE's map of two keys; it leaves no trace in OpenFHE's own.
 
-    For a while about as many full keys exist as the logarithm of the ring dimension, once in memory and once in a
-    temporary file (they are not secret).
+    `secret` has the coefficients of the secret key named `tag`, modulo each prime. For a while about as many full keys exist
+    as the logarithm of the ring dimension, once in memory and once in a file in `folder` (by default the folder for
+    temporary files). That file has no name, and goes with the process however it ends; nothing in it is secret.
     """
-    tag = str(secret.GetKeyTag())
-    form = _joined_form(ring)
-    with tempfile.TemporaryDirectory(prefix="heliograph-keys-") as folder:
-        path = Path(folder) / "keys"
-        _write_bootstrap_keys(context, secret, path)
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    form, context = _joined_form(ring), key_context(ring)
+    with _unnamed_file(folder) as (file, path):
+        with registry.changing():
+            # Learned alone: what is set up in this context would be in the form.
+            key = library().DeserializePrivateKeyString(_secret_form(ring).fill(secret, tag), library().BINARY)
+            _write_bootstrap_keys(context, key, path)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             dense, sparse = _entries(data, ring, tag)
     length = 8 * ring.ring_dim
     blocks, moduli = [], []
@@ -86,6 +93,34 @@ def make_encapsulation_keys(context: Any, ring: Ring, secret: Any) -> Any:
     if tuple(moduli) != form.blocks_moduli:
         raise _unknown("the keys of bootstrapping have other primes than expected")
     return _read(form.fill(blocks, tag, dense_index(ring)))
+
+
+@functools.lru_cache(maxsize=4)
+def _secret_form(ring: Ring) -> Template:
+    """The form of a secret key in the context in which keys are made."""
+    return learn_secret_key(key_context(ring), ring)
+
+
+@contextlib.contextmanager
+def _unnamed_file(folder: str | os.PathLike[str] | None) -> Iterator[tuple[IO[bytes], str]]:
+    """A file without a name, and the path by which this process can open it again."""
+    try:
+        made = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    except OSError as error:
+        raise HeliographError(
+            f"no temporary file can be made in {folder or tempfile.gettempdir()}",
+            why=error.strerror or str(error),
+            hint="the keys of bootstraps are made through one: give a folder that can be written to",
+        ) from None
+    with made as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        if not os.path.exists(path):
+            raise HeliographError(
+                "the keys of bootstraps cannot be made without /proc",
+                why="OpenFHE writes them to a file, which it opens by its number there, so that nothing of it stays",
+                hint="mount /proc in the container or sandbox",
+            )
+        yield file, path
 
 
 @functools.lru_cache(maxsize=8)
@@ -113,13 +148,11 @@ def _joined_form(ring: Ring) -> Template:
     The second is learned on the lowest part of the chain, where keys are small: it has the same primes there.
     """
     low = ring.lower(1, 1)
-    context = lower_context(ring, low)
-    secret = context.KeyGen().secretKey
-    tag = str(secret.GetKeyTag())
-    with tempfile.TemporaryDirectory(prefix="heliograph-keys-") as folder:
-        path = Path(folder) / "keys"
+    context = lower_key_context(ring, low)
+    with _unnamed_file(None) as (file, path), registry.changing():
+        secret = context.KeyGen().secretKey
         _write_bootstrap_keys(context, secret, path)
-        _, sparse = _entries(path.read_bytes(), low, tag)
+        _, sparse = _entries(file.read(), low, str(secret.GetKeyTag()))
     rotation = rotation_key_template(ring)
     blocks = list(find_blocks(sparse, ring.ring_dim))
     gaps, end = list(rotation.gaps), rotation.size
@@ -143,19 +176,19 @@ def _joined_form(ring: Ring) -> Template:
     )
 
 
-def _write_bootstrap_keys(context: Any, secret: Any, path: Path) -> None:
+def _write_bootstrap_keys(context: Any, secret: Any, path: str) -> None:
+    """Write fresh keys for bootstraps to a file, in a context that is for this alone; the caller makes the change."""
     openfhe, tag = library(), str(secret.GetKeyTag())
-    with registry.changing():
-        try:
-            registry.drop({tag})
-            context.EvalBootstrapSetup([1, 1], [0, 0], _SLOTS, 0, False, True)
-            context.EvalBootstrapKeyGen(secret, _SLOTS)
-            written = context.SerializeEvalAutomorphismKey(str(path), openfhe.BINARY, tag)
-        finally:
-            registry.drop({tag})
-            # What is set up would be written into every ciphertext of this context.
-            context.ClearBootstrapPrecom()
-            context.SetCKKSBootCorrectionFactor(0)
+    try:
+        registry.drop({tag})
+        context.EvalBootstrapSetup([1, 1], [0, 0], _SLOTS, 0, False, True)
+        context.EvalBootstrapKeyGen(secret, _SLOTS)
+        written = context.SerializeEvalAutomorphismKey(path, openfhe.BINARY, tag)
+    finally:
+        registry.drop({tag})
+        # What is set up would be written into every key of this context.
+        context.ClearBootstrapPrecom()
+        context.SetCKKSBootCorrectionFactor(0)
     if not written:
         raise _unknown("the keys of bootstrapping could not be written")
 

@@ -55,15 +55,13 @@ class KeyLoader:
 
     def _start(self) -> None:
         seeds = {tag: _seed() for tag in self._tags.values()}
+        staying = [(key, self._read(key, self._forms[key.ring])) for key in self._use.staying]
         with registry.changing():
             for tag, seed in seeds.items():
                 registry.put_maps(tag, [seed])
-        for key in self._use.staying:
-            value, tag = self._read(key, self._forms[key.ring]), self._tags[key.ring]
-            with registry.changing():
-                insert_key(key, value, tag)
-            if key.kind != "relinearization":
-                self._staying.append((tag, value))
+            for key, value in staying:
+                insert_key(key, value, self._tags[key.ring])
+        self._staying = [(self._tags[key.ring], value) for key, value in staying if key.kind != "relinearization"]
         for ring, tag in self._tags.items():
             check_installed([key for key in self._use.staying if key.ring == ring], tag, (_SEED_INDEX,))
         self._note_peak()

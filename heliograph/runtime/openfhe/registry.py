@@ -3,114 +3,47 @@
 OpenFHE finds evaluation keys by a tag in two static maps, which all contexts of the process share and no lock guards.
 Each server has a tag of its own, so that two servers never see each other's keys, whatever their clients are. Evaluation
 only reads the maps and may go on in several threads (`using`); making, installing and dropping keys is done alone
-(`changing`), also between two operations of an evaluation (`pausing`).
+(`changing`), also between two operations of an evaluation (`pausing`). Neither waits for ever (gate.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from heliograph.errors import ProgramError
 from heliograph.runtime.openfhe.context import library
+from heliograph.runtime.openfhe.gate import Gate
 
-_CONDITION = threading.Condition()
-_LOCAL = threading.local()
-_DEAD: deque[str] = deque()
-_LATER: deque[Callable[[], None]] = deque()
-_readers = 0
-_paused = 0
-_busy = False
+_GATE = Gate()
 
 
-@contextlib.contextmanager
-def using() -> Iterator[None]:
+def using() -> AbstractContextManager[None]:
     """While evaluation reads the maps."""
-    global _readers
-    with _CONDITION:
-        _readers += 1
-    _LOCAL.depth = getattr(_LOCAL, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _LOCAL.depth -= 1
-        with _CONDITION:
-            _readers -= 1
-            _sweep()
-            _CONDITION.notify_all()
+    return _GATE.using()
 
 
-@contextlib.contextmanager
-def changing() -> Iterator[None]:
-    """While keys are made, installed or dropped: waits until no evaluation runs, and holds new ones back."""
-    global _busy
-    if getattr(_LOCAL, "depth", 0):
-        raise ProgramError("keys cannot be made or released from inside an evaluation")
-    with _CONDITION:
-        while _readers:
-            _CONDITION.wait()
-        _busy = True
-        try:
-            yield
-        finally:
-            _busy = False
-            _sweep()
+def changing() -> AbstractContextManager[None]:
+    """While keys are made, installed or dropped: waits for the evaluations that run, and holds new ones back."""
+    return _GATE.changing()
 
 
-@contextlib.contextmanager
-def pausing() -> Iterator[None]:
+def pausing() -> AbstractContextManager[None]:
     """While an evaluation changes its own keys between two operations: waits until no other one runs.
 
     It is a reader again before anyone else can change anything; what was released meanwhile goes when it is over.
     """
-    global _readers, _busy, _paused
-    depth = getattr(_LOCAL, "depth", 0)
-    with _CONDITION:
-        _readers -= depth
-        _paused += 1
-        _CONDITION.notify_all()
-        try:
-            while _readers:
-                _CONDITION.wait()
-            _busy = True
-            yield
-        finally:
-            _busy = False
-            _paused -= 1
-            _readers += depth
+    return _GATE.pausing()
 
 
 def release(tag: str) -> None:
     """Drop the keys of a tag now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
-    _DEAD.append(tag)
-    _try_sweep()
+    _GATE.later(lambda: drop({tag}))
 
 
 def when_idle(action: Callable[[], None]) -> None:
     """Do something now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
-    _LATER.append(action)
-    _try_sweep()
-
-
-def _try_sweep() -> None:
-    if _CONDITION.acquire(blocking=False):
-        try:
-            _sweep()
-        finally:
-            _CONDITION.release()
-
-
-def _sweep() -> None:
-    if _readers or _busy or _paused:
-        return
-    if _DEAD:
-        tags = {_DEAD.popleft() for _ in range(len(_DEAD))}
-        drop(tags)
-    while _LATER:
-        _LATER.popleft()()
+    _GATE.later(action)
 
 
 def drop(tags: Collection[str]) -> None:

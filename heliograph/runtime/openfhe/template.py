@@ -172,15 +172,14 @@ class _Throwaway:
         return made, [str(key.GetKeyTag()) for key in self.keys]
 
 
-def _throwaway(ring: Ring) -> _Throwaway:
-    context = make_context(ring)
+def _throwaway(context: Any) -> _Throwaway:
     return _Throwaway(context, (context.KeyGen().secretKey, context.KeyGen().secretKey))
 
 
 @functools.lru_cache(maxsize=64)
 def ciphertext_template(ring: Ring, level: int) -> Template:
     """The form of a ciphertext of two parts at a level, fresh or `normalized`."""
-    throwaway = _throwaway(ring)
+    throwaway = _throwaway(make_context(ring))
 
     def make(key: Any) -> Any:
         zeros = np.zeros(ring.slots)
@@ -194,7 +193,7 @@ def ciphertext_template(ring: Ring, level: int) -> Template:
 @functools.lru_cache(maxsize=8)
 def rotation_key_template(ring: Ring) -> Template:
     """The form of a map with one rotation key."""
-    throwaway = _throwaway(ring)
+    throwaway = _throwaway(make_context(ring))
 
     def make(key: Any) -> Any:
         with registry.changing():
@@ -209,7 +208,7 @@ def rotation_key_template(ring: Ring) -> Template:
 @functools.lru_cache(maxsize=8)
 def relinearization_key_template(ring: Ring) -> Template:
     """The form of a relinearization key."""
-    throwaway = _throwaway(ring)
+    throwaway = _throwaway(make_context(ring))
 
     def make(key: Any) -> Any:
         with registry.changing():
@@ -225,7 +224,12 @@ def relinearization_key_template(ring: Ring) -> Template:
 @functools.lru_cache(maxsize=8)
 def secret_key_template(ring: Ring) -> Template:
     """The form of a secret key, for the client's own file."""
-    references, tags = _throwaway(ring).references(lambda key: key)
+    return learn_secret_key(make_context(ring), ring)
+
+
+def learn_secret_key(context: Any, ring: Ring) -> Template:
+    """The form of a secret key in one of a ring's contexts."""
+    references, tags = _throwaway(context).references(lambda key: key)
     return learn(references, tags, ring.towers, ring, None)
 
 

@@ -1,0 +1,212 @@
+"""Making the keys of bootstraps: other threads' messages stay what they are, and no file stays; folders have one writer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.bootstrapped import RING, meaning, sample
+from runtime.bootstrapped import artifact as bootstrapped_artifact
+from runtime.support import toy_artifact
+
+from heliograph.errors import HeliographError, WireError
+from heliograph.evaluation_keys import EvaluationKey
+from heliograph.runtime.client import Client
+from heliograph.runtime.keyfolder import KeyFolder, check_disk
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.openfhe import encapsulation, template
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.openfhe.serial import serialize
+from heliograph.runtime.server import Server
+
+PAIR = EvaluationKey("bootstrap/encapsulation", RING, "encapsulation")
+
+
+def test_messages_and_their_forms_stay_right_while_another_thread_makes_keys() -> None:
+    """OpenFHE writes what is set up for bootstraps into every object of a context: keys are made in one of their own."""
+    cryptor, other = OpenFHECryptor(RING), OpenFHECryptor(RING)
+    levels = (0, RING.levels)
+    forms = {level: template.ciphertext_template(RING, level) for level in levels}
+    zeros = np.zeros(RING.slots)
+    sizes = {level: len(serialize(other.encrypt(zeros, level, 55.0))) for level in levels}
+    rotation = len(serialize(other.rotation_key(3)))
+    made: list[int] = []
+
+    def make() -> None:
+        for _ in range(4):
+            made.append(len(serialize(cryptor.evaluation_key(PAIR))))
+
+    maker, looks = threading.Thread(target=make), 0
+    maker.start()
+    while maker.is_alive():
+        for level in levels:
+            # As it is learned when the first message of a ring comes in just now.
+            assert template.ciphertext_template.__wrapped__(RING, level) == forms[level]
+            assert len(serialize(other.encrypt(zeros, level, 55.0))) == sizes[level]
+        assert template.secret_key_template.__wrapped__(RING) == template.secret_key_template(RING)
+        assert len(serialize(other.rotation_key(3))) == rotation
+        looks += 1
+    maker.join()
+    assert len(made) == 4
+    assert looks > 1
+    assert set(made) == {encapsulation.encapsulation_template(RING).size}
+
+
+def test_clients_and_servers_in_threads_are_served_while_keys_are_made() -> None:
+    """Each thread with a client and a server of its own, all over bytes."""
+    artifact, failed = bootstrapped_artifact(), []
+
+    def serve(seed: int) -> None:
+        try:
+            client, x = Client(artifact, allow_insecure=True), sample(seed)
+            keys = EvaluationKeys.from_bytes(client.evaluation_keys().to_bytes())
+            with Server(artifact, keys, allow_insecure=True) as server:
+                output = server.run(EncryptedInput.from_bytes(client.encrypt(x).to_bytes()))
+                found = client.decrypt(EncryptedOutput.from_bytes(output.to_bytes()))
+            for values, expected in zip(found, meaning(x), strict=True):
+                np.testing.assert_allclose(values, expected, atol=2.0**-14)
+        except Exception as error:
+            failed.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=serve, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_what_keys_take_on_disk_for_a_while_is_in_their_folder_and_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, list[str]]] = []
+    original = encapsulation._write_bootstrap_keys
+
+    def watch(context: object, secret: object, path: str) -> None:
+        original(context, secret, path)
+        seen.append((os.readlink(path), os.stat(path).st_nlink, [file.name for file in tmp_path.iterdir()]))
+
+    cryptor = OpenFHECryptor(RING)
+    cryptor.evaluation_key(PAIR)  # forms are learned before
+    monkeypatch.setattr(encapsulation, "_write_bootstrap_keys", watch)
+    cryptor.evaluation_key(PAIR, tmp_path)
+    ((where, links, names),) = seen
+    assert where.startswith(str(tmp_path))
+    assert links == 0
+    assert names == []
+    with pytest.raises(HeliographError, match=r"no temporary file can be made in (?s:.*)No such file"):
+        cryptor.evaluation_key(PAIR, tmp_path / "nowhere")
+
+
+def test_the_disk_that_keys_are_written_to_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage, asked = namedtuple("usage", "free"), []
+
+    def disk_usage(path: object) -> object:
+        asked.append(Path(str(path)))
+        return usage(10_000_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    check_disk(tmp_path, [(4_000_000, 0), (1_000_000, 6_000_000), (5_000_000, 0)])
+    with pytest.raises(HeliographError, match="need 11 MB in"):
+        check_disk(tmp_path, [(4_000_000, 0), (1_000_000, 7_000_000)])
+    with pytest.raises(HeliographError, match="need 11 MB in"):
+        check_disk(tmp_path, [(1_000_000, 7_000_000), (10_000_000, 0)])
+    asked.clear()
+    client = Client(bootstrapped_artifact(), allow_insecure=True)
+    with pytest.raises(HeliographError, match="need"):
+        client.write_evaluation_keys(tmp_path / "keys")
+    with pytest.raises(HeliographError, match="need"):
+        client.evaluation_keys(scratch=tmp_path)
+    assert asked == [tmp_path / "keys", tmp_path]
+
+
+def test_a_folder_that_another_process_writes_into_is_refused(tmp_path: Path) -> None:
+    client = Client(toy_artifact(), allow_insecure=True)
+    names = [key.name for key in toy_artifact().evaluation_keys]
+    refused: list[str] = []
+
+    def second(stage: str, done: int, total: int) -> None:
+        if done == 1:
+            with pytest.raises(WireError, match="another process is writing keys") as error:
+                client.write_evaluation_keys(tmp_path)
+            refused.append(str(error.value))
+
+    client.write_evaluation_keys(tmp_path, second)
+    assert len(refused) == 1
+    assert len(KeyFolder(tmp_path).names()) == len(names)
+    # Whoever has ended holds nothing; a file system without locks does not keep anyone from writing.
+    client.write_evaluation_keys(tmp_path)
+
+
+def test_without_locks_keys_are_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    client = Client(toy_artifact(), allow_insecure=True)
+    assert client.write_evaluation_keys(tmp_path).names()
+
+
+_KEYGEN = """
+    import sys
+    from heliograph.errors import HeliographError
+    from heliograph.runtime.client import Client
+    client = Client.load(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        client.write_evaluation_keys(sys.argv[2])
+    except HeliographError as error:
+        print("refused:", str(error).splitlines()[0])
+    else:
+        print("written")
+"""
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_two_processes_at_once_never_mix_their_keys(tmp_path: Path, same: bool) -> None:
+    artifact = bootstrapped_artifact()
+    clients = (
+        [Client(artifact, allow_insecure=True)]
+        if same
+        else [Client(artifact, allow_insecure=True), Client(artifact, allow_insecure=True)]
+    )
+    files = [tmp_path / str(number) for number in range(len(clients))]
+    for client, file in zip(clients, files, strict=True):
+        client.save(file)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(_KEYGEN), str(file), str(tmp_path / "keys")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for file in (files * 2)[:2]
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = [child.communicate(timeout=120)[0].strip() for child in children]
+    assert "written" in said, said
+    for text in said:
+        assert text == "written" or "another process is writing keys" in text or "another client" in text, said
+    if not same:
+        assert said.count("written") == 1
+    keys = KeyFolder(tmp_path / "keys")
+    keys.check_names([key.name for key in artifact.evaluation_keys])
+    for name in keys.names():
+        keys.blob(name)
+    assert not [path.name for path in keys.path.iterdir() if path.name.startswith(".")]
