@@ -351,16 +351,16 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         lines.append("No security: the parameters were chosen without the security table, for tests.")
     else:
         lines.append(
-            f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the "
-            "Homomorphic Encryption Standard's table has it for a uniform ternary secret, errors of standard deviation "
-            "3.19 and classical attacks."
+            f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the Security "
+            "Guidelines of 2024 have it (Bossuat et al., table 5.2) for a uniform ternary secret, errors of standard "
+            "deviation 3.19 and classical attacks."
         )
     if values["bootstrapping"] is not None:
         lines.append(
             "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "
-            f"2022). One key is under it, at a modulus of {values['first_mod_bits'] + SPARSE_KEY_BITS} bits; that it is "
-            "not the weakest part is assumed, not checked by us. The secret itself is uniform ternary: the table holds "
-            "for it."
+            f"2022). One key is under it, at a modulus of {values['first_mod_bits'] + SPARSE_KEY_BITS} bits; by our "
+            "estimate it is not the weakest part (docs/security.md). The secret itself is uniform ternary: the table "
+            "holds for it."
         )
         if values["bootstrapping"]["observed"]:
             lines.append(
