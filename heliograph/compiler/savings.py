@@ -193,7 +193,7 @@ def _compiled(
 
 
 def _named(change: _Change) -> str:
-    return f"{change.layer} ({change.node.loc.short})"
+    return change.layer or change.node.loc.short
 
 
 def _entries(program: Program) -> int:
