@@ -1,7 +1,8 @@
 """Mutants of everything that is read from strangers: how many were usable, how many refused, and how dearly.
 
 The mutation fuzzers are those of the tests, run here for as many rounds as asked and written up: the language, the text of
-the IR, artifacts (bytes, fields, program, plain ops put in, all run on the simulator and on OpenFHE), keys and messages.
+the IR, artifacts (bytes, fields, program, plain ops put in, all run on the simulator and on OpenFHE), keys and messages;
+and the attacks that know the structure of what they mutate, on programs that bootstrap, take several samples or add noise.
 """
 
 from __future__ import annotations
@@ -22,10 +23,19 @@ from typing import Any
 sys.path.insert(0, str(ROOT / "tests"))
 
 from dsl.test_fuzz import IR_SEEDS, SEEDS, mutant_of, try_ir, try_language
+from helpers import attacks
 from helpers.fuzzing import fuzz
 from helpers.hostile_artifacts import MUTATIONS, run_artifact
 from helpers.hostile_messages import attempt, forged
 
+# Mutants for one unit of --rounds, where they are dearer or cheaper than others.
+_EACH = {
+    "key folders": 2,
+    "keys with bootstraps": 2,
+    "messages, bootstrapped": 10,
+    "key files": 10,
+    "public artifacts": 40,
+}
 # (name, maker of mutants, what is done with one, mutants for one unit of --rounds)
 Target = tuple[str, Callable[[random.Random], Any], Callable[[Any], int], int]
 TARGETS: list[Target] = [
@@ -33,6 +43,7 @@ TARGETS: list[Target] = [
     ("text of the IR", mutant_of(IR_SEEDS), try_ir, 100),
     *[(f"artifact: {kind}", make, partial(run_artifact, server=True), 20) for kind, make in MUTATIONS.items()],
     *[(f"message: {kind}", forged(kind), attempt(kind), 20) for kind in ("keys", "inputs", "outputs")],
+    *[(name, make, attacks.attempt(name), _EACH.get(name, 20)) for name, (make, _) in attacks.ATTACKS.items()],
 ]
 
 
@@ -43,11 +54,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     if not options.json:
         print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
         print(
-            f"{'target':<22}{'mutants':>9}{'usable':>9}{'refused':>9}{'longest, s':>12}{'longest text':>14}{'failures':>10}"
+            f"{'target':<24}{'mutants':>9}{'usable':>9}{'refused':>9}{'longest, s':>12}{'longest text':>14}{'failures':>10}"
         )
     for name, make, use, each in [target for target in TARGETS if options.targets in target[0]]:
         begun = time.monotonic()
@@ -66,12 +77,15 @@ def main() -> None:
         )
         if not options.json:
             print(
-                f"{name:<22}{tally.mutants:>9}{tally.accepted:>9}{tally.refused:>9}{tally.seconds:>12.2f}"
+                f"{name:<24}{tally.mutants:>9}{tally.accepted:>9}{tally.refused:>9}{tally.seconds:>12.2f}"
                 f"{tally.characters:>14}{len(tally.failures):>10}",
                 flush=True,
             )
             for failure in tally.failures[:5]:
                 print(f"    {failure}")
+    if not options.json and len(rows) > 1:
+        total = {key: sum(row[key] for row in rows) for key in ("mutants", "usable", "refused")}
+        print(f"{'all':<24}{total['mutants']:>9}{total['usable']:>9}{total['refused']:>9}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if not options.json:
         print(f"\npeak memory of the process {peak / 1e6:.0f} MB\n")
