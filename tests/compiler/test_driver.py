@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -147,6 +148,19 @@ def test_security_is_the_table(log_ring: int) -> None:
         assert found
         longer = replace(found[0], levels=found[0].levels + 40)
         assert not longer.secure
+
+
+def test_the_documented_table_is_the_one_in_use() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    rings, limits = (
+        re.search(rf"^\| {row} \|(.*)\|$", text, re.MULTILINE) for row in ("N", r"at most \(2024\), used here")
+    )
+    assert rings is not None
+    assert limits is not None
+    found = {
+        int(n.split("^")[1]): int(limit) for n, limit in zip(rings[1].split("|"), limits[1].split("|"), strict=True)
+    }
+    assert found == MAX_LOG_PQ_128
 
 
 def test_the_limit_itself() -> None:
