@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import random
 import resource
 import zipfile
@@ -122,6 +123,24 @@ def test_sound_shapes() -> None:
     for shape in ([True], [-1], [1.0], "12", 4, None, [1] * (MAX_DIMENSIONS + 1), [0, 2**45], [2**30, 2**30]):
         with pytest.raises(ValueError, match="its shape"):
             sound_shape(shape)
+
+
+def safetensors(shape: list[object], length: int) -> bytes:
+    header = json.dumps({"w": {"dtype": "F64", "shape": shape, "data_offsets": [0, length]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(length)
+
+
+@pytest.mark.parametrize("shape", [[True], [0, 2**70], [0, 2**62, 2**62], [-4], [4.0], [1] * 40, ["4"], 4], ids=str)
+def test_a_header_of_safetensors_that_lies_is_refused(shape: list[object], tmp_path: Path) -> None:
+    program = tmp_path / "p.hg"
+    program.write_text(PROGRAM.replace('"{}"', '"a.safetensors", "w"'))
+    (tmp_path / "a.safetensors").write_bytes(safetensors([4], 32))
+    parse(program)
+    (tmp_path / "a.safetensors").write_bytes(
+        safetensors(shape, 32 if shape not in ([0, 2**70], [0, 2**62, 2**62]) else 0)
+    )
+    with pytest.raises(ProgramError):
+        parse(program)
 
 
 def _mutants(rng: random.Random, sound: bytes) -> bytes:
