@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.compiler.figures import complete, prices
+from heliograph.compiler.figures import complete, prices, told
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import critical_depth, savings
@@ -100,13 +100,13 @@ def bill(
     return complete(
         plan.program,
         {
-            "approximation_error": max(
-                float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True)
+            "approximation_error": told(
+                max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
             ),
-            "scheme_error": plan.scheme_error,
+            "scheme_error": told(plan.scheme_error),
             "error_samples": int(samples[0].shape[0]) if samples else 0,
             "calibrated": bool(source.calibration),
-            "output_magnitude": plan.output_magnitude,
+            "output_magnitude": told(plan.output_magnitude),
             "unbounded_ms": plan.unbounded_ms,
             "costs": options.costs.machine,
             "cost_table": prices(options.costs),

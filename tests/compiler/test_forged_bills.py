@@ -316,3 +316,10 @@ def test_layers_with_odd_names_compile_to_a_file_that_loads() -> None:
     read = Artifact.from_bytes(hg.compile(odd, TOY).to_bytes())
     assert all(_clean(text) for text in _printed(read))
     assert "a??b.py" in str(read.report)
+
+
+def test_measured_figures_have_no_digits_that_processors_disagree_on() -> None:
+    report = opened(compiled("128 bits"))[0]["report"]
+    figures = [report[key] for key in ("approximation_error", "scheme_error", "output_magnitude")]
+    figures += [saving["approximation_error"] for saving in report["savings"]]
+    assert all(figure == float(f"{figure:.6g}") for figure in figures)
