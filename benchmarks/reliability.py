@@ -1,7 +1,8 @@
 """Mutants of everything that is read from strangers: how many were usable, how many refused, and how dearly.
 
 The mutation fuzzers are those of the tests, run here for as many rounds as asked and written up: the language, the text of
-the IR, artifacts (bytes, fields, program, plain ops put in, all run on the simulator and on OpenFHE), keys and messages.
+the IR, artifacts (bytes, fields, program, plain ops put in, all run on the simulator and on OpenFHE), keys and messages;
+and the attacks that know the structure of what they mutate, on programs that bootstrap, take several samples or add noise.
 """
 
 from __future__ import annotations
@@ -22,36 +23,46 @@ from typing import Any
 sys.path.insert(0, str(ROOT / "tests"))
 
 from dsl.test_fuzz import IR_SEEDS, SEEDS, mutant_of, try_ir, try_language
+from helpers import attacks
 from helpers.fuzzing import fuzz
 from helpers.hostile_artifacts import MUTATIONS, run_artifact
 from helpers.hostile_messages import attempt, forged
 
-# (name, maker of mutants, what is done with one, mutants for one unit of --rounds)
-Target = tuple[str, Callable[[random.Random], Any], Callable[[Any], int], int]
+# Mutants for one unit of --rounds: about a second of a core for each target.
+_EACH = {
+    "language": 100, "text of the IR": 100, "artifact: bytes": 40, "artifact: plain ops": 10, "message: keys": 30,
+    "message: inputs": 80, "message: outputs": 80, "container headers": 80, "public artifacts": 100,
+    "programs: metadata": 30, "programs: text": 40, "programs: bytes": 60, "programs: report": 6, "key files": 30,
+    "key folders": 1, "keys with bootstraps": 1, "messages, bootstrapped": 4, ".npy and .npz": 60,
+}  # fmt: skip
+# (name, maker of mutants, what is done with one)
+Target = tuple[str, Callable[[random.Random], Any], Callable[[Any], int]]
 TARGETS: list[Target] = [
-    ("language", mutant_of(SEEDS), try_language, 100),
-    ("text of the IR", mutant_of(IR_SEEDS), try_ir, 100),
-    *[(f"artifact: {kind}", make, partial(run_artifact, server=True), 20) for kind, make in MUTATIONS.items()],
-    *[(f"message: {kind}", forged(kind), attempt(kind), 20) for kind in ("keys", "inputs", "outputs")],
+    ("language", mutant_of(SEEDS), try_language),
+    ("text of the IR", mutant_of(IR_SEEDS), try_ir),
+    *[(f"artifact: {kind}", make, partial(run_artifact, server=True)) for kind, make in MUTATIONS.items()],
+    *[(f"message: {kind}", forged(kind), attempt(kind)) for kind in ("keys", "inputs", "outputs")],
+    *[(name, make, attacks.attempt(name)) for name, (make, _) in attacks.ATTACKS.items()],
 ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50, help="100 texts or 20 files each")
-    parser.add_argument("--targets", default="", help="only those whose name holds this word")
+    parser.add_argument("--rounds", type=int, default=50, help="some seconds each, up to 100 mutants of a target")
+    parser.add_argument("--targets", default="", help="only those whose names hold one of these, after commas")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     if not options.json:
         print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
         print(
-            f"{'target':<22}{'mutants':>9}{'usable':>9}{'refused':>9}{'longest, s':>12}{'longest text':>14}{'failures':>10}"
+            f"{'target':<24}{'mutants':>9}{'usable':>9}{'refused':>9}{'longest, s':>12}{'longest text':>14}{'failures':>10}"
         )
-    for name, make, use, each in [target for target in TARGETS if options.targets in target[0]]:
+    words = options.targets.split(",")
+    for name, make, use in [target for target in TARGETS if any(word in target[0] for word in words)]:
         begun = time.monotonic()
-        tally = fuzz(make, use, each * options.rounds, options.seed)
+        tally = fuzz(make, use, _EACH.get(name, 20) * options.rounds, options.seed)
         rows.append(
             {
                 "target": name,
@@ -66,12 +77,15 @@ def main() -> None:
         )
         if not options.json:
             print(
-                f"{name:<22}{tally.mutants:>9}{tally.accepted:>9}{tally.refused:>9}{tally.seconds:>12.2f}"
+                f"{name:<24}{tally.mutants:>9}{tally.accepted:>9}{tally.refused:>9}{tally.seconds:>12.2f}"
                 f"{tally.characters:>14}{len(tally.failures):>10}",
                 flush=True,
             )
             for failure in tally.failures[:5]:
                 print(f"    {failure}")
+    if not options.json and len(rows) > 1:
+        total = {key: sum(row[key] for row in rows) for key in ("mutants", "usable", "refused")}
+        print(f"{'all':<24}{total['mutants']:>9}{total['usable']:>9}{total['refused']:>9}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if not options.json:
         print(f"\npeak memory of the process {peak / 1e6:.0f} MB\n")

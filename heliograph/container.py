@@ -7,8 +7,10 @@
     blobs     raw bytes, little-endian
     32 bytes  SHA-256 of everything before
 
-A reader checks length and digest first and parses nothing that they do not cover. The digest finds accidents, not
-forgers: what a forger can do is bounded by the sizes and types that each reader checks after it.
+A reader checks length and digest first and parses nothing that they do not cover (of a file the header's kind before:
+what is of another kind is not even read). The digest finds accidents, not forgers: what a forger can do is bounded by the
+sizes and types that each reader checks after it. Blobs follow each other without gaps or overlaps and fill the rest of the
+file, so what a reader holds is never more than a few times the file.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -27,12 +30,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.arrays import sound_shape
 from heliograph.errors import WireError
+from heliograph.texts import shown
 
 if sys.platform != "win32":
     import fcntl
@@ -43,6 +48,10 @@ Bytes = bytes | memoryview
 _MAGIC = b"HELIOGR1"
 _DTYPES = {"f8": np.float64, "f4": np.float32, "i4": np.int32, "i8": np.int64, "u1": np.uint8}
 _MAX_HEADER = 16 * 1024 * 1024
+# Values in a header: each is an object in memory and takes some 50 ns to parse, however few bytes it has in the file.
+_MAX_VALUES = 1 << 20
+_MAX_BLOBS = 1 << 16
+_MAX_DIMENSIONS = 8
 _MAX_DIGITS = 40
 _FIXED = len(_MAGIC) + 8 + 4
 _DIGEST = 32
@@ -100,14 +109,17 @@ def parts(container: Container) -> Iterator[Bytes]:
         index.append({"name": name, "dtype": dtype, "shape": shape, "offset": offset, "length": len(data)})
         blobs.append(data)
         offset += len(data)
+    if len(blobs) > _MAX_BLOBS:
+        raise WireError(f"a {container.kind} would have {len(blobs)} blobs, at most {_MAX_BLOBS} are read")
     header = json.dumps(
         {"kind": container.kind, "version": container.version, "fields": container.fields, "blobs": index},
         sort_keys=True,
         allow_nan=False,
     ).encode()
-    if len(header) > _MAX_HEADER:
+    if len(header) > _MAX_HEADER or _values(header) > _MAX_VALUES:
         raise WireError(
-            f"the header of a {container.kind} would have {len(header)} bytes, at most {_MAX_HEADER} are read"
+            f"the header of a {container.kind} would have {len(header)} bytes and {_values(header)} values; at most "
+            f"{_MAX_HEADER} bytes and {_MAX_VALUES} values are read"
         )
     total = _FIXED + len(header) + offset + _DIGEST
     digest = hashlib.sha256()
@@ -125,30 +137,61 @@ def pack(container: Container) -> bytes:
 def unpack(data: Bytes, kind: str, version: int | Sequence[int], max_bytes: int, what: str = "data") -> Container:
     """The container in `data`; a WireError where it is not an intact one of that kind and version (or one of those)."""
     _check_frame(data, max_bytes, what)
-    (header_length,) = struct.unpack_from("<I", data, len(_MAGIC) + 8)
-    start = _FIXED + header_length
-    if header_length > _MAX_HEADER or start > len(data) - _DIGEST:
+    start = _FIXED + _header_length(bytes(data[:_FIXED]), len(data), what)
+    return _contents(data, start, _parsed(bytes(data[_FIXED:start]), what), kind, version, what)
+
+
+def _header_length(fixed: bytes, size: int, what: str) -> int:
+    """The length of the header, from what stands before it."""
+    (length,) = struct.unpack_from("<I", fixed, len(_MAGIC) + 8)
+    if length > _MAX_HEADER or _FIXED + length > size - _DIGEST:
         raise WireError(f"{what}: its header does not fit in it")
+    return int(length)
+
+
+def _values(header: bytes) -> int:
+    """At least as many as the JSON values in a header, counted without parsing it."""
+    return sum(map(header.count, (b",", b"[", b"{", b":")))
+
+
+def _parsed(header: bytes, what: str) -> Mapping[str, Any]:
+    """The header as JSON: strict, bounded before it is parsed."""
+    if _values(header) > _MAX_VALUES:
+        raise WireError(f"{what}: its header has more than {_MAX_VALUES} values")
     try:
-        header = json.loads(bytes(data[_FIXED:start]), parse_int=_whole, parse_constant=_no_number)
-        found_kind, found_version = str(header["kind"]), int(header["version"])
-        fields, index = header["fields"], header["blobs"]
-        if not isinstance(fields, dict) or not isinstance(index, list):
+        parsed = json.loads(header, parse_int=_whole, parse_float=_finite, parse_constant=_no_number)
+        if not isinstance(parsed, dict) or not isinstance(parsed["kind"], str):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise WireError(f"{what}: its header is malformed") from None
-    if found_kind != kind:
-        raise _wrong_kind(what, found_kind, kind)
+    return parsed
+
+
+def _contents(
+    data: Bytes, start: int, header: Mapping[str, Any], kind: str, version: int | Sequence[int], what: str
+) -> Container:
+    """The container whose header was parsed and whose blobs begin at `start`."""
+    if header["kind"] != kind:
+        raise _wrong_kind(what, header["kind"], kind)
+    found, fields, index = header.get("version"), header.get("fields"), header.get("blobs")
+    if type(found) is not int or not isinstance(fields, dict) or not isinstance(index, list):
+        raise WireError(f"{what}: its header is malformed")
     readable = (version,) if isinstance(version, int) else tuple(sorted(version))
-    if found_version not in readable:
-        raise _wrong_version(what, found_version, readable)
+    if found not in readable:
+        raise _wrong_version(what, found, readable)
+    if len(index) > _MAX_BLOBS:
+        raise WireError(f"{what}: it has more than {_MAX_BLOBS} blobs")
     blobs: dict[str, npt.NDArray[Any] | Bytes] = {}
+    place = start
     for entry in index:
-        name, blob = _read_blob(entry, data, start, what)
+        name, blob, length = _read_blob(entry, data, place, place - start, what)
         if name in blobs:
-            raise WireError(f"{what}: blob {name!r} stands twice")
+            raise WireError(f"{what}: blob {shown(name, 60)!r} stands twice")
         blobs[name] = blob
-    return Container(kind, found_version, fields, blobs)
+        place += length
+    if place != len(data) - _DIGEST:
+        raise WireError(f"{what}: its list of contents does not account for all of it")
+    return Container(kind, found, fields, blobs)
 
 
 def _wrong_version(what: str, found: int, readable: Sequence[int]) -> WireError:
@@ -165,13 +208,22 @@ def _wrong_version(what: str, found: int, readable: Sequence[int]) -> WireError:
 
 
 def _wrong_kind(what: str, found: str, expected: str) -> WireError:
-    return WireError(f"{what} holds: {found[:40]}; expected: {expected}", hint="give the file of the kind expected")
+    return WireError(
+        f"{what} holds: {shown(found, 40)}; expected: {expected}", hint="give the file of the kind expected"
+    )
 
 
 def _whole(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
         raise ValueError("too many digits")
     return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("too large a number")
+    return value
 
 
 def _no_number(name: str) -> float:
@@ -194,30 +246,38 @@ def _check_frame(data: Bytes, max_bytes: int, what: str) -> None:
         raise WireError(f"{what} is damaged: its contents do not match its checksum", hint="copy or make it again")
 
 
-def _read_blob(entry: Any, data: Bytes, start: int, what: str) -> tuple[str, npt.NDArray[Any] | Bytes]:
+def _read_blob(
+    entry: Any, data: Bytes, begin: int, offset: int, what: str
+) -> tuple[str, npt.NDArray[Any] | Bytes, int]:
+    """Name, contents and length of the blob that is to begin at `begin`, `offset` bytes behind the first."""
     try:
         name, dtype, shape = entry["name"], entry["dtype"], entry["shape"]
-        offset, length = entry["offset"], entry["length"]
-        if not (type(name) is str and type(dtype) is str and type(shape) is list):
+        length = entry["length"]
+        if not (type(name) is str and type(dtype) is str and type(shape) is list and type(length) is int):
             raise TypeError
-        if not all(type(number) is int for number in (*shape, offset, length)):
+        if type(entry["offset"]) is not int:
             raise TypeError
     except (KeyError, TypeError):
         raise WireError(f"{what}: its list of contents is malformed") from None
-    if offset < 0 or length < 0 or start + offset + length > len(data) - _DIGEST or min(shape, default=0) < 0:
-        raise WireError(f"{what}: blob {name!r} lies outside the file")
-    begin = start + offset
+    if entry["offset"] != offset or length < 0 or begin + length > len(data) - _DIGEST:
+        raise WireError(f"{what}: blob {shown(name, 60)!r} lies outside the file, or not behind the one before it")
+    wrong = WireError(f"{what}: blob {shown(name, 60)!r} does not have the size of its type")
     if dtype == "raw":
         if shape != [length]:
-            raise WireError(f"{what}: blob {name!r} does not have the size of its type")
-        return name, memoryview(data)[begin : begin + length]
-    if dtype not in _DTYPES or len(shape) > 8 or math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize != length:
-        raise WireError(f"{what}: blob {name!r} does not have the size of its type")
-    array = np.frombuffer(data, dtype=np.dtype(_DTYPES[dtype]).newbyteorder("<"), count=math.prod(shape), offset=begin)
-    return name, array.astype(_DTYPES[dtype], copy=True).reshape(shape)
+            raise wrong
+        return name, memoryview(data)[begin : begin + length], length
+    try:
+        dimensions = sound_shape(shape, _MAX_DIMENSIONS)
+    except ValueError:
+        raise wrong from None
+    count = math.prod(dimensions)
+    if dtype not in _DTYPES or count * np.dtype(_DTYPES[dtype]).itemsize != length:
+        raise wrong
+    array = np.frombuffer(data, dtype=np.dtype(_DTYPES[dtype]).newbyteorder("<"), count=count, offset=begin)
+    return name, array.astype(_DTYPES[dtype], copy=True).reshape(dimensions), length
 
 
-def open_file(path: str | Path, *, follow: bool = True) -> BinaryIO:
+def open_file(path: str | Path, *, follow: bool = True) -> io.BufferedReader:
     """A file, open for reading bytes; an OSError where there is none, or something else in its place.
 
     With `follow=False` a link is something else too.
@@ -239,22 +299,38 @@ def open_file(path: str | Path, *, follow: bool = True) -> BinaryIO:
 
 
 def read_file(path: str | Path, kind: str, version: int | Sequence[int], max_bytes: int) -> Container:
-    """The container in a file; its size is checked before it is read."""
+    """The container in a file; size and kind are checked before more than its header is read."""
     path = Path(path)
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > max_bytes:
                 raise WireError(f"{path} has {size} bytes; at most {max_bytes} are read here")
-            found = _kind(file, path)
-            if found != kind:
+            fixed, text, header = _read_header(file, path)
+            if header["kind"] != kind:
                 # Before its contents are read: a server does not even load a secret key that it is given by mistake.
-                raise _wrong_kind(str(path), found, kind)
-            file.seek(0)
-            data = file.read(size)
+                raise _wrong_kind(str(path), header["kind"], kind)
+            # The header is parsed once, so what is read here must be the very bytes that were parsed.
+            data = bytearray(size)
+            start = len(fixed) + len(text)
+            data[:start] = fixed + text
+            view = memoryview(data)
+            while start < size and (count := file.readinto(view[start:])):
+                start += count
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
-    return unpack(data, kind, version, max_bytes, what=str(path))
+    found = view.toreadonly()[:start]
+    _check_frame(found, max_bytes, str(path))
+    return _contents(found, len(fixed) + len(text), header, kind, version, str(path))
+
+
+def _read_header(file: IO[bytes], path: Path) -> tuple[bytes, bytes, Mapping[str, Any]]:
+    """What stands before the header of a file, the header's bytes, and the header, unverified."""
+    fixed = file.read(_FIXED)
+    if fixed[: len(_MAGIC)] != _MAGIC or len(fixed) < _FIXED:
+        raise WireError(f"{path} is not a Heliograph file")
+    text = file.read(_header_length(fixed, os.fstat(file.fileno()).st_size, str(path)))
+    return fixed, text, _parsed(text, str(path))
 
 
 def file_kind(path: str | Path) -> str:
@@ -262,22 +338,9 @@ def file_kind(path: str | Path) -> str:
     path = Path(path)
     try:
         with open_file(path) as file:
-            return _kind(file, path)
+            return shown(_read_header(file, path)[2]["kind"], 100)
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
-
-
-def _kind(file: BinaryIO, path: Path) -> str:
-    start = file.read(_FIXED)
-    if start[: len(_MAGIC)] != _MAGIC or len(start) < _FIXED:
-        raise WireError(f"{path} is not a Heliograph file")
-    (length,) = struct.unpack_from("<I", start, len(_MAGIC) + 8)
-    if length > _MAX_HEADER:
-        raise WireError(f"{path}: its header does not fit in it")
-    try:
-        return str(json.loads(file.read(length), parse_int=_whole, parse_constant=_no_number)["kind"])[:100]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise WireError(f"{path}: its header is malformed") from None
 
 
 def write_file(

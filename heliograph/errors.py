@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.texts import shown_lines
+
 
 class HeliographError(Exception):
     """Base of every error that is meant for the user; the command line prints it without a traceback.
 
     `what` is one sentence; `where` is a place the user knows (a file and line, a layer, an argument); `why` is the
-    cause; `hint` is what to try. Empty parts are left out of the text.
+    cause; `hint` is what to try. Empty parts are left out of the text. Whatever a stranger's file put into them, the
+    text has no control characters but line ends.
     """
 
     def __init__(self, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
@@ -25,7 +28,7 @@ class HeliographError(Exception):
             lines.append(f"  why: {self.why}")
         if self.hint:
             lines.append(f"  try: {self.hint}")
-        return "\n".join(lines)
+        return shown_lines("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only arguments: pickling between worker processes needs the state spelled out.

@@ -10,9 +10,11 @@ from typing import Any
 
 from heliograph.errors import SecurityError
 
-# Largest log2(PQ) for 128-bit classical security, uniform ternary secret, sigma 3.19, by log2 of the ring dimension: the
-# table of the Homomorphic Encryption Standard as OpenFHE 1.6.1 extends it.
-MAX_LOG_PQ_128 = {10: 27, 11: 54, 12: 109, 13: 218, 14: 438, 15: 881, 16: 1747, 17: 3523}
+# Largest log2(PQ) for 128-bit classical security, uniform ternary secret, sigma 3.19, by log2 of the ring dimension:
+# Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is stricter than the
+# table of 2018 that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same estimator's limits
+# for all dimensions; docs/security.md says how to compute them again.
+MAX_LOG_PQ_128 = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
 SPECIAL_PRIME_BITS = 60
 SIGMA = 3.19
 MAX_PRIME_BITS = 60

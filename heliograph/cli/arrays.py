@@ -6,15 +6,17 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.arrays import read_npy
 from heliograph.container import open_file, write_file
 from heliograph.errors import ProgramError
 
 MAX_FILE_BYTES = 8 * 1024**3
+_MAX_ENTRIES = 20_000
 Array = npt.NDArray[Any]
 
 
@@ -26,27 +28,42 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     path = Path(path)
     try:
         with open_file(path) as file:
-            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
                 raise ProgramError(f"{path} has more than {MAX_FILE_BYTES} bytes")
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                arrays = {"": loaded}
+            if file.read(2) == b"PK":
+                arrays = _read_npz(file, path)
             else:
-                with loaded:
-                    size = sum(entry.file_size for entry in loaded.zip.infolist())
-                    if size > MAX_FILE_BYTES:
-                        raise ProgramError(f"{path} unpacks to more than {MAX_FILE_BYTES} bytes")
-                    arrays = {name: loaded[name] for name in loaded.files}
+                file.seek(0)
+                arrays = {"": read_npy(file, size, lambda count, dtype: None)}
     except OSError as error:
         raise ProgramError(f"{path} cannot be read", why=error.strerror or str(error)) from None
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
+    except ProgramError:
+        raise
+    except Exception as error:
+        # What zipfile and its decompressors make of a stranger's bytes: BadZipFile, zlib.error, RuntimeError and others.
         raise ProgramError(f"{path} is not a .npy or .npz file of numbers", why=str(error)[:200]) from None
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
-            raise ProgramError(f"{path}: array {name!r} has dtype {array.dtype}; real numbers are needed")
     if not arrays:
         raise ProgramError(f"{path} holds no array")
     return arrays
+
+
+def _read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if len(entries) > _MAX_ENTRIES or sum(entry.file_size for entry in entries) > MAX_FILE_BYTES:
+            raise ProgramError(
+                f"{path} has more than {_MAX_ENTRIES} arrays or unpacks to more than {MAX_FILE_BYTES} bytes"
+            )
+        arrays = {}
+        for entry in entries:
+            with archive.open(entry) as member:
+                name = entry.filename.removesuffix(".npy")
+                try:
+                    arrays[name] = read_npy(member, entry.file_size, lambda count, dtype: None)
+                except ValueError as error:
+                    raise ValueError(f"array {name[:60]!r}: {error}") from None
+        return arrays
 
 
 def one_per_name(arrays: Mapping[str, Array], names: Sequence[str], path: str | Path) -> list[Array]:

@@ -95,7 +95,7 @@ def _public_values(public: Any) -> dict[str, Any]:
         "inputs": [{"name": spec["name"], "shape": list(spec["shape"])} for spec in public.inputs],
         "outputs": [{"name": spec["name"], "shape": list(spec["shape"])} for spec in public.outputs],
         "rotation_keys": len(public.rotation_keys),
-        "predicted": dict(public.predicted),
+        "predicted": {**public.predicted, **public.predicted_bytes},
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +13,19 @@ from typing import Any
 import numpy as np
 
 from heliograph.chains import key_chains
+from heliograph.compiler.figures import complete, stored
 from heliograph.compiler.plain_bounds import check_plain_part
 from heliograph.compiler.report import Report
-from heliograph.compiler.report_fields import check_report
+from heliograph.compiler.report_fields import check_report, check_stored
 from heliograph.compiler.validate import (
     check_interface,
     check_keys,
     check_program,
     check_ring,
     check_sizes,
+    check_stage_text,
+    check_texts,
+    check_transforms,
     printable,
     real,
     refuse,
@@ -31,34 +37,34 @@ from heliograph.evaluation_keys import EvaluationKey, conjugates, evaluation_key
 from heliograph.ir import Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Constant
-from heliograph.ir.text import parse_program, print_program
+from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
 from heliograph.target import Ring
 
-VERSION = 3
+VERSION = 4
 MAX_ARTIFACT_BYTES = 4 * 1024**3
 MAX_TEXT_BYTES = 64 * 1024**2
 MAX_PUBLIC_BYTES = 64 * 1024**2
-_PREDICTED = (
-    "predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes", "scheme_error",
-    "output_magnitude",
-)  # fmt: skip
+# Figures of the report that a client has no other source for; those of bytes follow from ring and keys.
+_PREDICTED = ("predicted_ms", "client_peak_bytes", "scheme_error", "output_magnitude")
 _PUBLIC_FIELDS = {
-    "name", "fingerprint", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains",
-    "bootstrap_slots", "conjugation_key", "predicted",
+    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots",
+    "conjugation_key", "predicted", "server_part",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PublicArtifact:
     """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
 
-    `fingerprint` names the artifact; keys and ciphertexts carry it. `chains` and `bootstrap_slots` are those of the
-    program's metadata, `conjugation_key` says whether the program conjugates.
+    `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
+    `chains` and `bootstrap_slots` are those of the program's metadata, `conjugation_key` says whether the program
+    conjugates, `predicted` has some figures of the report. `named` is the fingerprint where it was read from a client's key
+    file, which outlives the formats that fingerprints are computed from; such a part is not written again.
     """
 
     name: str
-    fingerprint: str
+    server_part: str
     ring: Ring
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
@@ -68,9 +74,33 @@ class PublicArtifact:
     chains: tuple[Mapping[str, Any], ...] = ()
     bootstrap_slots: tuple[int, ...] = ()
     conjugation_key: bool = False
+    named: str | None = None
 
     def public(self) -> PublicArtifact:
         return self
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Names the artifact: the first half of SHA-256 over all fields here, that of the server's part among them.
+
+        Whoever was told the fingerprint by somebody he trusts knows that the security, the ranges and the predicted error
+        here are those that were compiled.
+        """
+        if self.named is not None:
+            return self.named
+        text = json.dumps(self._fields(), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def predicted_bytes(self) -> dict[str, int]:
+        """The bytes of all evaluation keys, inputs and outputs, by the names of the report's figures."""
+        levels = [level for spec in self.inputs for level in spec["levels"]]
+        outputs = sum(len(spec["log_scales"]) for spec in self.outputs)
+        return {
+            "evaluation_key_bytes": sum(key.bytes for key in self.evaluation_keys),
+            "ciphertext_bytes": sum(map(self.ring.ciphertext_bytes, levels)),
+            "output_bytes": outputs * self.ring.ciphertext_bytes(0),
+        }
 
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
@@ -88,16 +118,23 @@ class PublicArtifact:
             "conjugation_key": self.conjugation_key,
         }
 
-    def to_bytes(self) -> bytes:
-        fields = {
+    def _fields(self) -> dict[str, Any]:
+        return {
             "name": self.name,
-            "fingerprint": self.fingerprint,
+            "server_part": self.server_part,
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "predicted": dict(self.predicted),
             **self._key_fields(),
         }
-        return pack(Container("public artifact", VERSION, fields))
+
+    def to_bytes(self) -> bytes:
+        if self.named is not None:
+            raise ProgramError(
+                "a public artifact that comes from a key file is not written as a file of its own",
+                hint="take the one that the key was made for",
+            )
+        return pack(Container("public artifact", VERSION, self._fields()))
 
     @staticmethod
     def from_bytes(data: Bytes, what: str = "data") -> PublicArtifact:
@@ -123,16 +160,19 @@ class PublicArtifact:
                 raise refuse("an input lacks its levels or scales")
             if any("log_scales" not in spec for spec in f["outputs"]):
                 raise refuse("an output lacks its scales")
-            if not _is_fingerprint(f["fingerprint"]):
-                raise refuse("its fingerprint is malformed")
+            if not _is_digest(f["server_part"]):
+                raise refuse("the digest of the server's part is malformed")
             check_keys(f, ring)
             if type(f["conjugation_key"]) is not bool:
                 raise refuse("conjugation_key is malformed")
+            check_texts((f["inputs"], f["outputs"]), "its lists of inputs and outputs")
+            if set(f["predicted"]) != set(_PREDICTED):
+                raise refuse("its predicted figures are not those of a public artifact")
             for key in _PREDICTED:
                 real(f["predicted"][key], key, 0.0, 1e18)
             return PublicArtifact(
                 printable(f["name"], "its name"),
-                f["fingerprint"],
+                f["server_part"],
                 ring,
                 tuple(f["inputs"]),
                 tuple(f["outputs"]),
@@ -150,19 +190,24 @@ class PublicArtifact:
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {_brief(error)}") from None
 
 
-def _is_fingerprint(value: object) -> bool:
-    return isinstance(value, str) and len(value) == 32 and set(value) <= set("0123456789abcdef")
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def _without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != key}
 
 
 def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Artifact:
     """A compiled program with its report.
 
-    `stages` holds the text of the program after the passes of each stage, for reading; `program` is what runs.
+    `stages` holds the text of the program after the passes of each stage, for reading; `program` is what runs. Of the report
+    a file holds what does not follow from the program (compiler/figures.py).
     `compile_s` is known only where it was compiled: a saved artifact is the same bytes on every run.
     """
 
@@ -191,11 +236,31 @@ class Artifact:
 
     @property
     def fingerprint(self) -> str:
-        """Names the artifact: the first half of SHA-256 over the executable program, constants included."""
-        return hashlib.sha256(print_program(self.program).encode()).hexdigest()[:32]
+        """Names the artifact: program, constants, report and the texts of its stages, but not the places in the sources.
+
+        It is that of the public part.
+        """
+        return self._public.fingerprint
+
+    @functools.cached_property
+    def _server_part(self) -> str:
+        """SHA-256 of what the public part does not hold."""
+        report = stored(self.report.values)
+        report["depth_by_line"] = [_without(row, "location") for row in report["depth_by_line"]]
+        report["savings"] = [_without(row, "locations") for row in report["savings"]]
+        digest = hashlib.sha256(json.dumps(report, sort_keys=True, allow_nan=False).encode())
+        for name, text in (("program", print_program(self.program)), *sorted(self.stages.items())):
+            part = without_places(text).encode()
+            digest.update(f"\n{name} {len(part)}\n".encode())
+            digest.update(part)
+        return digest.hexdigest()
 
     def public(self) -> PublicArtifact:
         """The part that a client needs; no weights."""
+        return self._public
+
+    @functools.cached_property
+    def _public(self) -> PublicArtifact:
         metadata = self.program.metadata
         inputs = []
         for spec in metadata["inputs"]:
@@ -219,7 +284,7 @@ class Artifact:
         values = self.report.values
         return PublicArtifact(
             self.program.name,
-            self.fingerprint,
+            self._server_part,
             self.ring,
             tuple(inputs),
             tuple(outputs),
@@ -248,7 +313,7 @@ class Artifact:
                 assert isinstance(constant, np.ndarray)
                 kinds[key] = None
                 blobs[f"constant/{key}"] = constant
-        fields = {"constants": kinds, "stages": sorted(self.stages), "report": dict(self.report.values)}
+        fields = {"constants": kinds, "stages": sorted(self.stages), "report": stored(self.report.values)}
         return pack(Container("artifact", VERSION, fields, blobs))
 
     @staticmethod
@@ -303,14 +368,20 @@ def _artifact(container: Container) -> Artifact:
         raise refuse("its constants are not those of its program")
     check_sizes(program, check_ring(program.metadata.get("ring")))
     verify(program, after="loading")
-    check_plain_part(program, check_program(program))
+    ring = check_program(program)
+    check_plain_part(program, ring)
+    check_transforms(program, ring)
     if not set(f["stages"]) <= {stage.value for stage in Stage}:
         raise refuse("its list of stages is malformed")
     # In the order of the pipeline, not of the file.
     found = [stage.value for stage in Stage if stage.value in f["stages"]]
     stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in found}
-    check_report(f["report"])
-    report = Report(f["report"])
+    for name, text in stages.items():
+        check_stage_text(text, name)
+    check_stored(f["report"])
+    check_texts((program.metadata, f["report"]), "its report")
+    report = Report(complete(program, f["report"]))
+    check_report(report.values)
     # A report that cannot be printed is refused here, not where someone looks at it.
     str(report)
     return Artifact(program, report, stages)

@@ -10,7 +10,6 @@ import networkx
 
 from heliograph.errors import ProgramError
 from heliograph.ir import CipherType, Program, Stage
-from heliograph.ir.text import parse_program
 
 if TYPE_CHECKING:
     from heliograph.compiler.artifact import Artifact
@@ -126,6 +125,5 @@ def depth_report(program: Program) -> DepthReport:
 
 
 def artifact_depth(artifact: Artifact) -> DepthReport:
-    """The report of an artifact's managed stage (of its executable program where the text of that stage is absent)."""
-    text = artifact.stages.get("managed")
-    return depth_report(artifact.program if text is None else parse_program(text))
+    """The report of what an artifact executes: the texts of earlier stages are only what its author says they were."""
+    return depth_report(artifact.program)

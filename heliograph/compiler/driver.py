@@ -9,6 +9,7 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.bill import bill, flooded, with_output_ranges
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomial_passes
+from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import make_plan
 from heliograph.compiler.report import Report
@@ -26,8 +27,8 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
     """The artifact of a program on tensors or on slots: polynomials, packing, levels, keys and order decided, and the bill.
 
     Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program and options
-    give the same artifact, byte for byte. `watch(name, program)` sees the program after each pass (compiler/explain.py has
-    one that explains).
+    give the same artifact, byte for byte; paths of sources are kept as compiler/places.py has them. `watch(name, program)`
+    sees the program after each pass (compiler/explain.py has one that explains).
     """
     options = options or Options()
     if program.stage not in (Stage.TENSOR, Stage.PACKED) or "ring" in program.metadata:
@@ -36,6 +37,12 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
             hint="pass what trace or parse gave",
         )
     begun = time.perf_counter()
+    program, before = portable(program)
+    with told_by(before):
+        return _compile(program, options, watch, begun)
+
+
+def _compile(program: Program, options: Options, watch: Watch | None, begun: float) -> Artifact:
     verify(program)
     dump = dumper(options.dump_ir)
     stages = {program.stage.value: str(program)}

@@ -69,7 +69,7 @@ function show() {
 choice.addEventListener("change", show);
 query.addEventListener("input", show);
 const names = Object.keys(stages);
-choice.value = names.includes("managed") ? "managed" : names[names.length - 1];
+choice.value = names[names.length - 1];
 show();
 const graph = document.getElementById("graph"), holder = document.getElementById("holder");
 const size = [graph.width.baseVal.value, graph.height.baseVal.value];
@@ -166,11 +166,7 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
         row if measured else row[:2] for row in report.figures()
     ])  # fmt: skip
     spent = [(str(levels_), place, layer) for place, layer, levels_ in depth.spent]
-    savings = "".join(
-        f"<li>{escape(s['change'])}: depth {int(s['depth'])}, error of the polynomials "
-        f"{float(s['approximation_error']):.2g} instead of {float(v['approximation_error']):.2g}</li>"
-        for s in v["savings"]
-    )
+    savings = "".join(f"<li>{escape(text)}</li>" for text in report.saving_texts())
     graph = (
         graph_svg(drawn, levels)
         if drawn

@@ -257,14 +257,18 @@ class Report:
             lines.append(f"{entry['levels']}  {entry['layer'] or entry['what']} ({entry['location']}): {entry['what']}")
         if v["savings"]:
             lines.append("what would save a level:")
-            for saving in v["savings"]:
-                lines.append(
-                    f"   {saving['change']}: depth {saving['depth']}, error of the polynomials "
-                    f"{saving['approximation_error']:.2g} instead of {v['approximation_error']:.2g}"
-                )
+            lines += [f"   {text}" for text in self.saving_texts()]
         else:
             lines.append("no lower degree and no fusion saves a level")
         return lines
+
+    def saving_texts(self) -> list[str]:
+        """What would save a level, one sentence for each way, with the places of the layers that it changes."""
+        return [
+            f"{saving['change']} ({', '.join(dict.fromkeys(saving['locations']))}): depth {saving['depth']}, error of the "
+            f"polynomials {saving['approximation_error']:.2g} instead of {self.values['approximation_error']:.2g}"
+            for saving in self.values["savings"]
+        ]
 
     def __str__(self) -> str:
         rows, figures = self.rows(), self.figures()

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heliograph.compiler.validate import real, refuse
+from heliograph.compiler.figures import STORED, prices
+from heliograph.compiler.validate import real, refuse, whole
+from heliograph.target import BUILT_IN
 
 _LARGEST = 1e30
 _TEXT_LENGTH = 4096
+# Nanoseconds or microseconds, as compiler/costs.py bounds them.
+_LARGEST_PRICE = 1e6
 
 _NUMBERS = (
     "approximation_error", "ciphertext_bytes", "ciphertext_products", "client_peak_bytes", "depth", "digits",
@@ -31,6 +35,26 @@ _ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+def check_stored(values: Mapping[str, Any]) -> None:
+    """Raise a WireError where what a file holds of a report is more or less than that, or does not serve to complete it."""
+    more = sorted(str(key) for key in set(values) - STORED)
+    if more:
+        raise refuse(f"its report says {more[0][:60]!r}, which follows from its program: it is not for the file to say")
+    if set(values) != STORED:
+        raise refuse(f"its report lacks {min(STORED - set(values))!r}")
+    for key in ("approximation_error", "scheme_error", "output_magnitude"):
+        real(values[key], f"{key} of its report", 0.0, _LARGEST)
+    whole(values["error_samples"], "error_samples of its report", 0, 1 << 40)
+    if type(values["calibrated"]) is not bool or not isinstance(values["options"], Mapping):
+        raise refuse("its report does not say how it was compiled")
+    _text(values, "costs", "report")
+    table = values["cost_table"]
+    if not isinstance(table, Mapping) or set(table) != set(prices(BUILT_IN)):
+        raise refuse("the cost table of its report is malformed")
+    for key, value in table.items():
+        real(value, f"{key} of the cost table in its report", 0.0, _LARGEST_PRICE)
+
+
 def check_report(values: Mapping[str, Any]) -> None:
     """Raise a WireError where a report lacks a field that is printed or drawn, or one is of another kind."""
     for key in _NUMBERS:
@@ -45,7 +69,9 @@ def check_report(values: Mapping[str, Any]) -> None:
         if not isinstance(table, Mapping):
             raise refuse(f"{key} of its report is malformed")
         for name in table:
-            _number(table, name, key)
+            # Of an error of zero nobody can say how many bits are right.
+            if table[name] is not None or not name.endswith("_bits"):
+                _number(table, name, key)
     _check_bootstrapping(values)
     if not all(isinstance(line, str) and len(line) <= _TEXT_LENGTH for line in _list(values, "assumed")):
         raise refuse("what its report assumes is malformed")
@@ -62,6 +88,8 @@ def check_report(values: Mapping[str, Any]) -> None:
                     _pair(row[name], name, key)
             if key == "ranges":
                 _check_composition(row)
+            if key == "savings" and not all(isinstance(place, str) for place in _list(row, "locations")):
+                raise refuse("the places of the savings in its report are malformed")
 
 
 def _check_bootstrapping(values: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.fit import METHODS
+from heliograph.compiler.figures import told
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.errors import HeliographError
@@ -188,12 +189,12 @@ def _compiled(
         "layers": [change.layer for change in group],
         "locations": [change.node.loc.short for change in group],
         "depth": program_depth(made),
-        "approximation_error": error,
+        "approximation_error": told(error),
     }
 
 
 def _named(change: _Change) -> str:
-    return f"{change.layer} ({change.node.loc.short})"
+    return change.layer or change.node.loc.short
 
 
 def _entries(program: Program) -> int:

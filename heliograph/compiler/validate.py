@@ -7,6 +7,7 @@ write: sizes that would exhaust memory, scales that no chain has, tables that do
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.layout import Layout
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.target import Ring
+from heliograph.texts import shown
 
 MAX_NODES = 1 << 18
 # Elements of one input or output, ciphertexts that hold them, and characters of a name.
@@ -29,6 +31,11 @@ _MAX_SHIFTED_PAIRS = 1 << 26
 # Entries of a matrix times the moved copies of its result.
 _MAX_COPIED_ENTRIES = 1 << 28
 _MAX_CHAINS = 8
+# Evaluation keys in all, of the whole chain and its lower parts.
+_MAX_KEYS = 1 << 16
+# Positions of a program times keys that are read again and again: what finding out how often takes.
+_MAX_KEY_READS = 1 << 23
+_NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 _CHAIN_FIELDS = {"level", "digits", "rotation_keys", "relinearization_key"}
 
 
@@ -101,6 +108,26 @@ def _check_budget(value: object) -> tuple[int, int] | None:
     if not isinstance(value, Sequence) or len(value) != 2:
         raise refuse("the level budget of bootstrapping is malformed")
     return whole(value[0], "a level budget", 1, 8), whole(value[1], "a level budget", 1, 8)
+
+
+def check_texts(value: object, what: str) -> None:
+    """Raise a WireError where any text in these JSON values could do more to a terminal than be read."""
+    stack = [value]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, str):
+            if not found.isprintable():
+                raise refuse(f"{what} has a text with control characters: {shown(found, 60)}")
+        elif isinstance(found, Mapping):
+            stack += (*found.keys(), *found.values())
+        elif isinstance(found, (list, tuple)):
+            stack += found
+
+
+def check_stage_text(text: str, stage: str) -> None:
+    """The same of the text of a stage, in which everything but plain characters is escaped."""
+    if _NOT_PLAIN.search(text):
+        raise refuse(f"the text of its {stage} stage has characters that no text of a program has")
 
 
 def check_layout(value: object, slots: int, what: str) -> Layout:
@@ -219,6 +246,8 @@ def check_keys(fields: Mapping[str, Any], ring: Ring, *, secure: bool = True) ->
         if type(chain["relinearization_key"]) is not bool:
             raise refuse("the relinearization_key of a lower chain is malformed")
         above = level
+    if len(fields["rotation_keys"]) + sum(len(chain["rotation_keys"]) for chain in chains) > _MAX_KEYS:
+        raise refuse(f"it has more than {_MAX_KEYS} keys")
     slot_counts = fields.get("bootstrap_slots", ())
     if not isinstance(slot_counts, Sequence) or isinstance(slot_counts, str) or len(slot_counts) > ring.log_ring:
         raise refuse("the list of bootstrap_slots is malformed")
@@ -279,6 +308,10 @@ def check_program(program: Program) -> Ring:
     if metadata.get("resident_key_bytes") is not None:
         whole(metadata["resident_key_bytes"], "resident_key_bytes", 1, 1 << 50)
     chains = key_chains(metadata)
+    if metadata.get("resident_key_bytes") is not None:
+        keys = sum(len(chain.rotation_keys) for chain in chains)
+        if keys * len(program.nodes) > _MAX_KEY_READS:
+            raise refuse("it reads too many keys too often to tell how often")
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
             continue
@@ -293,6 +326,7 @@ def check_program(program: Program) -> Ring:
     _check_inputs(program, metadata)
     _check_ranges(program, metadata, ring)
     for node in program.nodes:
+        check_texts((node.loc.file, node.loc.layer, *node.attrs.values()), f"a {node.op}")
         _check_node(node, program, ring)
     for node in program.outputs:
         assert isinstance(node.type, CipherType)

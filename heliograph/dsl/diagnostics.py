@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from heliograph import texts
 from heliograph.container import open_file
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.ir.location import Location, display_path
@@ -72,7 +73,7 @@ class Source:
                 raw = file.read(MAX_SOURCE_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "the path is malformed"
-            raise ProgramError("the file cannot be read", where=_clip(name), why=reason) from None
+            raise ProgramError("the file cannot be read", where=texts.shown(name, _MAX_PART), why=reason) from None
         if len(raw) > MAX_SOURCE_BYTES:
             raise ProgramError(
                 f"the file has more than {MAX_SOURCE_BYTES} bytes, the most that is read of a program",
@@ -118,18 +119,9 @@ class TooMany(Exception):
     """So much is wrong, or so much has been spent, that reading on makes no sense."""
 
 
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " if c == "\t" else "?" for c in text)
-
-
-def _clip(text: str, length: int = _MAX_PART) -> str:
-    text = _printable(text)
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
 def shown(name: str) -> str:
     """A name or number from the text as messages quote it: short, printable."""
-    return _clip(name, 60)
+    return texts.shown(name, 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +221,17 @@ class Diagnostics:
         # The common indentation of a short line carries nothing.
         if not first:
             first = min(len(raw) - len(raw.lstrip(" \t")), column - 1)
-        excerpt = _printable(raw[first : first + _EXCERPT])
+        excerpt = texts.shown(raw[first : first + _EXCERPT])
         caret = column - 1 - first
         width = max(1, min(span.end - span.start, len(excerpt.rstrip()) - caret))
         self._by_place[span.start] = Diagnostic(
             self.source.name,
             line,
             column,
-            _clip(what),
-            _clip(expected),
-            _clip(hint),
-            _clip(note),
+            texts.shown(what, _MAX_PART),
+            texts.shown(expected, _MAX_PART),
+            texts.shown(hint, _MAX_PART),
+            texts.shown(note, _MAX_PART),
             excerpt,
             caret,
             width,

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from heliograph.arrays import read_npy, sound_shape
 from heliograph.container import open_file
 from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
 from heliograph.ir.node import Array, SparseMatrix
@@ -86,7 +87,7 @@ class Loader:
                 return self._npz(path, name, key, span)
             with open_file(path) as file:
                 if path.suffix == ".npy":
-                    return self._npy(file, span)
+                    return self._npy(file, path.stat().st_size, span)
                 return self._safetensors(path, file, name, key, span)
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
             reason = str(error) if not isinstance(error, OSError) else (error.strerror or "it cannot be read")
@@ -161,25 +162,14 @@ class Loader:
         if info.file_size > self.left:
             self._spend(info.file_size, span)
         with archive.open(info) as member:
-            return self._npy(member, span)
+            return self._npy(member, info.file_size, span)
 
-    def _npy(self, file: Any, span: Span) -> Array:
-        npy: Any = np.lib.format
-        version = npy.read_magic(file)
-        readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-        if version not in readers:
-            raise ValueError(f"its format is {version}")
-        shape, fortran, dtype = readers[version](file)
-        if dtype.hasobject or dtype.kind not in "fiub":
-            raise Fault(span, f"the array has dtype {dtype}", expected="real numbers")
-        size = math.prod(shape)
-        if size * max(8, dtype.itemsize) > self.left:
-            self._spend(size * max(8, dtype.itemsize), span)
-        raw = file.read(size * dtype.itemsize)
-        if len(raw) != size * dtype.itemsize:
-            raise ValueError("the array is cut off")
-        array = np.frombuffer(raw, dtype=dtype).reshape(shape, order="F" if fortran else "C")
-        return self._checked(array, span)
+    def _npy(self, file: IO[bytes], size: int, span: Span) -> Array:
+        def spend(count: int, dtype: np.dtype[Any]) -> None:
+            if count * max(8, dtype.itemsize) > self.left:
+                self._spend(count * max(8, dtype.itemsize), span)
+
+        return self._checked(read_npy(file, size, spend), span)
 
     def _safetensors_header(self, file: IO[bytes], file_size: int) -> tuple[int, dict[str, Any]]:
         """The length of the header and its entries."""
@@ -205,8 +195,8 @@ class Loader:
         kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(kind, str) or kind not in _SAFETENSORS:
             raise Fault(span, f"the array has dtype {shown(str(kind))}", expected=", ".join(_SAFETENSORS))
-        numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [-1]
-        if any(type(n) is not int or n < 0 for n in numbers) or len(offsets) != 2 or len(shape) > 32:
+        shape = sound_shape(shape)
+        if not isinstance(offsets, list) or len(offsets) != 2 or any(type(n) is not int or n < 0 for n in offsets):
             raise ValueError("an entry of its header is malformed")
         dtype = np.dtype(_SAFETENSORS[kind])
         begin, end = offsets

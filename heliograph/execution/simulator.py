@@ -349,7 +349,7 @@ class Simulator:
         switches = 0
         if not self.noisy:
             # Without errors the steps do not matter.
-            total = np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
+            total = self._exact(diagonals, operands)
         for number, (g, terms) in enumerate(groups.items()):
             if self.noisy:
                 part, spread = np.zeros_like(total), np.zeros(slots)
@@ -372,6 +372,9 @@ class Simulator:
             total = total + switches * self._bias * 2.0**-scale
         std = math.sqrt(switches) * self._switch_std(x.level)
         return self._made(total, x.level, scale, 2, std, node.op)
+
+    def _exact(self, diagonals: Sequence[DiagonalMap], operands: Sequence[SimulatedCiphertext]) -> Array:
+        return np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
 
     def _diagonals(self, node: Node) -> list[DiagonalMap]:
         return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)

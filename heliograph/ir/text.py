@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,6 +99,16 @@ def print_program(program: Program) -> str:
     outputs = zip(program.output_names, program.outputs, strict=True)
     lines.append("return " + ", ".join(f"{_quote(name)} = {names[node]}" for name, node in outputs))
     return "\n".join(lines) + "\n"
+
+
+_PLACE = re.compile(r' loc\("(?:[^"\\\n]|\\.)*", -?[0-9]+, -?[0-9]+, ("(?:[^"\\\n]|\\.)*")\)$', re.MULTILINE)
+_RANGE_PLACE = re.compile(r'"location": "(?:[^"\\\n]|\\.)*"')
+
+
+def without_places(text: str) -> str:
+    """The text of a program without files, lines and columns; layers stay. It names the program wherever it was written."""
+    text = _PLACE.sub(lambda found: "" if found[1] == '""' else f" loc({found[1]})", text)
+    return _RANGE_PLACE.sub('"location": ""', text)
 
 
 _GRAMMAR = r"""
@@ -334,4 +345,4 @@ def programs_equal(left: Program, right: Program) -> bool:
     return print_program(left) == print_program(right)
 
 
-__all__ = ["parse_program", "print_node", "print_program", "programs_equal"]
+__all__ = ["parse_program", "print_node", "print_program", "programs_equal", "without_places"]

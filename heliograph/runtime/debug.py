@@ -14,6 +14,7 @@ import numpy as np
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
+from heliograph.compiler.places import portable
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.backend import execute
 from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
@@ -121,6 +122,9 @@ def debug(
     largest value.
     """
     executable = artifact.program
+    if program is not None:
+        # Layers are found by their places, and an artifact keeps those in a form of its own.
+        program, _ = portable(program)
     if batch_of(executable) > 1:
         raise ProgramError(
             "an artifact for several samples at once cannot be looked into",

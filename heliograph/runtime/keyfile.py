@@ -39,10 +39,11 @@ _SALT_BYTES, _NONCE_BYTES, _KEY_BYTES, _TAG_BYTES = 16, 12, 32, 16
 _PROTECTION = {"scrypt", "nonce"}
 _FIELDS = {1: {"artifact", "client", "public"}, 2: {"artifact", "client", "shared", "interface"}}
 _BLOBS = {1: {"public", "secret"}, 2: {"secret"}}
-# Version 2 and the public artifact inside version 1; later formats of public artifacts do not matter here.
-_INTERFACE = (
+# Of version 2, and of the public artifact inside version 1; later formats of public artifacts do not matter here.
+_EMBEDDED = (
     "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots", "predicted",
 )  # fmt: skip
+_INTERFACE = (*_EMBEDDED, "conjugation_key")
 # Predictions that the client uses; a file may hold others.
 _NEEDED = ("scheme_error", "output_magnitude")
 _MAX_PREDICTED = 64
@@ -147,6 +148,7 @@ def _interface(public: PublicArtifact) -> dict[str, Any]:
         "relinearization_key": public.relinearization_key,
         "chains": [dict(chain) for chain in public.chains],
         "bootstrap_slots": list(public.bootstrap_slots),
+        "conjugation_key": public.conjugation_key,
         "predicted": dict(public.predicted),
     }
 
@@ -167,13 +169,15 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
         if any("log_scales" not in spec for spec in interface["outputs"]):
             raise refuse("an output lacks its scales")
         check_keys(interface, ring, secure=False)
+        if type(interface["conjugation_key"]) is not bool:
+            raise refuse("conjugation_key is malformed")
         predicted = interface["predicted"]
         whole(len(predicted), "the number of predictions", 0, _MAX_PREDICTED)
         if not set(_NEEDED) <= set(predicted):
             raise refuse("it lacks a prediction")
         return PublicArtifact(
             printable(interface["name"], "its name"),
-            fingerprint,
+            "",
             ring,
             tuple(interface["inputs"]),
             tuple(interface["outputs"]),
@@ -185,6 +189,8 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
             },
             tuple(interface["chains"]),
             tuple(interface["bootstrap_slots"]),
+            interface["conjugation_key"],
+            named=fingerprint,
         )
     except WireError as error:
         raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
@@ -200,11 +206,11 @@ def _embedded_interface(container: Container, path: str | Path) -> dict[str, Any
         raise WireError(f"{path}: the public artifact in it is not the one that the key was made for")
     what = f"the public artifact in {path}"
     embedded = unpack(data, "public artifact", _EMBEDDED_VERSION, _MAX_EMBEDDED_BYTES, what).fields
-    if set(embedded) != {*_INTERFACE, "fingerprint"}:
+    if set(embedded) != {*_EMBEDDED, "fingerprint"}:
         raise WireError(f"{what} has other fields than one of version {_EMBEDDED_VERSION}")
     if embedded["fingerprint"] != fields["artifact"]:
         raise WireError(f"{path}: the key is for artifact {fields['artifact'][:12]}, the file holds another one")
-    return {key: embedded[key] for key in _INTERFACE}
+    return {**{key: embedded[key] for key in _EMBEDDED}, "conjugation_key": False}
 
 
 def _decrypt(path: str | Path, version: int, fields: Mapping[str, Any], secret: bytes, passphrase: str) -> bytes:

@@ -19,6 +19,8 @@ from heliograph.container import Bytes, Container, parts, read_file, unpack, wri
 from heliograph.errors import WireError
 
 VERSION = 3
+# The first version in which inputs and outputs carry a request.
+_REQUESTS = 3
 _FINGERPRINT_LENGTH = 32
 _MAX_OBJECTS = 1 << 17
 
@@ -34,6 +36,7 @@ class _Message:
 
     kind: ClassVar[str] = ""
     named: ClassVar[tuple[str, ...]] = ("artifact", "client")
+    readable: ClassVar[tuple[int, ...]] = (VERSION,)
     max_bytes: ClassVar[int] = 0
 
     def names(self) -> Sequence[str]:
@@ -49,7 +52,8 @@ class _Message:
 
     def _parts(self) -> Iterator[Bytes]:
         blobs = {name: self.blob(name) for name in self.names()}
-        return parts(Container(self.kind, VERSION, {name: getattr(self, name) for name in self.named}, blobs))
+        fields = {name: value for name in self.named if (value := getattr(self, name))}
+        return parts(Container(self.kind, VERSION if len(fields) == len(self.named) else _REQUESTS - 1, fields, blobs))
 
     def to_bytes(self) -> bytes:
         return b"".join(self._parts())
@@ -67,12 +71,12 @@ class _Message:
 
         `max_bytes` lowers the bound on its size.
         """
-        return cls._read(unpack(data, cls.kind, VERSION, cls._bound(max_bytes), what), what)
+        return cls._read(unpack(data, cls.kind, cls.readable, cls._bound(max_bytes), what), what)
 
     @classmethod
     def load(cls, path: str | Path, max_bytes: int | None = None) -> Any:
         """The message in a file; see `from_bytes`."""
-        return cls._read(read_file(path, cls.kind, VERSION, cls._bound(max_bytes)), str(path))
+        return cls._read(read_file(path, cls.kind, cls.readable, cls._bound(max_bytes)), str(path))
 
     @classmethod
     def _bound(cls, max_bytes: int | None) -> int:
@@ -80,12 +84,16 @@ class _Message:
 
     @classmethod
     def _read(cls, container: Container, what: str) -> Any:
-        fields = container.fields
-        if set(fields) != set(cls.named) or not all(is_fingerprint(value) for value in fields.values()):
+        fields, named = container.fields, set(cls.named)
+        if container.version < _REQUESTS:
+            named.discard("request")
+        if set(fields) != named or not all(is_fingerprint(value) for value in fields.values()):
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
         if len(container.blobs) > _MAX_OBJECTS:
             raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
-        return cls(**fields, blobs={name: container.bytes(name) for name in container.blobs})
+        # Of what was written before there were requests, results alone are read.
+        unnamed: dict[str, Any] = {"request": ""} if "request" in cls.named and "request" not in named else {}
+        return cls(**fields, **unnamed, blobs={name: container.bytes(name) for name in container.blobs})
 
     def check(self, artifact: str, client: str | None = None) -> None:
         """Raise a WireError unless the message belongs to this artifact (and this client)."""
@@ -164,17 +172,27 @@ class EncryptedInput(_Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedOutput(_Message):
-    """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs."""
+    """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs.
+
+    It is empty in outputs that were written before there were requests: they stay readable, as the keys that open them do.
+    """
 
     request: str = field(kw_only=True)
 
     kind = "encrypted outputs"
     named = ("artifact", "client", "request")
+    readable = (2, VERSION)
     max_bytes = 16 * 1024**3
 
     def check_answers(self, asked: EncryptedInput | str) -> None:
         """Raise a WireError unless this is the answer to these inputs, or to those with this `request`."""
         expected = asked if isinstance(asked, str) else asked.request
+        if not self.request:
+            raise WireError(
+                "these encrypted outputs do not say which inputs they answer",
+                why="they were written before outputs did",
+                hint="decrypt them without naming the inputs, or evaluate the inputs again",
+            )
         if self.request != expected:
             raise WireError(
                 "these encrypted outputs are the answer to other inputs",

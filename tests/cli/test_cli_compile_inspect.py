@@ -11,6 +11,8 @@ from cli.conftest import Call
 
 import heliograph as hg
 from heliograph.cli.main import _COMMANDS
+from heliograph.compiler.artifact import VERSION
+from heliograph.container import Container, pack, unpack
 
 
 def test_every_command_has_help(call: Call) -> None:
@@ -192,3 +194,22 @@ def test_a_quiet_command_says_nothing(call: Call) -> None:
     result = call("inspect", "m.helio", "--quiet")
     assert (result.code, result.out, result.err) == (0, "", "")
     assert time.perf_counter() - begun < 10
+
+
+def test_a_forged_bill_is_refused_and_no_file_obeys_the_terminal(call: Call, folder: Path, tmp_path: Path) -> None:
+    good = unpack((folder / "m.helio").read_bytes(), "artifact", VERSION, 1 << 30)
+    blobs = {name: blob if isinstance(blob, np.ndarray) else bytes(blob) for name, blob in good.blobs.items()}
+    fields = {**good.fields, "report": {**good.fields["report"], "security_bits": 128, "ring_dim": 16384}}
+    (tmp_path / "lie.helio").write_bytes(pack(Container(good.kind, good.version, fields, blobs)))
+    result = call("inspect", tmp_path / "lie.helio")
+    assert result.code == 2
+    assert "which follows from its program" in result.err
+    assert "128 bits" not in result.out
+    evil = "\x1b[2J\x1b]0;owned\x07"
+    (tmp_path / "kind.helio").write_bytes(pack(Container(evil, 4, {})))
+    blobs["text/stage/managed"] = evil.encode() + blobs["text/stage/managed"]
+    (tmp_path / "stage.helio").write_bytes(pack(Container(good.kind, good.version, good.fields, blobs)))
+    for file in ("kind.helio", "stage.helio"):
+        result = call("inspect", tmp_path / file)
+        assert result.code == 2
+        assert "\x1b" not in result.err + result.out

@@ -227,14 +227,14 @@ def test_fields_out_of_order(good: Container, case: str) -> None:
 
 
 def test_report_values_of_wrong_types(good: Container) -> None:
-    for name, value in good.fields["report"].items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and name in PREDICTED:
-            for wrong in ("x", None, [1], -1, 1e300, True):
-                with pytest.raises(WireError):
-                    Artifact.from_bytes(forged(good, report={**good.fields["report"], name: wrong}))
-
-
-PREDICTED = ("predicted_ms", "client_peak_bytes", "evaluation_key_bytes", "ciphertext_bytes", "output_bytes")
+    report = good.fields["report"]
+    for name in ("approximation_error", "error_samples", "output_magnitude", "scheme_error"):
+        for wrong in ("x", None, [1], -1, 1e300, True):
+            with pytest.raises(WireError):
+                Artifact.from_bytes(forged(good, report={**report, name: wrong}))
+    for table in ({}, {**report["cost_table"], "ntt_ns": -1.0}, {**report["cost_table"], "more": 1.0}, None):
+        with pytest.raises(WireError):
+            Artifact.from_bytes(forged(good, report={**report, "cost_table": table}))
 
 
 @pytest.mark.parametrize("part", ["data", "indices", "indptr"])
@@ -262,7 +262,8 @@ def test_public_artifacts_out_of_bounds() -> None:
     for changes in (
         {"name": 3},
         {"name": "a\nb"},
-        {"fingerprint": "xyz"},
+        {"server_part": "xyz"},
+        {"fingerprint": "0" * 32},
         {"ring": None},
         {"ring": {**fields["ring"], "log_ring": 17, "levels": 10**9}},
         {"inputs": [{**spec, "levels": []}]},
@@ -333,7 +334,7 @@ def test_depth_report_finds_who_spends_the_levels() -> None:
     for row in report.rows:
         # What is spent and what is left never exceed the chain; drops may leave less.
         assert row.depth + row.level <= toy_artifact().ring.levels
-        assert row.stage == "managed"
+        assert row.stage == "executable"
     assert all(row.critical == (row.name in report.critical_path) for row in report.rows)
     assert "depth 4; the critical path" in str(report)
 

@@ -347,3 +347,114 @@ def test_reading_is_bounded_in_time() -> None:
         with pytest.raises(WireError):
             unpack(crafted(header), "kind", 1, _MANY)
     assert time.perf_counter() - begun < 10
+
+
+def _index(*entries: dict[str, object], **changes: object) -> bytes:
+    return crafted({"kind": "kind", "version": 1, "fields": {}, "blobs": list(entries), **changes}, bytes(4096))
+
+
+def _entry(name: str, offset: int, length: int, dtype: str = "u1") -> dict[str, object]:
+    return {"name": name, "dtype": dtype, "shape": [length], "offset": offset, "length": length}
+
+
+@pytest.mark.parametrize("dtype", ["u1", "raw"])
+def test_blobs_that_overlap_or_leave_gaps_are_refused(dtype: str) -> None:
+    """A thousand arrays over the same bytes would take a thousand times the file."""
+    assert len(unpack(_index(_entry("a", 0, 4000, dtype), _entry("b", 4000, 96, dtype)), "kind", 1, _MANY).blobs) == 2
+    for entries in (
+        [_entry(str(i), 0, 4096, dtype) for i in range(1000)],
+        [_entry("a", 0, 4000, dtype), _entry("b", 3999, 97, dtype)],
+        [_entry("a", 0, 4000, dtype), _entry("b", 4001, 95, dtype)],
+        [_entry("a", 4000, 96, dtype), _entry("b", 0, 4000, dtype)],
+        [_entry("a", 0, 4000, dtype)],
+        [],
+    ):
+        with pytest.raises(WireError, match=r"not behind the one before it|does not account for all of it"):
+            unpack(_index(*entries), "kind", 1, _MANY)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [[0, 2**70], [0, 2**62, 2**62], [2**70], [0, 2**63], [True, 0], [0, -1], [0, -1, -1], [0] * 9, [0.0], ["0"], [[]]],
+    ids=str,
+)
+def test_shapes_that_numpy_cannot_hold(shape: list[object]) -> None:
+    entry = {"name": "a", "dtype": "f8", "shape": shape, "offset": 0, "length": 0}
+    with pytest.raises(WireError):
+        unpack(crafted({"kind": "kind", "version": 1, "fields": {}, "blobs": [entry]}), "kind", 1, _MANY)
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1.0", b"true", b'"1"', b"null", b"[1]"])
+def test_versions_that_are_no_whole_numbers(number: bytes) -> None:
+    with pytest.raises(WireError, match="malformed"):
+        unpack(crafted(b'{"kind": "kind", "version": ' + number + b', "fields": {}, "blobs": []}'), "kind", 1, _MANY)
+    with pytest.raises(WireError, match=r"malformed|is of version"):
+        unpack(crafted(b'{"kind": "kind", "version": 1, "fields": {"x": 1e999}, "blobs": []}'), "kind", 1, _MANY)
+
+
+def test_a_large_header_of_small_values_costs_little(tmp_path: Path) -> None:
+    """Each `[],` of three bytes is an object that takes twenty times as much."""
+    many = b"[]," * 5_000_000
+    data = crafted(b'{"kind": "kind", "version": 1, "fields": {"a": [' + many + b'[]]}, "blobs": []}')
+    (tmp_path / "f").write_bytes(data)
+    begun = time.process_time()
+    for read in (
+        lambda: unpack(data, "kind", 1, _MANY),
+        lambda: read_file(tmp_path / "f", "kind", 1, _MANY),
+        lambda: file_kind(tmp_path / "f"),
+    ):
+        with pytest.raises(WireError, match="values"):
+            read()
+    assert time.process_time() - begun < 1.0
+
+
+def test_a_header_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(tmp_path / "f", pack(Container("kind", 1, {"x": 1}, {"a": np.arange(3.0)})))
+    parsed = []
+    original = json.loads
+
+    def counted(*arguments: object, **named: object) -> object:
+        parsed.append(arguments)
+        return original(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(json, "loads", counted)
+    assert read_file(tmp_path / "f", "kind", 1, _MANY).array("a").tolist() == [0.0, 1.0, 2.0]
+    assert len(parsed) == 1
+
+
+def test_no_control_character_of_a_file_reaches_the_message() -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07\r\u202e\ud800"
+    for data in (
+        crafted({"kind": evil, "version": 1, "fields": {}, "blobs": []}),
+        _index(_entry(evil, 1, 4096)),
+        _index(_entry(evil, 0, 4096, evil)),
+    ):
+        with pytest.raises(WireError) as caught:
+            unpack(data, "kind", 1, _MANY, what=f"file{evil}")
+        assert all(line.isprintable() for line in str(caught.value).split("\n"))
+        str(caught.value).encode()
+
+
+_SOUND = pack(Container("kind", 1, {"x": [1, {"y": 2.5}]}, {"a": np.arange(6.0).reshape(2, 3), "b": b"raw", "c": b""}))
+
+
+@given(data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_bytes_give_a_container_or_a_wire_error(data: st.DataObject) -> None:
+    mutant = bytearray(_SOUND[:-32])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(16, len(mutant) - 1))
+        change = data.draw(st.sampled_from(("put", "cut", "double")))
+        if change == "put":
+            mutant[place : place + 1] = data.draw(
+                st.sampled_from((b"9", b"0", b"-", b"[", b"\xff", b"e", b"1e99", b"\x1b"))
+            )
+        elif change == "cut":
+            del mutant[place : place + data.draw(st.integers(1, 8))]
+        else:
+            mutant[place:place] = mutant[place : place + 8]
+    mutant[8:16] = struct.pack("<Q", len(mutant) + 32)
+    whole = bytes(mutant) + hashlib.sha256(mutant).digest()
+    with contextlib.suppress(WireError):
+        found = unpack(whole, "kind", 1, _MANY)
+        assert sum(getattr(blob, "nbytes", 0) for blob in found.blobs.values()) <= len(whole)
