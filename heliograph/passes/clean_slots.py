@@ -1,6 +1,10 @@
-"""Prove that slots which carry no result tell nothing of the input: neither partial sums nor anything else of it.
+"""Prove that slots which carry no result tell nothing of the encrypted input: neither partial sums nor anything else of it.
 
+<<<<<<< HEAD
 Numbers of the model may stand there, such as the constant term of a polynomial: the same in every answer for every input.
+=======
+Numbers of the model, or made of the server's plain inputs, may stand there, such as the constant term of a polynomial.
+>>>>>>> wip-B
 """
 
 from __future__ import annotations

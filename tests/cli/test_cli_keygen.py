@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,25 @@ def test_what_memory_has_no_room_for_leaves_no_secret_key(
     assert run(capsys, "keygen", "--insecure", "public", "--no-memory-check")[0] == 0
     # With both there, nothing is replaced.
     assert "client.key exists already" in run(capsys, "keygen", "--insecure", "public", "--no-memory-check")[2]
+
+
+def test_what_the_disk_has_no_room_for_leaves_no_secret_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the keys' file is looked at, not that of temporary files."""
+    usage = namedtuple("usage", "free")
+    (folder / "small").mkdir()
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: usage(1000 if Path(path).name.startswith("small") else 1 << 40)
+    )
+    code, _, err = run(capsys, "keygen", "--insecure", "public", "--keys", "small/eval.keys")
+    assert code == 2
+    assert "MB in small, and 0 MB are free" in err
+    assert not (folder / "client.key").exists()
+    assert run(capsys, "keygen", "--insecure", "public", "--keys", "eval.keys")[0] == 0
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    code, _, err = run(capsys, "keygen", "--insecure", "public", "-o", "other.key", "--keys", "nowhere/eval.keys")
+    assert code == 2
+    assert "nowhere cannot be written" in err
+    assert not (folder / "other.key").exists()

@@ -317,7 +317,7 @@ def use_key_file(mutant: tuple[str, str | None, bytes]) -> None:
     name, passphrase, data = mutant
     path = _folder() / "mutant.key"
     path.write_bytes(data)
-    client = Client.load(path, passphrase)
+    client = Client.load(path, passphrase, allow_insecure=True)
     client.encrypt(*([bootstrapped.sample()] if name == "bootstrapped" else [hostile_sample()]))
 
 
