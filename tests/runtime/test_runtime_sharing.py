@@ -169,7 +169,7 @@ def test_bootstrapped_results_are_refused(artifact: Artifact, output_bytes: byte
     client = new_client(artifact.public())
     client.public = dataclasses.replace(client.public, bootstrap_slots=(8,))
     with pytest.raises(SecurityError, match=r"(?s)bootstraps cannot be shared.*no bound"):
-        client.decrypt(EncryptedOutput(artifact.fingerprint, client.id), share=True)
+        client.decrypt(EncryptedOutput(artifact.fingerprint, client.id, request="0" * 32), share=True)
 
 
 # ---------------------------------------------------------------------------------------------- how many
