@@ -190,13 +190,24 @@ def _plain_times(call: Call, matrix: torch.Tensor, x: Value) -> Value:
     return Value(node, rank - place)
 
 
+def secret_product(call: Call, left: Value, right: Value) -> Value:
+    """left @ right where both depend on an input: for each sample the product of its own two matrices."""
+    place = left.from_right
+    # Counted from the end, the last two axes are those of the matrices.
+    if place != right.from_right or place < 3 or call.op == "aten.inner":
+        shapes = f"{call.torch_shape(left)} and {call.torch_shape(right)}"
+        raise call.mixes(
+            f"factors of shapes {shapes} would be multiplied across samples",
+            "give both factors the batch axis in front and a matrix behind it; of two vectors, "
+            "(x * y).sum(-1) is the inner product and x.unsqueeze(-1) * y.unsqueeze(-2) the outer one",
+        )
+    return Value(call.emit("matmul", left.node, right.node), max(left.rank, right.rank) - place)
+
+
 @rule("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.inner", "aten.linalg_matmul")
 def matmul(call: Call, left: Any, right: Any) -> Value:
     if isinstance(left, Value) and isinstance(right, Value):
-        raise call.refuse(
-            "both factors depend on an input, and a matrix product of two encrypted values has no rule",
-            "write it as elementwise products: (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)",
-        )
+        return secret_product(call, left, right)
     return _times_plain(call, left, right) if isinstance(left, Value) else _plain_times(call, left, right)
 
 

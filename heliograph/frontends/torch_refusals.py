@@ -20,8 +20,8 @@ _FUNCTION = "fit a polynomial to it on its range, written with products and sums
 _RECURRENT = "unroll the steps by hand from nn.Linear layers with tanh and sigmoid, or use convolutions over time"
 _LOOKUP = "look the vectors up on the client and give them to the model as its input"
 _ATTENTION = (
-    "softmax has a rule, but not the matrix product of two encrypted values: write that as elementwise products, "
-    "(a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2), or use a model without attention"
+    "write it out: queries, keys and values by nn.Linear, reshaped to (batch, heads, length, width), then "
+    "torch.nn.functional.scaled_dot_product_attention(q, k, v), which has a rule"
 )
 _UPSAMPLE = "repeat elements with expand and reshape, or make the output smaller"
 _TRANSPOSED = "upsample with expand and reshape, then use an ordinary convolution"
@@ -99,7 +99,6 @@ _HINTS: dict[str, tuple[str, str]] = {
     "rnn_relu": ("torch.nn.RNN", _RECURRENT),
     "lstm_cell": ("torch.nn.LSTMCell", _RECURRENT),
     "gru_cell": ("torch.nn.GRUCell", _RECURRENT),
-    "scaled_dot_product_attention": ("torch.nn.functional.scaled_dot_product_attention", _ATTENTION),
     "_native_multi_head_attention": ("torch.nn.MultiheadAttention", _ATTENTION),
     "_transformer_encoder_layer_fwd": ("torch.nn.TransformerEncoderLayer", _ATTENTION),
     "conv_transpose1d": ("torch.nn.functional.conv_transpose1d", _TRANSPOSED),
@@ -138,6 +137,7 @@ _NAMES = {
     "__xor__": "the operator ^",
     "bitwise_not": "the operator ~",
     "layer_norm": "torch.nn.functional.layer_norm",
+    "scaled_dot_product_attention": "torch.nn.functional.scaled_dot_product_attention",
     "max_pool1d": "torch.nn.functional.max_pool1d",
     "max_pool2d": "torch.nn.functional.max_pool2d",
     "max_pool3d": "torch.nn.functional.max_pool3d",

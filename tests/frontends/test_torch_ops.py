@@ -123,6 +123,15 @@ ARITHMETIC: dict[str, Case] = {
     "matmul_right_vector": fn(lambda x, v: (x @ v).unsqueeze(-1), (3, 4), v=V),
     "matmul_right_stack": fn(lambda x, w: x @ w, (3, 2, 4), w=T),
     "matmul_right_stack_of_rows": fn(lambda x, w: (x @ w).transpose(0, 1), (4,), w=T),
+    "matmul_of_secrets": fn(lambda x, y: x @ y, (2, 3), (3, 4)),
+    "matmul_of_secret_stacks": fn(lambda x, y: torch.matmul(x, y.unsqueeze(1)), (2, 2, 3), (3, 2)),
+    "matmul_with_itself": fn(lambda x: x @ x.transpose(-1, -2) + torch.bmm(x, x.mT), (3, 4)),
+    "matmul_of_turned_secrets": fn(
+        lambda x, y: (x.transpose(0, 1).unsqueeze(-2) @ y.transpose(0, 1).unsqueeze(-1)).transpose(0, 1), (2, 3), (2, 3)
+    ),
+    "baddbmm": fn(lambda x, y: torch.baddbmm(x, x, y, beta=0.5, alpha=2), (3, 3), (3, 3)),
+    "attention": fn(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (3, 2), (4, 2), (4, 5)),
+    "attention_heads": fn(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3), *[(2, 3, 2)] * 3),
     "matmul_left": fn(lambda x, w: w @ x, (4, 3), w=W),
     "matmul_left_vector": fn(lambda x, v: v @ x, (4, 3), v=V),
     "matmul_left_stack": fn(lambda x, w: w @ x, (3, 2, 6), w=T),

@@ -95,7 +95,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "reflect_pad": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), IMAGE, ["pad with zeros"]),
     "pad_with_one": (lambda x: F.pad(x, (1, 1), value=1.0), IMAGE, ["pads with 1.0", "pad with zeros"]),
     "attention": (
-        lambda x: F.scaled_dot_product_attention(x, x, x),
+        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
         IMAGE,
         ["scaled_dot_product_attention", "softmax"],
     ),
@@ -104,7 +104,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "cube_root": (lambda x: x ** (1 / 3), X4, ["exponent 0.333333", "nor -1, 0.5 or -0.5", "torch.sqrt"]),
     "negative_power": (lambda x: x**-2, X4, ["exponent -2", "(1 / x) ** 2"]),
     "secret_exponent": (lambda x: 2**x, X4, ["exponent depends on an input", "torch.exp(x * math.log(b))"]),
-    "matmul_of_secrets": (lambda x: x @ x, IMAGE, ["both factors", "unsqueeze(-1) * b.unsqueeze(-3)"]),
+    "gram_of_samples": (lambda x: x @ x.t(), X4, ["mixes samples", "(1, 4) and (4, 1)", "(x * y).sum(-1)"]),
+    "inner_of_samples": (lambda x: torch.inner(x[:, 0], x[:, 0]), IMAGE, ["mixes samples", "across samples"]),
+    "outer_of_samples": (lambda x: x.unsqueeze(0) @ x.unsqueeze(2), X4, ["mixes samples", "across samples"]),
     "secret_weights": (lambda x: F.linear(torch.ones(3, 4), x), X4, ["weights depend on an input"]),
     "prelu": (lambda x: F.prelu(x, torch.tensor([0.1, 0.2])), IMAGE, ["one slope per channel", "nn.PReLU()"]),
     "ceil_mode": (lambda x: F.avg_pool2d(x, 4, ceil_mode=True), IMAGE, ["ceil_mode=True", "ceil_mode=False"]),
@@ -191,8 +193,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] =
     "LogSoftmax": (lambda: nn.LogSoftmax(-1), (1, 4), ["torch.log_softmax", "client"]),
     "GroupNorm": (lambda: nn.GroupNorm(1, 2), (1, 2, 4, 4), ["torch.nn.GroupNorm", "layer norm"]),
     "InstanceNorm2d": (lambda: nn.InstanceNorm2d(2), (1, 2, 4, 4), ["torch.nn.InstanceNorm2d", "batch norm"]),
-    "Attention": (lambda: SelfAttention(), (1, 3, 4), ["torch.nn.MultiheadAttention", "block.0.attention", "softmax"]),
-    "Encoder": (lambda: nn.TransformerEncoderLayer(4, 2), (1, 3, 4), ["torch.nn.TransformerEncoderLayer", "softmax"]),
+    "Attention": (
+        lambda: SelfAttention(),
+        (1, 3, 4),
+        ["torch.nn.MultiheadAttention", "block.0.attention", "scaled_dot_product_attention"],
+    ),
+    "Encoder": (lambda: nn.TransformerEncoderLayer(4, 2), (1, 3, 4), ["torch.nn.TransformerEncoderLayer", "nn.Linear"]),
     "LRN": (lambda: nn.LocalResponseNorm(2), (1, 2, 4, 4), ["torch.nn.LocalResponseNorm", "batch norm"]),
     "Softsign": (lambda: nn.Softsign(), (1, 4), ["torch.nn.Softsign", "nn.SiLU"]),
     "LSTMCell": (lambda: nn.LSTMCell(4, 3), (1, 4), ["torch.nn.LSTMCell cannot", "unroll"]),
@@ -481,10 +487,6 @@ REWRITES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "bilinear": (
         lambda x: F.bilinear(x, x, torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)),
         lambda x: ((x @ torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)) * x).sum(-1).t(),
-    ),
-    "matmul": (
-        lambda x: x.view(-1, 2, 3) @ x.view(-1, 3, 2),
-        lambda x: (x.view(-1, 2, 3).unsqueeze(-1) * x.view(-1, 3, 2).unsqueeze(-3)).sum(-2),
     ),
 }
 
