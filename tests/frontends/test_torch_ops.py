@@ -129,7 +129,7 @@ ARITHMETIC: dict[str, Case] = {
     "matmul_of_turned_secrets": fn(
         lambda x, y: (x.transpose(0, 1).unsqueeze(-2) @ y.transpose(0, 1).unsqueeze(-1)).transpose(0, 1), (2, 3), (2, 3)
     ),
-    "baddbmm": fn(lambda x, y: torch.baddbmm(x, x, y, beta=0.5, alpha=2), (3, 3), (3, 3)),
+    "baddbmm_of_secrets": fn(lambda x, y: torch.baddbmm(x, x, y, beta=0.5, alpha=2), (3, 3), (3, 3)),
     "attention": fn(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (3, 2), (4, 2), (4, 5)),
     "attention_heads": fn(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3), *[(2, 3, 2)] * 3),
     "matmul_left": fn(lambda x, w: w @ x, (4, 3), w=W),
