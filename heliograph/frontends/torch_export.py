@@ -44,6 +44,7 @@ from heliograph.frontends.torch_source import (
     error_location,
     forward_location,
     helper_frames,
+    layer_text,
     leaf_module,
     module_stack,
     op_name,
@@ -133,7 +134,8 @@ def _trace(
             hint="wrap a function in a module: its body is the module's forward",
         )
     exported = _functional(exported, caller)
-    tracer = _Tracer(exported, name or _name(model, exported), caller, start, frozenset(plain))
+    module = model if isinstance(model, torch.nn.Module) else None
+    tracer = _Tracer(exported, name or _name(model, exported), caller, start, frozenset(plain), module)
     tracer.read_inputs(example_input if isinstance(model, ExportedProgram) else None, input_range, calibration)
     return tracer.program()
 
@@ -281,9 +283,16 @@ class _Tracer:
     """Walks the exported graph once; the environment holds a `Value`, a plain tensor or a list for each torch value."""
 
     def __init__(
-        self, exported: ExportedProgram, name: str, caller: Location, start: Location, plain: frozenset[str]
+        self,
+        exported: ExportedProgram,
+        name: str,
+        caller: Location,
+        start: Location,
+        plain: frozenset[str],
+        module: torch.nn.Module | None,
     ) -> None:
         self.exported = exported
+        self.module = module
         self.plain = plain
         self.caller = caller
         self.start = start
@@ -472,6 +481,7 @@ class _Tracer:
     def location(self, node: Any, named: bool = True) -> Location:
         """The user's line of a call; its layer too where it makes a node."""
         place = stack_location(node.meta.get("stack_trace")) or self.caller
+        place = place or Location(layer_text(node, self.module))
         return replace(place, layer=self.layers.name(node)) if named else place
 
     def _call(self, node: Any, args: Any, kwargs: Any) -> Any:

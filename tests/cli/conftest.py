@@ -39,6 +39,9 @@ def net():
 
 
 made = net()
+torch.manual_seed(0)
+layers = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).eval()
+refused = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Mish()).eval()
 two = Two().eval()
 number = 3
 

@@ -12,6 +12,8 @@ from cli.conftest import Call
 import heliograph as hg
 from heliograph.cli.main import _COMMANDS
 
+PACKAGE = Path(hg.__file__).parent
+
 
 def test_every_command_has_help(call: Call) -> None:
     result = call("--help")
@@ -115,6 +117,22 @@ def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> Non
     result = call("compile", "model.py:failing", "--example-shape", 8)
     line = 1 + (folder / "model.py").read_text().split("\n").index('    return {}["nothing"]')
     assert f"model.py:{line}" in result.err
+
+
+def test_layers_without_a_line_of_the_user_are_named_by_their_class(call: Call, tmp_path: Path) -> None:
+    """A Sequential that the command compiles has no line in the user's file: not one of ours stands in for it."""
+    common = ("--input-range", -1, 1, "--example-shape", "8", "--insecure", "--degree", 3, "-o", tmp_path / "a")
+    result = call("compile", "model.py:layers", *common)
+    assert result.code == 0, result.err
+    for words in ("0 (nn.Linear(8, 6)): linear map", "1 (nn.ReLU()): [", "2 (nn.Linear(6, 3)): linear map"):
+        assert words in result.out
+    for path in (str(PACKAGE), str(PACKAGE.parent), "site-packages", "click"):
+        assert path not in result.out
+        assert path.encode() not in (tmp_path / "a").read_bytes()
+    refused = call("compile", "model.py:refused", *common)
+    assert refused.err.startswith("error: nn.Mish() (1): ")
+    shape = call("compile", "model.py:layers", "--input-range", -1, 1, "--example-shape", "7", "--insecure")
+    assert shape.err.startswith("error: the model cannot be run on example_input\n")
 
 
 def test_inspect(call: Call, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import agree
+from frontends.support import agree
 from torch import nn
 from torch.nn import functional as F
 
