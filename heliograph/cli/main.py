@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import click
 
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, packages_named
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -61,7 +61,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of the user's making is one text on stderr and exit code 2."""
     try:
-        cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
+        with packages_named():
+            cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
     except HeliographError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

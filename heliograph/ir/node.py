@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.errors import packages_named
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.types import Type
 
@@ -197,7 +198,8 @@ class Program:
 
     def to_torch(self, **options: Any) -> Any:
         """The program as a torch module, trainable; see `heliograph.frontends.torch_modules.to_torch`."""
-        from heliograph.frontends.torch_modules import to_torch
+        with packages_named():
+            from heliograph.frontends.torch_modules import to_torch
 
         return to_torch(self, **options)
 
