@@ -18,8 +18,8 @@ from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan, priced_ms
 from heliograph.compiler.savings import critical_depth, savings
-from heliograph.evaluation_keys import evaluation_keys
-from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
+from heliograph.evaluation_keys import EvaluationKey, evaluation_keys
+from heliograph.execution.backend import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call, calls_table
 from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
@@ -47,6 +47,8 @@ _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
+# Outputs with more values than this are not taken for the scores of classes.
+_MOST_CLASSES = 1000
 # The two special primes of the key to the sparse secret, beside the first prime (measured: docs/security.md).
 SPARSE_KEY_BITS = 66
 # What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
@@ -172,13 +174,14 @@ def bill(
         "unbounded_ms": plan.unbounded_ms,
         "key_switches": rotations + count(calls, "relinearize"),
         "ciphertext_products": count(calls, "mul"),
-        "plaintext_products": count(calls, "mul_plain", "mul_scalar", "mul_pt"),
+        "plaintext_products": count(calls, *PLAIN_PRODUCTS),
         "operations": {
             f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
             for (primitive, level, parts), number in sorted(calls.items())
         },
         "operations_by_kind": _by_kind(calls),
         "evaluation_key_bytes": memory["evaluation_keys"],
+        "keys_by_kind": _keys_by_kind(keys),
         "key_folder": bool(memory["folder"]),
         "key_loading": _key_loading(plan),
         "ciphertext_bytes": memory["inputs"],
@@ -193,6 +196,7 @@ def bill(
         "approximation_error": approximation,
         "predicted_max_abs_error": total_error,
         "error_samples": sample_count,
+        "class_agreement": class_agreement(source, exact, approximate),
         "output_magnitude": plan.output_magnitude,
         "ranges": ranges,
         "batch": batch_of(program),
@@ -206,9 +210,9 @@ def bill(
             "evaluation_key_bytes": memory["evaluation_keys"],
             "ciphertext_bytes": memory["inputs"],
             "max_abs_error": total_error,
-            "error_bits": _bits(total_error),
+            "relative_error": _relative(total_error, plan.output_magnitude),
             "scheme_error": plan.scheme_error,
-            "scheme_error_bits": _bits(plan.scheme_error),
+            "relative_scheme_error": _relative(plan.scheme_error, plan.output_magnitude),
         },
         "depth_by_line": _depth_by_line(polynomial),
         # What the author of a slot program wrote is what runs: there is nothing for us to lower.
@@ -229,9 +233,33 @@ def bill(
     return values
 
 
-def _bits(error: float) -> float | None:
-    """How many bits after the point are right."""
-    return -math.log2(error) if error > 0 else None
+def _relative(error: float, magnitude: float) -> float | None:
+    """The error as a share of the largest output; None where all outputs are zero."""
+    return error / magnitude if magnitude > 0 else None
+
+
+def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> dict[str, int] | None:
+    """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
+
+    None where that says nothing: of several outputs, of an output that is not one row of at least two values, and of one
+    longer than classes are many. The number of a class is compared rounded.
+    """
+    if len(exact) != 1 or not exact[0].shape[0]:
+        return None
+    rows, others = exact[0], approximate[0]
+    if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":
+        same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
+    elif rows.ndim == 2 and 2 <= rows.shape[1] <= _MOST_CLASSES:
+        same = rows.argmax(axis=1) == others.argmax(axis=1)
+    else:
+        return None
+    return {"samples": len(rows), "agree": int(same.sum())}
+
+
+def _keys_by_kind(keys: Sequence[EvaluationKey]) -> list[dict[str, Any]]:
+    """How many evaluation keys there are of each kind and size, and their bytes; they add up to all of them."""
+    sizes = Counter((key.kind, key.bytes) for key in keys)
+    return [{"kind": kind, "keys": number, "key_bytes": size} for (kind, size), number in sizes.items()]
 
 
 def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
@@ -278,8 +306,8 @@ def node_calls(program: Program) -> dict[Node, Counter[Call]]:
     return table
 
 
-def _by_layer(program: Program, options: Options) -> dict[str, float]:
-    """Predicted milliseconds of each layer, in program order."""
+def _by_layer(program: Program, options: Options) -> list[dict[str, Any]]:
+    """Predicted milliseconds of each layer, in program order: a list, because files sort the names of a mapping."""
     chains = key_chains(program.metadata)
     table: dict[str, float] = {}
     for node, calls in node_calls(program).items():
@@ -287,7 +315,7 @@ def _by_layer(program: Program, options: Options) -> dict[str, float]:
         table[layer] = table.get(layer, 0.0) + sum(
             n * priced_ms(call, chains, options.costs) for call, n in calls.items()
         )
-    return table
+    return [{"layer": layer, "ms": milliseconds} for layer, milliseconds in table.items()]
 
 
 def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:

@@ -119,6 +119,29 @@ def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> Non
     assert f"model.py:{line}" in result.err
 
 
+def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path: Path) -> None:
+    common = ("model.py:close", "--calibration", "wide.npy", "--insecure", "-o", tmp_path / "a")
+    result = call("compile", *common, "--degree", 3)
+    found = hg.Artifact.load(tmp_path / "a").report.values["class_agreement"]
+    assert 0 < found["agree"] < found["samples"] == 64
+    words = f"the largest output is the network's on {found['agree']} of 64 samples"
+    assert f"  class                {words}\n" in result.out
+    assert f"warning: {words}; higher degrees" in result.err
+    assert call("compile", *common, "--degree", 3, "--quiet").err == ""
+    assert "warning" not in call("compile", *common, "--degree", 127).err
+
+
+def test_compile_takes_the_gap_of_a_class(call: Call, tmp_path: Path) -> None:
+    common = ("compile", "model.py:close", "--calibration", "wide.npy", "--insecure", "--json", "-o", tmp_path / "a")
+    declared = call(*common, "--top1", "--gap", 0.02).json["ranges"][-1]
+    assert (declared["gap"], declared["gap_source"]) == (0.02, "declared")
+    assert call(*common, "--top1").json["ranges"][-1]["gap_source"] == "observed"
+    for wrong in (("--gap", 0.02), ("--top1", "--gap", 0), ("--top1", "--gap", "nan")):
+        refused = call(*common, *wrong)
+        assert refused.code == 2
+        assert refused.err.startswith("error: --gap")
+
+
 def test_layers_without_a_line_of_the_user_are_named_by_their_class(call: Call, tmp_path: Path) -> None:
     """A Sequential that the command compiles has no line in the user's file: not one of ours stands in for it."""
     common = ("--input-range", -1, 1, "--example-shape", "8", "--insecure", "--degree", 3, "-o", tmp_path / "a")
