@@ -157,6 +157,56 @@ def layer_norm(
     return Value(call.emit("layer_norm", x.node, rank=rank, eps=float(eps), **attrs), x.batch)
 
 
+@rule("aten.group_norm")
+def group_norm(
+    call: Call,
+    x: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Value:
+    return _by_group(call, x, num_groups, weight, bias, eps)
+
+
+@rule("aten.instance_norm")
+def instance_norm(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    if not use_input_stats:
+        raise call.refuse("it normalizes by stored statistics", "use batch norm, which does the same in evaluation")
+    return _by_group(call, x, x.shape[0] if isinstance(x, Value) and x.shape else 1, weight, bias, eps)
+
+
+def _by_group(call: Call, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Value:
+    """Normalization over each group of channels: a layer norm of the groups, then a scale and a shift by channel."""
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
+    node = call.first_axis(x)
+    if not x.shape:
+        raise call.mixes("its input has no axis of channels beside the batch axis")
+    channels = x.shape[0]
+    grouped = call.emit("reshape", node, shape=(groups, math.prod(x.shape) // groups))
+    made = call.emit("layer_norm", grouped, rank=1, eps=float(eps))
+    made = call.emit("reshape", made, shape=x.shape)
+    for op, tensor in (("mul", weight), ("add", bias)):
+        if tensor is not None:
+            named = tensor.reshape(channels, *(1 for _ in x.shape[1:]))
+            call.names.set(named, call.names.get(tensor, f"{call.loc.layer}.constant"))
+            made = call.emit(op, made, call.constant_node(named))
+    return Value(made, 0)
+
+
 @rule("aten.native_layer_norm")
 def native_layer_norm(call: Call, *args: Any, **kwargs: Any) -> list[Any]:
     unused = Refused(call.refuse("its mean and deviation are read", "compute them with x.mean(dim, keepdim=True)"))

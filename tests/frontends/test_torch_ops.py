@@ -29,6 +29,13 @@ def bn(kind: type[nn.Module], channels: int, **options: bool) -> nn.Module:
     return layer
 
 
+def shifted(layer: nn.Module) -> nn.Module:
+    """A layer with parameters that are not the initial ones."""
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -1, 1)
+    return layer
+
+
 def case(module: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Case:
     return module, shapes
 
@@ -68,6 +75,10 @@ LAYERS: dict[str, Case] = {
     "adaptive_pool2d_one": case(lambda: nn.AdaptiveAvgPool2d(1), (2, 5, 7)),
     "adaptive_pool2d_none": case(lambda: nn.AdaptiveAvgPool2d((None, 1)), (2, 5, 7)),
     "adaptive_pool2d_function": fn(lambda x: F.adaptive_avg_pool2d(x, 2), (2, 4, 4)),
+    "group_norm": case(lambda: shifted(nn.GroupNorm(2, 6)), (6, 2, 3)),
+    "group_norm_of_vectors": case(lambda: nn.GroupNorm(3, 6, affine=False), (6,)),
+    "instance_norm": case(lambda: shifted(nn.InstanceNorm2d(3, affine=True)), (3, 4, 4)),
+    "instance_norm_plain": case(lambda: nn.InstanceNorm1d(3), (3, 8)),
     "relu": case(nn.ReLU, (4,)),
     "relu_inplace": case(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), (4,)),
     "relu_method": fn(lambda x: x.relu() + F.relu(x) + torch.relu(x), (4,)),
