@@ -10,6 +10,7 @@ import pytest
 from cli.conftest import Call
 
 import heliograph as hg
+from heliograph.cli import doctor
 from heliograph.cli.main import _COMMANDS
 
 PACKAGE = Path(hg.__file__).parent
@@ -226,6 +227,25 @@ def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = call("doctor")
     assert shown.code == 1
     assert "missing" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "version", "words"),
+    [
+        ("linux", "aarch64", (3, 10, 4), "Linux on x86-64"),
+        ("darwin", "x86_64", (3, 10, 4), "Linux on x86-64"),
+        ("linux", "x86_64", (3, 11, 4), "take CPython 3.10 or 3.12"),
+    ],
+)
+def test_doctor_says_what_openfhe_runs_on(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, version: tuple[int, ...], words: str
+) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sys.version_info", version)
+    python = doctor._python()
+    assert python.status == "missing"
+    assert words in python.advice
 
 
 def test_a_quiet_command_says_nothing(call: Call) -> None:
