@@ -117,7 +117,6 @@ _HINTS: dict[str, tuple[str, str]] = {
     "nll_loss": ("torch.nn.functional.nll_loss", _LOSS),
     "nll_loss_nd": ("torch.nn.functional.nll_loss", _LOSS),
     "mse_loss": ("torch.nn.functional.mse_loss", _LOSS),
-    "einsum": ("", "write it as a matrix product: permute and reshape, then x @ w"),
     "bilinear": ("torch.nn.functional.bilinear", "write it as products and sums: ((x1 @ w) * x2).sum(-1).t()"),
     "linalg_inv": ("torch.linalg.inv", _LINALG),
     "linalg_inv_ex": ("torch.linalg.inv", _LINALG),

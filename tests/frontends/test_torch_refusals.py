@@ -91,7 +91,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "var": (lambda x: x.var(-1), X4, ["torch.var", "mean"]),
     "norm": (lambda x: torch.linalg.vector_norm(x, dim=-1), X4, ["torch.linalg.vector_norm", "(x * x).sum(dim)"]),
     "cumsum": (lambda x: x.cumsum(-1), X4, ["torch.cumsum", "triu"]),
-    "einsum": (lambda x: torch.einsum("bi,ij->bj", x, torch.ones(4, 4)), X4, ["torch.einsum", "matrix product"]),
     "conv_transpose": (
         lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 2, 2)),
         IMAGE,
@@ -112,6 +111,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "secret_exponent": (lambda x: 2**x, X4, ["exponent depends on an input", "torch.exp(x * math.log(b))"]),
     "gram_of_samples": (lambda x: x @ x.t(), X4, ["mixes samples", "(1, 4) and (4, 1)", "(x * y).sum(-1)"]),
     "inner_of_samples": (lambda x: torch.inner(x[:, 0], x[:, 0]), IMAGE, ["mixes samples", "across samples"]),
+    "einsum_of_samples": (
+        lambda x: torch.einsum("bi,ci->bc", x, x),
+        X4,
+        ["torch.einsum", "mixes samples", "b and c", "'bij,bjk->bik'"],
+    ),
+    "einsum_over_samples": (lambda x: torch.einsum("bi->i", x), X4, ["torch.einsum", "the batch axis is b"]),
+    "einsum_dots": (lambda x: torch.einsum("...i->...", x), X4, ["torch.einsum", "dots or a diagonal"]),
     "outer_of_samples": (lambda x: x.unsqueeze(0) @ x.unsqueeze(2), X4, ["mixes samples", "across samples"]),
     "secret_weights": (lambda x: F.linear(torch.ones(3, 4), x), X4, ["weights depend on an input"]),
     "prelu": (lambda x: F.prelu(x, torch.tensor([0.1, 0.2])), IMAGE, ["one slope per channel", "nn.PReLU()"]),
