@@ -241,10 +241,10 @@ def _relative(error: float, magnitude: float) -> float | None:
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> dict[str, int] | None:
     """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
 
-    None where that says nothing: of several outputs, of an output that is not one row of at least two values, and of one
+    None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values, and of one
     longer than classes are many. The number of a class is compared rounded.
     """
-    if len(exact) != 1 or not exact[0].shape[0]:
+    if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
         return None
     rows, others = exact[0], approximate[0]
     if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":

@@ -90,7 +90,8 @@ def trace(
 
     The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
     the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the function's
-    name, with `_1`, `_2`, ... for later calls.
+    name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of `nn.Sequential`) has that of
+    this call, or where that is in no file the layer as it was written.
 
     Raises UnsupportedError for an op without a rule, training mode, dynamic shapes and control flow that depends on
     data, ProgramError for input, range or samples that do not fit; each says where and what to do instead.

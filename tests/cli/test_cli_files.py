@@ -77,10 +77,12 @@ def test_json_of_every_step(work: Path, call: Call) -> None:
     assert sent["bytes"] == (work / "input.ct").stat().st_size
     assert sent["client"] == made["client"]
     answer = call("evaluate", "m.helio", "input.ct", "--keys", "e2", "--json").json
+    assert answer["predicted_ms"] == call("inspect", "m.helio", "--json").json["predicted"]["evaluate_ms"]
     assert answer["seconds"] > 0
     assert {"fc1", "act", "fc2"} <= set(answer["seconds_by_layer"])
     result = call("decrypt", "k2", "output.ct", "--json").json
     ran = call("run", "m.helio", "--input", "x.npy", "--sample", 0, "--json").json
+    assert ran["predicted_ms"] == answer["predicted_ms"]
     (name,) = result["outputs"]
     assert np.abs(np.array(result["outputs"][name]) - np.array(ran["outputs"][name])).max() < 1e-6
     assert ran["max_abs_error_against_simulation"] < 1e-6

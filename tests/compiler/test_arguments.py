@@ -58,3 +58,16 @@ def test_a_compilation_without_memory_is_refused_in_words(place: str, monkeypatc
     assert "has 4 elements" in error.why
     assert "a machine with more memory" in error.hint
     assert ("what follows fuse-linear" in error.why) == (place == "polynomial_passes")
+
+
+def test_the_hint_for_a_mask_of_large_numbers_names_what_there_is() -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x + torch.tensor([0.0, 0.0, 0.0, -1e9]), -1)
+
+    program = hg.trace(Masked(), torch.zeros(1, 4), input_range=(-1, 1))
+    with pytest.raises(hg.ProgramError) as caught:
+        hg.compile(program, TOY)
+    assert "leave masked places out" in caught.value.hint
+    assert "max_error" not in str(caught.value)
+    assert "test_arguments.py" in caught.value.where

@@ -293,6 +293,7 @@ def test_the_number_of_a_class_is_compared_rounded():
 def test_outputs_that_are_no_scores_have_no_class():
     assert artifact(TwoOutputs).report.values["class_agreement"] is None
     assert kinds_of_programs.artifact("slots").report.values["class_agreement"] is None
+    assert refreshed().report.values["class_agreement"] is None
     wide = hg.trace(weighted(torch.nn.Linear(2, 1001)), torch.zeros(1, 2), calibration=samples((2,)))
     one = hg.trace(weighted(torch.nn.Linear(2, 1)), torch.zeros(1, 2), calibration=samples((2,)))
     for found in (wide, one):
