@@ -241,8 +241,8 @@ def _relative(error: float, magnitude: float) -> float | None:
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> dict[str, int] | None:
     """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
 
-    None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values, and of one
-    longer than classes are many. The number of a class is compared rounded.
+    None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values,
+    and of one longer than classes are many. The number of a class is compared rounded.
     """
     if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
         return None
