@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, packages_named
 
 __version__ = "0.1.0"
 
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 OPENMP_WAS_LOADED = "OMP_WAIT_POLICY" not in os.environ and "torch" in sys.modules
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# Public name -> the module that defines it.
+# Public name -> the module that defines it. Type checkers read the imports below instead; a test holds the two equal.
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch_export",
     "parse": "heliograph.dsl.parse",
@@ -32,29 +32,88 @@ _PUBLIC: dict[str, str] = {
     "top1": "heliograph.compiler.top1",
     "simulate": "heliograph.compiler.simulate",
     "debug": "heliograph.runtime.debug",
+    "measure": "heliograph.runtime.measure",
+    "html_report": "heliograph.compiler.html",
+    "save_plots": "heliograph.compiler.plots",
     "Options": "heliograph.compiler.options",
+    "CostTable": "heliograph.target",
+    "Recorder": "heliograph.compiler.explain",
     "Artifact": "heliograph.compiler.artifact",
     "PublicArtifact": "heliograph.compiler.artifact",
     "Report": "heliograph.compiler.report",
     "Program": "heliograph.ir",
     "Client": "heliograph.runtime.client",
     "Server": "heliograph.runtime.server",
+    "KeyFolder": "heliograph.runtime.keyfolder",
     "EvaluationKeys": "heliograph.runtime.messages",
     "EncryptedInput": "heliograph.runtime.messages",
     "EncryptedOutput": "heliograph.runtime.messages",
+    "Measurement": "heliograph.runtime.measure",
+    "ProgramError": "heliograph.errors",
+    "UnsupportedError": "heliograph.errors",
+    "PlanningError": "heliograph.errors",
+    "RangeError": "heliograph.errors",
+    "WireError": "heliograph.errors",
+    "SecurityError": "heliograph.errors",
+    "MissingPackageError": "heliograph.errors",
+    "VerifyError": "heliograph.errors",
+    "InternalError": "heliograph.errors",
+    "LanguageError": "heliograph.dsl.diagnostics",
+    "TooLittleMemoryError": "heliograph.runtime.memory",
 }
 
 __all__ = ["HeliographError", "__version__", *_PUBLIC]
 
+if TYPE_CHECKING:
+    from heliograph.compiler.artifact import Artifact as Artifact
+    from heliograph.compiler.artifact import PublicArtifact as PublicArtifact
+    from heliograph.compiler.driver import compile as compile
+    from heliograph.compiler.explain import Recorder as Recorder
+    from heliograph.compiler.html import html_report as html_report
+    from heliograph.compiler.options import Options as Options
+    from heliograph.compiler.plots import save_plots as save_plots
+    from heliograph.compiler.polynomials import approximate as approximate
+    from heliograph.compiler.report import Report as Report
+    from heliograph.compiler.simulate import simulate as simulate
+    from heliograph.compiler.top1 import top1 as top1
+    from heliograph.dsl.diagnostics import LanguageError as LanguageError
+    from heliograph.dsl.parse import parse as parse
+    from heliograph.dsl.print import to_language as to_language
+    from heliograph.dsl.print import write_language as write_language
+    from heliograph.errors import InternalError as InternalError
+    from heliograph.errors import MissingPackageError as MissingPackageError
+    from heliograph.errors import PlanningError as PlanningError
+    from heliograph.errors import ProgramError as ProgramError
+    from heliograph.errors import RangeError as RangeError
+    from heliograph.errors import SecurityError as SecurityError
+    from heliograph.errors import UnsupportedError as UnsupportedError
+    from heliograph.errors import VerifyError as VerifyError
+    from heliograph.errors import WireError as WireError
+    from heliograph.frontends.register import register_function as register_function
+    from heliograph.frontends.torch_export import trace as trace
+    from heliograph.ir import Program as Program
+    from heliograph.runtime.client import Client as Client
+    from heliograph.runtime.debug import debug as debug
+    from heliograph.runtime.keyfolder import KeyFolder as KeyFolder
+    from heliograph.runtime.measure import Measurement as Measurement
+    from heliograph.runtime.measure import measure as measure
+    from heliograph.runtime.memory import TooLittleMemoryError as TooLittleMemoryError
+    from heliograph.runtime.messages import EncryptedInput as EncryptedInput
+    from heliograph.runtime.messages import EncryptedOutput as EncryptedOutput
+    from heliograph.runtime.messages import EvaluationKeys as EvaluationKeys
+    from heliograph.runtime.server import Server as Server
+    from heliograph.target import CostTable as CostTable
+else:
 
-def __getattr__(name: str) -> Any:
-    try:
-        module = _PUBLIC[name]
-    except KeyError:
-        raise AttributeError(f"module 'heliograph' has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        try:
+            module = _PUBLIC[name]
+        except KeyError:
+            raise AttributeError(f"module 'heliograph' has no attribute {name!r}") from None
+        with packages_named():
+            value = getattr(importlib.import_module(module), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

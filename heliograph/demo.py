@@ -36,7 +36,7 @@ class DemoResult:
         clear, encrypted = self.clear.argmax(1), self.encrypted.argmax(1)
         names = (
             "predicted_max_abs_error", "security_bits", "ring_dim", "log_pq", "depth", "levels", "rotations",
-            "rotation_keys", "evaluation_key_bytes", "ciphertext_bytes", "predicted_ms",
+            "rotation_keys", "evaluation_key_bytes", "ciphertext_bytes",
         )  # fmt: skip
         return {
             "images": len(self.labels),
@@ -45,6 +45,7 @@ class DemoResult:
             "agreement": float((clear == encrypted).mean()),
             "max_abs_error": float(np.abs(self.clear - self.encrypted).max()),
             **{name: report[name] for name in names},
+            "predicted_ms": report["predicted"]["evaluate_ms"],
             "measured_ms": self.measurement.measured_ms,
             "floor_ms": self.measurement.floor_ms,
             "peak_rss_bytes": self.measurement.peak_rss_bytes,
@@ -96,5 +97,7 @@ def run_demo(images: int = 40, progress: Callable[[str, int, int], None] | None 
     program = trace(module, train_x[:1], input_range=(0.0, 1.0), calibration=train_x[:CALIBRATION], name="digits")
     artifact = compile_program(program, Options(security_bits=128))
     tell("compile", 1, 1)
-    measurement = measure(artifact, list(test_x), lambda done, total: tell("encrypted images", done, total))
+    measurement = measure(
+        artifact, list(test_x), lambda done, total: tell("encrypted images", done, total), expected=list(clear)
+    )
     return DemoResult(artifact, test_y, clear, np.stack(measurement.outputs), measurement)

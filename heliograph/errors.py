@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from heliograph.texts import shown_lines
@@ -67,9 +69,33 @@ class InsecureWarning(UserWarning):
     """Something goes on without security because the caller allowed it."""
 
 
+class MissingPackageError(HeliographError, ImportError):
+    """A package that only some installations need is not there; the hint is what to install."""
+
+
 class VerifyError(HeliographError):
     """A pass broke the contract of its stage. This is our bug; the text names the pass, the rule and the node."""
 
 
 class InternalError(HeliographError):
     """Something that cannot happen did. This is our bug."""
+
+
+# Package -> the extra of ours that installs it.
+_EXTRAS = {"torch": "torch", "openfhe": "run", "matplotlib": "plot", "sklearn": "demo", "opacus": "dp"}
+
+
+@contextlib.contextmanager
+def packages_named() -> Iterator[None]:
+    """Turn a failed import of an optional package into a MissingPackageError that says what to install."""
+    try:
+        yield
+    except MissingPackageError:
+        raise
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        raise MissingPackageError(
+            f"{package} is not installed", why=str(error), hint=f"pip install 'heliograph[{_EXTRAS[package]}]'"
+        ) from None

@@ -42,11 +42,18 @@ def run_nodes(
     return [table[node] for node in program.outputs]
 
 
+def plain_values(value: Any) -> Any:
+    """A tensor of torch as it is in memory, apart from its gradient and its device; anything else as it is."""
+    for part in ("detach", "cpu"):
+        value = getattr(value, part)() if hasattr(value, "requires_grad") else value
+    return value
+
+
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
     try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(plain_values(value), dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
         raise ProgramError(
             f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
         ) from None
@@ -67,6 +74,7 @@ def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Ar
 
     Where there are fewer the last one stands in for those that are missing: any sample in range would do.
     """
+    value = plain_values(value)
     array = np.asarray(value) if np.ndim(value) else None
     if array is None or array.shape[1:] != tuple(shape) or not 0 < array.shape[0] <= batch:
         got = "a number" if array is None else f"shape {array.shape}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -135,6 +136,7 @@ def _batch(text: str | None) -> int | str | None:
 )
 @click.option("--bootstrap-iterations", type=click.Choice(["1", "2"]), default=None, help="Two: slower, finer.")
 @click.option("--top1", is_flag=True, help="Return the one-hot class of the logits, and nothing else of them.")
+@click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
 @click.option("--flood", type=float, default=None, metavar="STD", help="Noise that the server adds to its outputs.")
 @click.option("--insecure", is_flag=True, help="No security at all: for tests.")
 @click.option("--dump-ir", default=None, metavar="DIR", help="Write the program after each pass into this folder.")
@@ -161,6 +163,7 @@ def compile_command(
     bootstrap: bool | None,
     bootstrap_iterations: str | None,
     top1: bool,
+    gap: float | None,
     flood: float | None,
     insecure: bool,
     dump_ir: str | None,
@@ -174,6 +177,12 @@ def compile_command(
     import heliograph as hg
     from heliograph.compiler.explain import Recorder
 
+    if gap is not None and not (top1 and 0 < gap < math.inf):
+        raise ProgramError(
+            f"--gap {gap:g} cannot be used",
+            why="it is the smallest difference of logits that --top1 tells apart, a positive number",
+            hint="give it with --top1",
+        )
     recorder = Recorder()
     chosen: dict[str, Any] = {
         "security_bits": None if insecure else 128,
@@ -206,7 +215,7 @@ def compile_command(
                 calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
             )
         if top1:
-            program = hg.top1(program)
+            program = hg.top1(program, gap=gap)
         progress("compiling", 0, 0)
         artifact = hg.compile(program, options, watch=recorder if explain else None)
     path = output or (f"{program.name}.helio" if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
@@ -220,6 +229,13 @@ def compile_command(
         "compile_s": artifact.compile_s,
     }
     remark(f"wrote {path}", quiet)
+    agreement = artifact.report.values["class_agreement"]
+    if agreement is not None and agreement["agree"] < agreement["samples"]:
+        remark(
+            f"warning: {artifact.report.class_agreement()}; higher degrees bring the others back, unless their largest "
+            "outputs are as good as equal",
+            quiet,
+        )
     text = str(artifact.report)
     if explain is not None:
         explanation = recorder.explain(program, explain)

@@ -31,9 +31,11 @@ class Check:
 def _python() -> Check:
     version = sys.version_info[:2]
     library, release = platform.libc_ver()
-    detail = f"{platform.python_version()} ({library} {release})"
+    detail = f"{platform.python_version()} ({library} {release}, {sys.platform}, {platform.machine()})"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return Check("python", "missing", detail, "OpenFHE has wheels for Linux on x86-64")
     if version not in _WHEELS:
-        return Check("python", "missing", detail, "OpenFHE has wheels for Python 3.10 and 3.12")
+        return Check("python", "missing", detail, "take CPython 3.10 or 3.12: OpenFHE has wheels for these")
     numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
     if library == "glibc" and numbers < _WHEELS[version]:
         wanted = ".".join(map(str, _WHEELS[version]))
@@ -115,7 +117,7 @@ def _costs() -> Check:
 @click.option("--calibrate", is_flag=True, help="Measure this machine (under a minute); compiling uses the result.")
 @output_options
 def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
-    """Say what of Python, OpenFHE, torch, cores and memory is in order; exit code 1 where something needed is missing."""
+    """Check Python, OpenFHE, torch, cores and memory; exit code 1 where something needed is missing."""
     if calibrate:
         _calibrate(as_json, quiet)
         return

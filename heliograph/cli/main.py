@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from heliograph.errors import HeliographError, InsecureWarning
+from heliograph.errors import HeliographError, InsecureWarning, packages_named
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -63,7 +63,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of the user's making is one text on stderr and exit code 2."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), packages_named():
             # Said at every step, also with --quiet, and not as Python says it.
             warnings.simplefilter("always", InsecureWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)

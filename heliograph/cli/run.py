@@ -60,7 +60,7 @@ def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as
         "predicted_scheme_error": loaded.report.values["scheme_error"],
         "security_bits": loaded.ring.security_bits,
         "seconds": seconds,
-        "predicted_ms": loaded.report.values["predicted_ms"],
+        "predicted_ms": loaded.report.values["predicted"]["evaluate_ms"],
     }
     lines = [f"{name}: {value}" for name, value in zip(names, results, strict=True)]
     if loaded.ring.security_bits is None:

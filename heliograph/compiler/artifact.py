@@ -76,6 +76,11 @@ class PublicArtifact:
     conjugation_key: bool = False
     named: str | None = None
 
+    def __repr__(self) -> str:
+        security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
+        size = f"N = {self.ring.ring_dim}, {self.ring.levels} levels, {len(self.evaluation_keys)} evaluation keys"
+        return f"<PublicArtifact {self.name!r}, {self.fingerprint[:12]}: {security}, {size}>"
+
     def public(self) -> PublicArtifact:
         return self
 
@@ -215,6 +220,14 @@ class Artifact:
     report: Report
     stages: Mapping[str, str]
     compile_s: float | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        nodes, report = len(self.program.nodes), repr(self.report)
+        return f"<Artifact {self.name!r}, {nodes} nodes; {report.partition(': ')[2]}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first half of the page that `html_report` makes."""
+        return self.report._repr_html_()
 
     @property
     def name(self) -> str:

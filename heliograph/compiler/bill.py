@@ -33,6 +33,8 @@ _WORDS = {
 _OUTPUT_ROOM = 4.0
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
+# Outputs with more values than this are not taken for the scores of classes.
+_MOST_CLASSES = 1000
 
 
 def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
@@ -104,6 +106,7 @@ def bill(
                 max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
             ),
             "scheme_error": told(plan.scheme_error),
+            "class_agreement": class_agreement(source, exact, approximate),
             "error_samples": int(samples[0].shape[0]) if samples else 0,
             "calibrated": bool(source.calibration),
             "output_magnitude": told(plan.output_magnitude),
@@ -126,6 +129,24 @@ def bill(
             },
         },
     )
+
+
+def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> dict[str, int] | None:
+    """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
+
+    None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values,
+    and of one longer than classes are many. The number of a class is compared rounded.
+    """
+    if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
+        return None
+    rows, others = exact[0], approximate[0]
+    if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":
+        same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
+    elif rows.ndim == 2 and 2 <= rows.shape[1] <= _MOST_CLASSES:
+        same = rows.argmax(axis=1) == others.argmax(axis=1)
+    else:
+        return None
+    return {"samples": len(rows), "agree": int(same.sum())}
 
 
 def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:

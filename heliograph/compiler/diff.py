@@ -109,9 +109,10 @@ def _layers(artifact: Artifact) -> dict[str, dict[str, Any]]:
             if (operand.layer or operand.op) != layer:
                 read[layer] = max(read.get(layer, 0), operand.depth)
         entry["levels"] = deepest[layer] - read.get(layer, 0)
-    for layer, milliseconds in artifact.report.values.get("predicted_ms_by_layer", {}).items():
+    for row in artifact.report.values["predicted_ms_by_layer"]:
+        layer = row["layer"]
         table.setdefault(layer, {"predicted_ms": None, "levels": 0, "degree": None, "nodes": 0})
-        table[layer]["predicted_ms"] = round(milliseconds, 3)
+        table[layer]["predicted_ms"] = round(row["ms"], 3)
     for known in artifact.report.values.get("ranges", []):
         layer = known["layer"] or known["function"]
         if layer in table:

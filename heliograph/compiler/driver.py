@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from heliograph.compiler.arguments import require_program
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.bill import bill, flooded, with_output_ranges
 from heliograph.compiler.options import Options
@@ -13,9 +14,9 @@ from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import make_plan
 from heliograph.compiler.report import Report
-from heliograph.errors import ProgramError
+from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_many
-from heliograph.ir import Program, Stage
+from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Calibrate
@@ -30,7 +31,35 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
     give the same artifact, byte for byte; paths of sources are kept as compiler/places.py has them. `watch(name, program)`
     sees the program after each pass (compiler/explain.py has one that explains).
     """
-    options = options or Options()
+    require_program(program, "compile")
+    if options is not None and not isinstance(options, Options):
+        raise ProgramError(f"options is {type(options).__name__}, not Options", hint="hg.Options(degree=15)")
+    last = ["the linear passes"]
+
+    def followed(name: str, made: Program) -> None:
+        last[0] = f"what follows {name}"
+        if watch is not None:
+            watch(name, made)
+
+    try:
+        return _compile(program, options or Options(), followed)
+    except MemoryError as error:
+        largest = max((node for node in program.nodes), key=_size)
+        raise PlanningError(
+            f"compiling {program.name} took more memory than there is",
+            where=largest.loc,
+            why=f"it ended in {last[0]}{f' ({error})' if str(error) else ''}; linear layers become sparse matrices, and the "
+            f"largest value of the program, {largest.op}, has {_size(largest)} elements",
+            hint="smaller images or fewer channels, or a machine with more memory",
+        ) from None
+
+
+def _size(node: Node) -> int:
+    return node.type.size if isinstance(node.type, TensorType) else 0
+
+
+def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
+    """As `compile`, of what has been looked at, with places in it that an artifact keeps."""
     if program.stage not in (Stage.TENSOR, Stage.PACKED) or "ring" in program.metadata:
         raise ProgramError(
             f"compile takes a program as it was written, not one at stage {program.stage.value}",
@@ -39,18 +68,17 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
     begun = time.perf_counter()
     program, before = portable(program)
     with told_by(before):
-        return _compile(program, options, watch, begun)
+        return _made(program, options, watch, begun)
 
 
-def _compile(program: Program, options: Options, watch: Watch | None, begun: float) -> Artifact:
+def _made(program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
     verify(program)
     dump = dumper(options.dump_ir)
     stages = {program.stage.value: str(program)}
 
     def seen(name: str, made: Program) -> None:
         dump(name, made)
-        if watch is not None:
-            watch(name, made)
+        watch(name, made)
         stages[made.stage.value] = str(made)
 
     fused = linear_passes(program, seen) if program.stage is Stage.TENSOR else program

@@ -20,8 +20,8 @@ from heliograph.chains import key_chains
 from heliograph.compiler.key_use import key_use, reading_ms
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.plan import priced_ms, total_ms
-from heliograph.evaluation_keys import program_keys
-from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
+from heliograph.evaluation_keys import EvaluationKey, program_keys
+from heliograph.execution.backend import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call, calls_table
 from heliograph.execution.noise import bootstrap_std
 from heliograph.execution.simulator import SimulatedCiphertext, Simulator
 from heliograph.interpret import batch_of
@@ -40,8 +40,8 @@ SPARSE_KEY_BITS = 66
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 # What the compiler measured or was told, and nothing else can be asked for: all that a file holds of a report.
 STORED = frozenset({
-    "approximation_error", "calibrated", "cost_table", "costs", "depth_by_line", "error_samples", "options",
-    "output_magnitude", "savings", "scheme_error", "unbounded_ms",
+    "approximation_error", "calibrated", "class_agreement", "cost_table", "costs", "depth_by_line", "error_samples",
+    "options", "output_magnitude", "savings", "scheme_error", "unbounded_ms",
 })  # fmt: skip
 
 
@@ -115,13 +115,14 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "key_switches": rotations + count(calls, "relinearize"),
         "ciphertext_products": count(calls, "mul"),
-        "plaintext_products": count(calls, "mul_plain", "mul_scalar", "mul_pt"),
+        "plaintext_products": count(calls, *PLAIN_PRODUCTS),
         "operations": {
             f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
             for (primitive, level, parts), number in sorted(calls.items())
         },
         "operations_by_kind": _by_kind(calls),
         "evaluation_key_bytes": memory["evaluation_keys"],
+        "keys_by_kind": _keys_by_kind(keys),
         "key_folder": bool(memory["folder"]),
         "key_loading": loading,
         "ciphertext_bytes": memory["inputs"],
@@ -130,10 +131,11 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
         "client_peak_bytes": memory["client"],
         "predicted_ms": predicted_ms,
         "work_by_layer": [dataclasses.asdict(row) for row in calls_table(by_layer)],
-        "predicted_ms_by_layer": {
-            layer: sum(number * priced_ms(call, chains, costs) for call, number in found.items())
+        # A list, because files sort the names of a mapping.
+        "predicted_ms_by_layer": [
+            {"layer": layer, "ms": sum(number * priced_ms(call, chains, costs) for call, number in found.items())}
             for layer, found in by_layer.items()
-        },
+        ],
         "predicted_max_abs_error": total_error,
         "ranges": ranges,
         "batch": batch_of(program),
@@ -147,9 +149,9 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
             "evaluation_key_bytes": memory["evaluation_keys"],
             "ciphertext_bytes": memory["inputs"],
             "max_abs_error": total_error,
-            "error_bits": _bits(total_error),
+            "relative_error": _relative(total_error, known["output_magnitude"]),
             "scheme_error": known["scheme_error"],
-            "scheme_error_bits": _bits(known["scheme_error"]),
+            "relative_scheme_error": _relative(known["scheme_error"], known["output_magnitude"]),
         },
     }
     values["assumed"] = _assumed(values, known["calibrated"])
@@ -164,9 +166,15 @@ def count(calls: Mapping[Call, int], *primitives: str) -> int:
     return sum(table[primitive] for primitive in primitives)
 
 
-def _bits(error: float) -> float | None:
-    """How many bits after the point are right."""
-    return -math.log2(error) if error > 0 else None
+def _relative(error: float, magnitude: float) -> float | None:
+    """The error as a share of the largest output; None where all outputs are zero."""
+    return error / magnitude if magnitude > 0 else None
+
+
+def _keys_by_kind(keys: Sequence[EvaluationKey]) -> list[dict[str, Any]]:
+    """How many evaluation keys there are of each kind and size, and their bytes; they add up to all of them."""
+    sizes = Counter((key.kind, key.bytes) for key in keys)
+    return [{"kind": kind, "keys": number, "key_bytes": size} for (kind, size), number in sizes.items()]
 
 
 def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:

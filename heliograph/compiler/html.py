@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.depth import artifact_depth
 from heliograph.compiler.drawing import bars_svg, graph_svg, legend_svg, levels_svg, ranges_svg
+from heliograph.compiler.markup import table, tiles
 from heliograph.compiler.report import Report, bytes_text, seconds_text
 from heliograph.ir.text import print_program
 
@@ -89,45 +90,16 @@ def _safe_json(value: Any) -> str:
     return text
 
 
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: frozenset[int] = frozenset()) -> str:
-    def cells(tag: str, row: tuple[str, ...]) -> str:
-        return "".join(
-            f"<{tag}{' class=number' if i in numbers else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _tile(value: str, label: str) -> str:
-    return f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
-
-
 def _stages(artifact: Artifact) -> dict[str, str]:
     stages = {**artifact.stages, "executable": print_program(artifact.program)}
     cut = "\n... the text goes on; print it with `heliograph inspect --stage`"
     return {name: text if len(text) <= _MAX_STAGE else text[:_MAX_STAGE] + cut for name, text in stages.items()}
 
 
-def _tiles(v: Mapping[str, Any]) -> str:
-    predicted = v["predicted"]
-    return (
-        '<div class="tiles">'
-        + _tile(f"2^{int(v['ring_dim']).bit_length() - 1}", "ring dimension")
-        + _tile(str(v["levels"]), "levels")
-        + _tile(str(v["key_switches"]), "key switches")
-        + _tile(seconds_text(predicted["evaluate_ms"] / 1e3), "an evaluation, predicted")
-        + _tile(bytes_text(predicted["evaluation_key_bytes"]), "evaluation keys")
-        + _tile(bytes_text(predicted["server_peak_bytes"]), "server's memory")
-        + _tile(f"{predicted['max_abs_error']:.2g}", "output error, predicted")
-        + "</div>"
-    )
-
-
-def _times(v: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+def _times(report: Report) -> str:
     """Bars of the layers; measured ones where a run was given."""
-    by_layer = measured.get("ms_by_layer") or {}
-    predicted = v["predicted_ms_by_layer"]
+    by_layer = report.measured.get("ms_by_layer") or {}
+    predicted = report.predicted_ms_by_layer()
     rows = [
         (
             layer,
@@ -142,14 +114,19 @@ def _times(v: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
 
 
 def _keys(v: Mapping[str, Any]) -> str:
-    key = v["rotation_key_bytes"]
     rows = [
-        ("rotation keys", v["rotation_keys"] * key),
-        ("relinearization key", key if v["relinearization_key"] else 0),
+        *((_key_label(row), row["keys"] * row["key_bytes"]) for row in v["keys_by_kind"]),
         ("encrypted input", v["ciphertext_bytes"]),
         ("encrypted output", v["output_bytes"]),
     ]
     return bars_svg([(name, float(size), None, bytes_text(size), "") for name, size in rows], "keys and bytes", "keys")
+
+
+def _key_label(row: Mapping[str, Any]) -> str:
+    kind = {"encapsulation": "keys of the sparse secret"}.get(
+        row["kind"], f"{row['kind']} key{'s' * (row['keys'] > 1)}"
+    )
+    return f"{row['keys']} {kind} of {bytes_text(row['key_bytes'])}"
 
 
 def html_report(artifact: Artifact, report: Report | None = None) -> str:
@@ -159,12 +136,6 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
     rows = depth.rows
     drawn = rows if len(rows) <= _MAX_DRAWN else ()
     levels = artifact.ring.levels
-    insecure = v["security_bits"] is None
-    badge = "INSECURE: for tests only" if insecure else f"{v['security_bits']} bits, classical"
-    measured = dict(report.measured)
-    figures = _table(("", "predicted", "measured") if measured else ("", "predicted"), [
-        row if measured else row[:2] for row in report.figures()
-    ])  # fmt: skip
     spent = [(str(levels_), place, layer) for place, layer, levels_ in depth.spent]
     savings = "".join(f"<li>{escape(text)}</li>" for text in report.saving_texts())
     graph = (
@@ -180,8 +151,7 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
         '<meta name=viewport content="width=device-width, initial-scale=1"><link rel=icon href="data:,">',
         f"<title>{escape(artifact.name)}: the bill</title><style>{_STYLE}</style></head><body>",
         f"<h1>{escape(artifact.name)}</h1>",
-        f'<p><span class="badge{" bad" if insecure else ""}">{escape(badge)}</span> '
-        f"<span class=muted>artifact {escape(artifact.fingerprint)}</span></p>",
+        f"<p>{report.badge()} <span class=muted>artifact {escape(artifact.fingerprint)}</span></p>",
         "<nav>",
         *(
             f"<a href='#{name}-section'>{title}</a>"
@@ -196,11 +166,11 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
             )
         ),
         "</nav>",
-        _tiles(v),
+        tiles(report.tiles()),
         "<h2 id=bill-section>The bill</h2>",
-        figures,
+        report.figures_table(),
         "<p></p>",
-        _table(("what was decided", ""), list(report.rows())),
+        table(("what was decided", ""), list(report.rows())),
         "<h2>Assumed</h2><ul>",
         *(f"<li>{escape(str(line))}</li>" for line in v["assumed"]),
         f"</ul><p class=warn>{escape(report.sharing())}</p>",
@@ -210,7 +180,7 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
         f"<div class=box id=holder>{graph}</div>",
         "<h2 id=levels-section>Level and scale along the program</h2>",
         f"<div class=plot>{levels_svg(rows, levels)}</div>",
-        _table(("levels spent", "line", "layer"), spent),
+        table(("levels spent", "line", "layer"), spent),
         f"<p>What would save a level:</p><ul>{savings}</ul>" if savings else "<p>Nothing simple saves a level.</p>",
         f"<h2 id=ranges-section>Ranges of polynomials</h2><p class=muted>proved: {float(v['proved_share']):.0%}</p>",
         f"<div class=plot>{ranges_svg(v['ranges'])}</div>" if v["ranges"] else "<p>There is no polynomial.</p>",
@@ -218,7 +188,7 @@ def html_report(artifact: Artifact, report: Report | None = None) -> str:
         *(f"<li>{escape(line)}</li>" for line in report.range_lines()),
         f"</ul><h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(v)}</div>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(v['costs']))}</p>",
-        f"<div class=plot>{_times(v, measured)}</div>",
+        f"<div class=plot>{_times(report)}</div>",
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
         "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "
         "aria-label=search><span id=found class=muted></span></div><div class=box><pre id=ir></pre></div>",

@@ -119,7 +119,7 @@ def _ranges(figure: Any, artifact: Artifact, report: Report) -> Any:
 
 def _times(figure: Any, artifact: Artifact, report: Report) -> Any:
     """Predicted, and measured where a run was given, milliseconds of each layer."""
-    predicted = report.values["predicted_ms_by_layer"]
+    predicted = report.predicted_ms_by_layer()
     measured = report.measured.get("ms_by_layer") or {}
     layers = [layer for layer in dict.fromkeys((*predicted, *measured)) if predicted.get(layer) or measured.get(layer)]
     if not layers:

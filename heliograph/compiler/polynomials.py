@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.approx.fit import METHODS
+from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import approximate_pass
 from heliograph.errors import ProgramError
@@ -29,6 +30,7 @@ def approximate(program: Program, options: Options | None = None) -> Program:
     what is never negative. `approximate(program, options).to_torch()` is a module whose training can recover what the
     approximation lost; `compile` takes the result like any program, and holds its polynomials to their intervals.
     """
+    require_program(program, "approximate")
     if program.stage is not Stage.TENSOR:
         raise ProgramError(
             f"approximate takes a program of the tensor stage, not of stage {program.stage.value}",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from heliograph.compiler.markup import badge, fragment, table, tiles
 from heliograph.compiler.sharing import (
     SHARE_BITS,
     SHARE_MARGIN,
@@ -51,8 +52,18 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def error_text(error: float) -> str:
-    return f"{error:.2g} ({-math.log2(error):.1f} bits)" if error > 0 else "0"
+def error_text(error: float, magnitude: float | None = None) -> str:
+    """An error, and what share of `magnitude`, the largest output, it is."""
+    if error <= 0:
+        return "0"
+    if not magnitude:
+        return f"{error:.2g}"
+    share = error / magnitude
+    if share < 1e-4:
+        text = f"{share:.2g}"
+    else:
+        text = f"{100 * share:.2g}%" if share < 0.995 else f"{share:.0%}"
+    return f"{error:.2g} ({text} of {magnitude:.3g})"
 
 
 def is_composite(entry: Mapping[str, Any]) -> bool:
@@ -77,6 +88,7 @@ _FIGURES: tuple[tuple[str, str, str], ...] = (
     ("decrypt_ms", "decryption", "ms"),
     ("server_peak_bytes", "server's memory", "bytes"),
     ("client_peak_bytes", "client's memory", "bytes"),
+    ("process_peak_bytes", "memory of one process", "bytes"),
     ("evaluation_key_bytes", "evaluation keys", "bytes"),
     ("ciphertext_bytes", "encrypted input", "bytes"),
     ("max_abs_error", "output error", "error"),
@@ -84,15 +96,15 @@ _FIGURES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def figure_text(value: Any, unit: str) -> str:
-    """A figure of the table in words; empty where it is not known."""
+def figure_text(value: Any, unit: str, magnitude: float | None = None) -> str:
+    """A figure of the table in words; empty where it is not known. `magnitude` is that of the outputs."""
     if value is None:
         return ""
     if unit == "s":
         return seconds_text(value)
     if unit == "ms":
         return seconds_text(value / 1e3)
-    return bytes_text(value) if unit == "bytes" else error_text(value)
+    return bytes_text(value) if unit == "bytes" else error_text(value, magnitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,44 @@ class Report:
             "warning": self.sharing(),
             "sharing_cost_bits": sharing_cost_bits(),
         }
+
+    def __repr__(self) -> str:
+        v, predicted = self.values, self.values["predicted"]
+        security = "INSECURE" if v["security_bits"] is None else f"{v['security_bits']} bits"
+        return (
+            f"<Report of {v['name']!r}: {security}, N = {v['ring_dim']}, {v['levels']} levels, evaluation "
+            f"{figure_text(predicted['evaluate_ms'], 'ms')}, keys {bytes_text(predicted['evaluation_key_bytes'])}, error "
+            f"{error_text(predicted['max_abs_error'], v['output_magnitude'])}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tiles, the table of figures and what was decided."""
+        parts = (self.badge(), tiles(self.tiles()), self.figures_table(), table(("what was decided", ""), self.rows()))
+        return fragment(f"{self.values['name']}: the bill", parts)
+
+    def badge(self) -> str:
+        """The security as a piece of HTML."""
+        bits = self.values["security_bits"]
+        return badge("INSECURE: for tests only" if bits is None else f"{bits} bits, classical", bits is None)
+
+    def tiles(self) -> list[tuple[str, str]]:
+        """The figures that matter most, in words, and what each of them is."""
+        v, predicted = self.values, self.values["predicted"]
+        return [
+            (f"2^{int(v['ring_dim']).bit_length() - 1}", "ring dimension"),
+            (str(v["levels"]), "levels"),
+            (str(v["key_switches"]), "key switches"),
+            (seconds_text(predicted["evaluate_ms"] / 1e3), "an evaluation, predicted"),
+            (bytes_text(predicted["evaluation_key_bytes"]), "evaluation keys"),
+            (bytes_text(predicted["server_peak_bytes"]), "server's memory"),
+            (f"{predicted['max_abs_error']:.2g}", "output error, predicted"),
+        ]
+
+    def figures_table(self) -> str:
+        """Predicted and measured figures as a table of HTML."""
+        header = ("", "predicted", "measured") if self.measured else ("", "predicted")
+        rows = [row if self.measured else row[:2] for row in self.figures()]
+        return table(header, [*rows, *((label, "", text) for label, text in self.circumstances())])
 
     def rows(self) -> list[tuple[str, str]]:
         """What was decided, line by line."""
@@ -148,6 +198,7 @@ class Report:
             ("plaintext products", str(v["plaintext_products"])),
             ("ciphertexts", f"{bytes_text(v['ciphertext_bytes'])} in, {bytes_text(v['output_bytes'])} out"),
             ("outputs", self._outputs()),
+            *([("class", self.class_agreement())] if v.get("class_agreement") else []),
         ]
 
     def _key_size(self) -> str:
@@ -191,18 +242,43 @@ class Report:
         v = self.values
         possible = [
             f"{name} within [{entry['low']:.4g}, {entry['high']:.4g}] ({entry['range_source']})"
-            for name, entry in v["output_ranges"].items()
+            # In the order that a file keeps.
+            for name, entry in sorted(v["output_ranges"].items())
         ]
         return "; ".join([f"reach {v['output_magnitude']:.3g} on the samples", *possible])
 
+    def class_agreement(self) -> str:
+        """On how many samples the class is that of the network, in words; empty where there are no classes."""
+        entry = self.values.get("class_agreement")
+        if not entry:
+            return ""
+        return f"the largest output is the network's on {entry['agree']} of {entry['samples']} samples"
+
+    def predicted_ms_by_layer(self) -> dict[str, float]:
+        """Predicted milliseconds of each layer, in program order."""
+        return {row["layer"]: row["ms"] for row in self.values["predicted_ms_by_layer"]}
+
     def figures(self) -> list[tuple[str, str, str]]:
         """Name, predicted and measured of what a run measures; an empty text where a figure is not known."""
-        predicted = self.values["predicted"]
+        predicted, magnitude = self.values["predicted"], self.values["output_magnitude"]
+
+        def text(column: Mapping[str, Any], key: str, unit: str) -> str:
+            return figure_text(column.get(key), unit, magnitude)
+
         return [
-            (label, figure_text(predicted.get(key), unit), figure_text(self.measured.get(key), unit))
+            (label, text(predicted, key, unit), text(self.measured, key, unit))
             for key, label, unit in _FIGURES
             if key in predicted or key in self.measured
         ]
+
+    def circumstances(self) -> list[tuple[str, str]]:
+        """Under what the measured column was measured: the machine, and the work beside."""
+        found = []
+        if "machine" in self.measured:
+            found.append(("machine", str(self.measured["machine"])))
+        if "load_average" in self.measured:
+            found.append(("load average", f"{self.measured['load_average']:.2f}"))
+        return found
 
     def range_lines(self) -> list[str]:
         """Which layer rests on which interval, one line each, and the share that is proved."""
@@ -277,11 +353,13 @@ class Report:
         for name, text in rows:
             wrapped = textwrap.wrap(text, _WIDTH - width - 4) or [""]
             lines += [f"  {name if not i else '':<{width}}  {part}" for i, part in enumerate(wrapped)]
-        lines += ["", f"  {'':<{width}}  {'predicted':<22}{'measured' if self.measured else ''}".rstrip()]
-        lines += [f"  {name:<{width}}  {predicted:<22}{measured}".rstrip() for name, predicted, measured in figures]
-        for key, label in (("machine", "machine"), ("load_average", "load average")):
-            if key in self.measured:
-                lines.append(f"  {label:<{width}}  {'':<22}{self.measured[key]}")
+        column = 2 + max(20, *(len(predicted) for _, predicted, _ in figures))
+        lines += ["", f"  {'':<{width}}  {'predicted':<{column}}{'measured' if self.measured else ''}".rstrip()]
+        lines += [
+            f"  {name:<{width}}  {predicted:<{column}}{measured}".rstrip() for name, predicted, measured in figures
+        ]
+        for label, text in self.circumstances():
+            lines.append(f"  {label:<{width}}  {'':<{column}}{text}")
         for title, texts in (
             ("ranges of polynomials", self.range_lines()),
             ("levels, along the longest path", self.depth_lines()),

@@ -21,11 +21,13 @@ _NUMBERS = (
     "rotation_keys", "rotations", "scale_bits", "scheme_error", "server_peak_bytes", "slots", "special_primes",
 )  # fmt: skip
 _TEXTS = ("costs", "name", "secret_distribution")
-_TABLES = ("operations", "operations_by_kind", "predicted", "predicted_ms_by_layer")
+_TABLES = ("operations", "operations_by_kind", "predicted")
 # Fields of the rows of each list: texts, numbers, and pairs of numbers that may be null.
 _ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "depth_by_line": (("layer", "location", "what"), ("levels",), ()),
     "work_by_layer": (("layer",), ("bootstraps", "key_switches", "plaintext_products", "rotations"), ()),
+    "predicted_ms_by_layer": (("layer",), ("ms",), ()),
+    "keys_by_kind": (("kind",), ("keys", "key_bytes"), ()),
     "savings": (("change",), ("approximation_error", "depth"), ()),
     "ranges": (
         ("function", "layer", "location", "method", "source"),
@@ -62,6 +64,12 @@ def check_report(values: Mapping[str, Any]) -> None:
     for key in ("security_bits", "max_log_pq", "flood", "batch", "bootstraps", "unbounded_ms"):
         if values.get(key) is not None:
             _number(values, key, "report")
+    agreement = values.get("class_agreement")
+    if agreement is not None:
+        if not isinstance(agreement, Mapping):
+            raise refuse("class_agreement of its report is malformed")
+        for key in ("samples", "agree"):
+            _number(agreement, key, "class_agreement")
     for key in _TEXTS:
         _text(values, key, "report")
     for key in _TABLES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from heliograph.compiler.arguments import require_program
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, Program, Stage, TensorType
 
@@ -18,6 +19,7 @@ def top1(
     not leave the server, and slots that carry no result are proved to depend on no input. What is left of them in the
     distance from 0 and 1 is hidden by `Options(flood=...)`.
     """
+    require_program(program, "top1")
     if program.stage is not Stage.TENSOR or len(program.outputs) != 1:
         raise ProgramError(
             f"top1 takes a tensor program with one output, the logits; {program.name!r} has {len(program.outputs)}"

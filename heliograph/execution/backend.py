@@ -26,6 +26,8 @@ BOOTSTRAPS = ("bootstrap", "bootstrap_pair")
 IN_WHOLE_CHAIN = (*BOOTSTRAPS, "conjugate")
 # Calls that move slots; a key switch each.
 ROTATIONS = ("rotate", "rotate_hoisted", "conjugate")
+# Products with what the server knows: an encoded vector, a number, a plain input.
+PLAIN_PRODUCTS = ("mul_plain", "mul_scalar", "mul_pt")
 Progress = Callable[[str, int, int], None]
 
 
@@ -93,7 +95,7 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
             kinds[primitive] += number
         rotations = sum(kinds[kind] for kind in ROTATIONS)
         bootstraps = sum(kinds[kind] for kind in BOOTSTRAPS)
-        products = kinds["mul_plain"] + kinds["mul_pt"]
+        products = sum(kinds[kind] for kind in PLAIN_PRODUCTS)
         row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products, bootstraps)
         if row.key_switches or row.plaintext_products or row.bootstraps:
             rows.append(row)

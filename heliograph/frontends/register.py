@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.approx import functions
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, packages_named
 from heliograph.ir.activation_ops import define_activation
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Attrs
@@ -46,8 +46,9 @@ def register_function(
 
 
 def _register_rule(torch_op: str, name: str) -> None:
-    from heliograph.frontends import torch_export  # noqa: F401  (its rules come first: a later registration wins)
-    from heliograph.frontends.torch_values import Call, Value, rule
+    with packages_named():
+        from heliograph.frontends import torch_export  # noqa: F401  (its rules come first: a later registration wins)
+        from heliograph.frontends.torch_values import Call, Value, rule
 
     @rule(torch_op)
     def registered(call: Call, x: Any, *arguments: Any, **keywords: Any) -> Value:

@@ -190,14 +190,70 @@ def _plain_times(call: Call, matrix: torch.Tensor, x: Value) -> Value:
     return Value(node, rank - place)
 
 
+def secret_product(call: Call, left: Value, right: Value) -> Value:
+    """left @ right where both depend on an input: for each sample the product of its own two matrices."""
+    place = left.from_right
+    # Counted from the end, the last two axes are those of the matrices.
+    if place != right.from_right or place < 3 or call.op == "aten.inner":
+        shapes = f"{call.torch_shape(left)} and {call.torch_shape(right)}"
+        raise call.mixes(
+            f"factors of shapes {shapes} would be multiplied across samples",
+            "give both factors the batch axis in front and a matrix behind it; of two vectors, "
+            "(x * y).sum(-1) is the inner product and x.unsqueeze(-1) * y.unsqueeze(-2) the outer one",
+        )
+    return Value(call.emit("matmul", left.node, right.node), max(left.rank, right.rank) - place)
+
+
 @rule("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.inner", "aten.linalg_matmul")
 def matmul(call: Call, left: Any, right: Any) -> Value:
     if isinstance(left, Value) and isinstance(right, Value):
-        raise call.refuse(
-            "both factors depend on an input, and a matrix product of two encrypted values has no rule",
-            "write it as elementwise products: (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)",
-        )
+        return secret_product(call, left, right)
     return _times_plain(call, left, right) if isinstance(left, Value) else _plain_times(call, left, right)
+
+
+@rule("aten.einsum")
+def einsum(call: Call, equation: str, tensors: Sequence[Any], path: Any = None) -> Value:
+    terms, result = _letters(call, equation)
+    values = [(term, x) for term, x in zip(terms, tensors, strict=True) if isinstance(x, Value)]
+    plain = [(term, x) for term, x in zip(terms, tensors, strict=True) if not isinstance(x, Value)]
+    batch = {term[x.batch] for term, x in values}
+    letter = min(batch)
+    if len(batch) > 1 or letter not in result or any(letter in term for term, _ in plain):
+        raise call.mixes(
+            f"the batch axis is {' and '.join(sorted(batch))} in {equation!r}",
+            "give it one letter in all inputs and in the result, and in no other factor: 'bij,bjk->bik'",
+        )
+    kept = result.replace(letter, "")
+    summed = "".join(dict.fromkeys(c for term in terms for c in term if c not in result))
+    order = kept + summed
+    factors = [(term.replace(letter, ""), x.node) for term, x in values]
+    factors += [(term, call.constant_node(x)) for term, x in plain]
+    product = None
+    for term, node in factors:
+        axes = sorted(range(len(term)), key=lambda axis, term=term: order.index(term[axis]))  # type: ignore[misc]
+        if axes != list(range(len(term))):
+            node = call.emit("permute", node, axes=tuple(axes))
+        sizes = {term[axis]: size for axis, size in zip(axes, node.type.shape, strict=True)}  # type: ignore[union-attr]
+        node = _reshape(call, node, [sizes.get(c, 1) for c in order])
+        product = node if product is None else call.emit("mul", product, node)
+    assert product is not None
+    if summed:
+        product = call.emit("sum", product, axes=tuple(range(len(kept), len(order))), keepdims=False)
+    return Value(product, result.index(letter))
+
+
+def _letters(call: Call, equation: str) -> tuple[list[str], str]:
+    """The axes of each factor and of the result, a letter each."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = sorted(set(left) - {","})
+        result = "".join(c for c in letters if left.count(c) == 1)
+    if "." in equation or any(len(set(term)) < len(term) for term in terms):
+        raise call.refuse(
+            f"{equation!r} has dots or a diagonal", "name each axis by a letter of its own: 'bij,bjk->bik'"
+        )
+    return terms, result
 
 
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm")

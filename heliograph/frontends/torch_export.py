@@ -44,6 +44,7 @@ from heliograph.frontends.torch_source import (
     error_location,
     forward_location,
     helper_frames,
+    layer_text,
     leaf_module,
     module_stack,
     op_name,
@@ -89,7 +90,8 @@ def trace(
 
     The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
     the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the function's
-    name, with `_1`, `_2`, ... for later calls.
+    name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of `nn.Sequential`) has that of
+    this call, or where that is in no file the layer as it was written.
 
     Raises UnsupportedError for an op without a rule, training mode, dynamic shapes and control flow that depends on
     data, ProgramError for input, range or samples that do not fit; each says where and what to do instead.
@@ -132,8 +134,11 @@ def _trace(
             where=caller,
             hint="wrap a function in a module: its body is the module's forward",
         )
+    if isinstance(model, torch.nn.Module):
+        _check_batch_numbers(model, example_tensors(model, example_input), exported, caller)
     exported = _functional(exported, caller)
-    tracer = _Tracer(exported, name or _name(model, exported), caller, start, frozenset(plain))
+    module = model if isinstance(model, torch.nn.Module) else None
+    tracer = _Tracer(exported, name or _name(model, exported), caller, start, frozenset(plain), module)
     tracer.read_inputs(example_input if isinstance(model, ExportedProgram) else None, input_range, calibration)
     return tracer.program()
 
@@ -195,10 +200,12 @@ def _export(model: torch.nn.Module, examples: tuple[torch.Tensor, ...], caller: 
         raise
     except Exception as error:
         # Everything that a model's own code can raise comes out here.
-        raise _export_error(model, error, caller) from error
+        raise _export_error(model, examples, error, caller) from error
 
 
-def _export_error(model: torch.nn.Module, error: Exception, caller: Location) -> ProgramError:
+def _export_error(
+    model: torch.nn.Module, examples: tuple[torch.Tensor, ...], error: Exception, caller: Location
+) -> ProgramError:
     where = error_location(error) or caller
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     kind = type(error).__name__
@@ -219,6 +226,17 @@ def _export_error(model: torch.nn.Module, error: Exception, caller: Location) ->
         or "data-dependent" in str(error).lower()
     ):
         return data_dependent(where, f"torch.export stopped there: {first}"[:300])
+    held = {example.dtype for example in examples}
+    weights = {parameter.dtype for parameter in model.parameters()}
+    if held - weights and weights and "type" in first:
+        return ProgramError(
+            f"the model cannot be run on example_input: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
+            where=where,
+            why=first[:300],
+            hint=f"give floating-point values in the precision of the weights: example_input.to(torch.{_dtypes(weights)})"
+            if len(weights) == 1
+            else "bring the model to one precision first: model.float()",
+        )
     if "dynamic" in first.lower() and "shape" in first.lower():
         return UnsupportedError(
             "the model makes shapes that depend on values", where=where, why=first[:300], hint="use fixed shapes"
@@ -231,14 +249,21 @@ def _export_error(model: torch.nn.Module, error: Exception, caller: Location) ->
     )
 
 
+def _dtypes(kinds: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+
+
 def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     """The exported program without in-place ops, after errors for what trains or branches."""
-    mutable = False
+    mutable, secret = False, _depending(exported)
     for node in _all_nodes(exported):
         if node.op != "call_function":
             continue
         target, arguments = op_name(node.target), node.args
-        if target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
+        if node not in secret and (len(arguments) < 4 or arguments[3] is None):
+            # What is computed from weights alone normalizes weights, and has no running statistics to change.
+            pass
+        elif target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
             if arguments[5] or arguments[3] is None:
                 raise torch_layers.training_batch_norm(_plain_call(node, caller))
         elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
@@ -254,6 +279,67 @@ def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     with _quiet():
         functional: ExportedProgram = exported.run_decompositions({})
     return functional
+
+
+# Ops that compute with a number where one is among their arguments; a shape is none of these.
+_WITH_NUMBERS = frozenset(
+    {"add", "sub", "rsub", "mul", "div", "pow", "true_divide", "multiply", "divide", "lerp", "where"}
+)
+
+
+def _check_batch_numbers(
+    model: torch.nn.Module, examples: tuple[torch.Tensor, ...], exported: ExportedProgram, caller: Location
+) -> None:
+    """Raise an UnsupportedError where the model computes with the size of its batch, `x / x.size(0)`.
+
+    An exported graph holds the example's size as a number like any other. Where it computes with numbers at all, the model
+    is exported again with one sample more, and those that differ are sizes of the batch.
+    """
+    found = _numbers(exported)
+    if not found:
+        return
+    grown = tuple(torch.cat([example, example[:1]]) for example in examples)
+    try:
+        with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
+            other = _numbers(torch.export.export(model, grown, strict=False))
+    except Exception:
+        # A model that takes one size of batch only says nothing by it.
+        return
+    if [node.target for node, _ in found] != [node.target for node, _ in other]:
+        return
+    for (node, numbers), (_, others) in zip(found, other, strict=True):
+        if numbers != others:
+            raise UnsupportedError(
+                f"{user_name(node.target)} computes with the size of the batch",
+                where=stack_location(node.meta.get("stack_trace")) or caller,
+                why=f"the number is {numbers[0]:g} for {examples[0].shape[0]} samples and {others[0]:g} for one more; a "
+                "program sees one sample, whatever the size of the batch",
+                hint="write the number that is meant, or divide by it on the client",
+            )
+
+
+def _numbers(exported: ExportedProgram) -> list[tuple[Any, list[float]]]:
+    """The calls that compute with numbers, each with these."""
+    found = []
+    for node in _all_nodes(exported):
+        if node.op == "call_function" and short_name(node.target) in _WITH_NUMBERS:
+            arguments = [*node.args, *node.kwargs.values()]
+            numbers = [float(value) for value in arguments if isinstance(value, int | float)]
+            if numbers:
+                found.append((node, numbers))
+    return found
+
+
+def _depending(exported: ExportedProgram) -> set[Any]:
+    """The nodes that depend on an input of the user's; all of those in graphs inside the graph."""
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
+    graph = exported.graph_module.graph
+    found = {node for node in _all_nodes(exported) if node.graph is not graph}
+    for node in graph.nodes:
+        given = node.op == "placeholder" and node.name in names
+        if given or any(operand in found for operand in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _plain_call(node: Any, caller: Location) -> Call:
@@ -281,9 +367,16 @@ class _Tracer:
     """Walks the exported graph once; the environment holds a `Value`, a plain tensor or a list for each torch value."""
 
     def __init__(
-        self, exported: ExportedProgram, name: str, caller: Location, start: Location, plain: frozenset[str]
+        self,
+        exported: ExportedProgram,
+        name: str,
+        caller: Location,
+        start: Location,
+        plain: frozenset[str],
+        module: torch.nn.Module | None,
     ) -> None:
         self.exported = exported
+        self.module = module
         self.plain = plain
         self.caller = caller
         self.start = start
@@ -352,7 +445,8 @@ class _Tracer:
                 f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
                 where=self.caller,
                 why="encrypted values are real numbers; whole numbers, as indices of an embedding, look nothing up",
-                hint="look up or encode on the client and give the model floating-point vectors",
+                hint="give floating-point values: example_input.float(); what chooses rows of a table is looked up on the "
+                "client, and the model is given the vectors",
             )
         if value.ndim == 0:
             raise ProgramError(
@@ -472,6 +566,7 @@ class _Tracer:
     def location(self, node: Any, named: bool = True) -> Location:
         """The user's line of a call; its layer too where it makes a node."""
         place = stack_location(node.meta.get("stack_trace")) or self.caller
+        place = place or Location(layer_text(node, self.module))
         return replace(place, layer=self.layers.name(node)) if named else place
 
     def _call(self, node: Any, args: Any, kwargs: Any) -> Any:

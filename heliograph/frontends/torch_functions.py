@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from heliograph.frontends.torch_arithmetic import secret_product
 from heliograph.frontends.torch_values import Call, Refused, Value, elementwise, rule, scalar
 
 _FUNCTIONS = {
@@ -92,6 +93,42 @@ def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
     return Value(call.emit("softmax", x.node, axis=axis), x.batch)
 
 
+@rule("aten.scaled_dot_product_attention")
+def attention(
+    call: Call,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    if attn_mask is not None or is_causal:
+        raise call.refuse(
+            "a mask adds a large negative number to some scores, and the softmax would have to hold that range",
+            "leave the masked places out of keys and values; a mask that is the same for all inputs is a slice of them",
+        )
+    if dropout_p:
+        raise call.refuse(f"dropout_p={dropout_p:g} draws random numbers", "give dropout_p=0.0 in evaluation")
+    if not (isinstance(query, Value) and isinstance(key, Value) and isinstance(value, Value)) or enable_gqa:
+        raise call.refuse(
+            "queries, keys and values have to depend on an input, with equal numbers of heads",
+            "write it out: torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v",
+        )
+    if key.from_right < 3 or query.from_right < 3:
+        raise call.mixes("the batch axis is among the last two, which the products sum over")
+    rank = len(key.shape)
+    turned = Value(call.emit("permute", key.node, axes=(*range(rank - 2), rank - 1, rank - 2)), key.batch)
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    # The factor meets the queries, where it joins the linear map that makes them.
+    scaled = Value(call.emit("mul", query.node, call.constant_node(factor)), query.batch)
+    scores = secret_product(call, scaled, turned)
+    weights = call.emit("softmax", scores.node, axis=len(scores.shape) - 1)
+    return secret_product(call, Value(weights, scores.batch), value)
+
+
 @rule("aten.log_softmax", "aten._log_softmax", "aten.special_log_softmax")
 def log_softmax(call: Call, *args: Any, **kwargs: Any) -> Value:
     raise call.refuse(
@@ -118,6 +155,56 @@ def layer_norm(
         raise call.mixes(f"the layer would normalize over axis {x.batch} of {call.torch_shape(x)}, the batch axis")
     attrs = {name: call.constant(tensor) for name, tensor in (("weight", weight), ("bias", bias)) if tensor is not None}
     return Value(call.emit("layer_norm", x.node, rank=rank, eps=float(eps), **attrs), x.batch)
+
+
+@rule("aten.group_norm")
+def group_norm(
+    call: Call,
+    x: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Value:
+    return _by_group(call, x, num_groups, weight, bias, eps)
+
+
+@rule("aten.instance_norm")
+def instance_norm(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    if not use_input_stats:
+        raise call.refuse("it normalizes by stored statistics", "use batch norm, which does the same in evaluation")
+    return _by_group(call, x, x.shape[0] if isinstance(x, Value) and x.shape else 1, weight, bias, eps)
+
+
+def _by_group(call: Call, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Value:
+    """Normalization over each group of channels: a layer norm of the groups, then a scale and a shift by channel."""
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
+    node = call.first_axis(x)
+    if not x.shape:
+        raise call.mixes("its input has no axis of channels beside the batch axis")
+    channels = x.shape[0]
+    grouped = call.emit("reshape", node, shape=(groups, math.prod(x.shape) // groups))
+    made = call.emit("layer_norm", grouped, rank=1, eps=float(eps))
+    made = call.emit("reshape", made, shape=x.shape)
+    for op, tensor in (("mul", weight), ("add", bias)):
+        if tensor is not None:
+            named = tensor.reshape(channels, *(1 for _ in x.shape[1:]))
+            call.names.set(named, call.names.get(tensor, f"{call.loc.layer}.constant"))
+            made = call.emit(op, made, call.constant_node(named))
+    return Value(made, 0)
 
 
 @rule("aten.native_layer_norm")

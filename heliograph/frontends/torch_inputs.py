@@ -15,7 +15,7 @@ from heliograph.ir.node import Array
 
 
 def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor, ...]:
-    """The example inputs as tensors; arrays take the precision of the model's parameters."""
+    """The example inputs as tensors in the precision of the model's parameters."""
     if example is None:
         raise ProgramError(
             "trace needs example_input", hint="give one tensor, or a tuple of tensors, with a batch axis"
@@ -27,6 +27,8 @@ def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor,
                 f"parameter {path!r} has no values yet",
                 hint="load the weights, and run the model once where it has lazy layers, before trace",
             )
+    # What the weights are in; without weights, or with several kinds, tensors are left as they are.
+    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     tensors = []
     for position, item in enumerate(items):
@@ -46,6 +48,8 @@ def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor,
             raise ProgramError(
                 f"example_input {position} of shape {tuple(item.shape)} holds no element", hint="one sample is enough"
             )
+        if item.is_floating_point() and len(kinds) == 1:
+            item = item.to(dtype)
         tensors.append(item.detach())
     return tuple(tensors)
 

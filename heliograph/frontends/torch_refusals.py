@@ -14,19 +14,22 @@ from heliograph.ir import Location
 _POOL = "use nn.MaxPool1d/2d or average pooling, or a convolution with a stride, and train the model with it"
 _CLIENT_SCORES = "return the scores and do this on the client after decryption"
 _EQUAL = "encrypted numbers are equal up to a gap only: torch.abs(x - y) < gap"
-_NORM = "use batch norm (its statistics are constants at inference) or layer norm, and train again"
+_NORM = "use layer norm or group norm, or batch norm (its statistics are constants at inference), and train again"
 _SMOOTH = "use nn.ReLU, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh or nn.Softplus, and train the model with it"
-_FUNCTION = "fit a polynomial to it on its range, written with products and sums, or compute it on the client"
+_FUNCTION = "compute it on the client"
 _RECURRENT = "unroll the steps by hand from nn.Linear layers with tanh and sigmoid, or use convolutions over time"
 _LOOKUP = "look the vectors up on the client and give them to the model as its input"
 _ATTENTION = (
-    "softmax has a rule, but not the matrix product of two encrypted values: write that as elementwise products, "
-    "(a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2), or use a model without attention"
+    "write it out: queries, keys and values by nn.Linear, reshaped to (batch, heads, length, width), then "
+    "torch.nn.functional.scaled_dot_product_attention(q, k, v), which has a rule"
 )
 _UPSAMPLE = "repeat elements with expand and reshape, or make the output smaller"
 _TRANSPOSED = "upsample with expand and reshape, then use an ordinary convolution"
 _LOSS = "trace the model without its loss: a program is for inference"
 _LENGTH = "use the sum of squares: (x * x).sum(dim), and torch.sqrt of it where the root itself is needed"
+_VARIANCE = (
+    "write ((x - x.mean(dim, keepdim=True)) ** 2).sum(dim) / (n - 1) for n elements of dim; / n where correction=0"
+)
 _LINALG = "compute it outside the model where it depends on weights only; otherwise on the client"
 
 # Short name of the op -> (what the user calls it, or nothing for the ordinary guess; what to try).
@@ -47,15 +50,13 @@ _HINTS: dict[str, tuple[str, str]] = {
     "ceil": ("", _CLIENT_SCORES),
     "remainder": ("", _CLIENT_SCORES),
     "floor_divide": ("", "divide without rounding, and round on the client"),
-    "group_norm": ("torch.nn.functional.group_norm", _NORM),
-    "instance_norm": ("torch.nn.functional.instance_norm", _NORM),
     "rms_norm": ("torch.nn.functional.rms_norm", _NORM),
     "local_response_norm": ("torch.nn.functional.local_response_norm", _NORM),
     "linalg_vector_norm": ("torch.linalg.vector_norm", _LENGTH),
     "norm": ("", _LENGTH),
-    "var": ("", "write ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
-    "std": ("", "use the variance, or its torch.sqrt: ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
-    "var_mean": ("", "write ((x - x.mean(dim, keepdim=True)) ** 2).mean(dim)"),
+    "var": ("", _VARIANCE),
+    "std": ("", f"use the variance, or its torch.sqrt: {_VARIANCE}"),
+    "var_mean": ("", _VARIANCE),
     "prod": ("", "multiply the elements by hand: x[:, 0] * x[:, 1] * ..."),
     "cumsum": ("", "multiply by a constant triangular matrix: x @ torch.triu(torch.ones(n, n))"),
     "hardswish": (
@@ -74,7 +75,7 @@ _HINTS: dict[str, tuple[str, str]] = {
     "log_sigmoid_forward": ("torch.nn.functional.logsigmoid", "use -F.softplus(-x), the same function"),
     "cosine_similarity": ("", "give the model normalized vectors, and use the inner product: (x * y).sum(-1)"),
     "pairwise_distance": ("", "use the squared distance: ((x - y) ** 2).sum(-1)"),
-    "cdist": ("", "use squared distances: ((x.unsqueeze(2) - y.unsqueeze(1)) ** 2).sum(-1)"),
+    "cdist": ("", "use squared distances: ((x.unsqueeze(-2) - y.unsqueeze(-3)) ** 2).sum(-1)"),
     "softsign": ("torch.nn.functional.softsign", _SMOOTH),
     "hardshrink": ("", _SMOOTH),
     "softshrink": ("", _SMOOTH),
@@ -99,7 +100,6 @@ _HINTS: dict[str, tuple[str, str]] = {
     "rnn_relu": ("torch.nn.RNN", _RECURRENT),
     "lstm_cell": ("torch.nn.LSTMCell", _RECURRENT),
     "gru_cell": ("torch.nn.GRUCell", _RECURRENT),
-    "scaled_dot_product_attention": ("torch.nn.functional.scaled_dot_product_attention", _ATTENTION),
     "_native_multi_head_attention": ("torch.nn.MultiheadAttention", _ATTENTION),
     "_transformer_encoder_layer_fwd": ("torch.nn.TransformerEncoderLayer", _ATTENTION),
     "conv_transpose1d": ("torch.nn.functional.conv_transpose1d", _TRANSPOSED),
@@ -117,7 +117,6 @@ _HINTS: dict[str, tuple[str, str]] = {
     "nll_loss": ("torch.nn.functional.nll_loss", _LOSS),
     "nll_loss_nd": ("torch.nn.functional.nll_loss", _LOSS),
     "mse_loss": ("torch.nn.functional.mse_loss", _LOSS),
-    "einsum": ("", "write it as a matrix product: permute and reshape, then x @ w"),
     "bilinear": ("torch.nn.functional.bilinear", "write it as products and sums: ((x1 @ w) * x2).sum(-1).t()"),
     "linalg_inv": ("torch.linalg.inv", _LINALG),
     "linalg_inv_ex": ("torch.linalg.inv", _LINALG),
@@ -138,6 +137,9 @@ _NAMES = {
     "__xor__": "the operator ^",
     "bitwise_not": "the operator ~",
     "layer_norm": "torch.nn.functional.layer_norm",
+    "group_norm": "torch.nn.functional.group_norm",
+    "instance_norm": "torch.nn.functional.instance_norm",
+    "scaled_dot_product_attention": "torch.nn.functional.scaled_dot_product_attention",
     "max_pool1d": "torch.nn.functional.max_pool1d",
     "max_pool2d": "torch.nn.functional.max_pool2d",
     "max_pool3d": "torch.nn.functional.max_pool3d",
@@ -157,6 +159,25 @@ _LAYER_HINTS = {
     "Softsign": _SMOOTH,
     "LPPool1d": _POOL,
     "LPPool2d": _POOL,
+}
+
+# Functions of one value that a user can register, with what they are in numpy.
+_REGISTERED = {
+    "elu": "lambda x: np.where(x > 0, x, np.expm1(x))",
+    "selu": "lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x))",
+    "celu": "lambda x: np.where(x > 0, x, np.expm1(x))",
+    "mish": "lambda x: x * np.tanh(np.logaddexp(0, x))",
+    "hardswish": "lambda x: x * np.clip(x + 3, 0, 6) / 6",
+    "hardsigmoid": "lambda x: np.clip(x + 3, 0, 6) / 6",
+    "softsign": "lambda x: x / (1 + np.abs(x))",
+    "log": "np.log",
+    "log1p": "np.log1p",
+    "erf": "scipy.special.erf",
+    "sin": "np.sin",
+    "cos": "np.cos",
+    "atan": "np.arctan",
+    "exp2": "np.exp2",
+    "expm1": "np.expm1",
 }
 
 # Higher-order ops of torch: branches and loops.
@@ -220,6 +241,10 @@ def unsupported(node: Any, loc: Location) -> UnsupportedError:
         "rewrite it with the ops that have rules (linear, convolution, pooling, sums, products, activations, comparisons), "
         "do it on the client, or register a rule: heliograph.frontends.torch_values.rule"
     )
+    if short in _REGISTERED:
+        default = " (for alpha=1)" if short in ("elu", "celu") else ""
+        made = f'hg.register_function("own_{short}", {_REGISTERED[short]}, torch_op="{full}")'
+        hint += f"; or register it{default}: {made}"
     layer = leaf_module(node)
     called, form = user_name(target), f"torch.nn.{leaf_module(node)}"
     form = called if not layer or called == form else f"{form}: {called}"

@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,10 +24,17 @@ from heliograph.ir.location import display_path
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-_HERE = str(Path(__file__).resolve().parent) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + os.sep
+# Ours that call the public functions themselves: whoever called these wrote no line of Python.
+_PROGRAMS = tuple(_PACKAGE + name for name in ("cli" + os.sep, "demo.py"))
 _REPEATED = re.compile(r"@\d+")
 # Modules that `to_torch` made: one op each, called as its layer was.
 _STEPS = "heliograph.frontends.torch_modules."
+
+# What nn.Linear calls its first two arguments.
+_NAMED_FIRST = re.compile(r"\b(?:in|out)_features=")
+_LONGEST = 80
 
 # Names that differ between exported forms of one call; a layer is called by what the user wrote.
 _CALLED = {
@@ -52,17 +60,23 @@ _CALLED = {
 
 @functools.cache
 def _is_user_file(file: str) -> bool:
-    """Whether a frame of this file is the user's rather than torch's, ours, or generated code."""
+    """Whether a frame of this file is the user's rather than torch's, ours, Python's own, or generated code."""
     if file.startswith("<"):
         return False
     resolved = str(Path(file).resolve())
-    return not resolved.startswith((_TORCH, _HERE))
+    if resolved.startswith((_TORCH, _PACKAGE)):
+        return False
+    return not resolved.startswith(_LIBRARY) or _is_installed(resolved)
+
+
+def _is_installed(file: str) -> bool:
+    return "site-packages" in file or "dist-packages" in file
 
 
 def _pick(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
     """The innermost frame of the user's own code; failing that, of a package that the user installed."""
     mine = [frame for frame in frames if _is_user_file(frame[0])]
-    own = [frame for frame in mine if "site-packages" not in frame[0] and "dist-packages" not in frame[0]]
+    own = [frame for frame in mine if not _is_installed(frame[0])]
     chosen = own or mine
     return chosen[-1] if chosen else None
 
@@ -101,13 +115,19 @@ def helper_frames() -> Iterator[None]:
 
 
 def caller_location() -> Location:
-    """The line outside torch and this package that is running now, innermost."""
+    """The user's line that is running now, innermost; nothing where it is the command line that calls."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if _is_user_file(frame.f_code.co_filename):
-            return Location(display_path(frame.f_code.co_filename), frame.f_lineno)
+    frames = []
+    while frame is not None and not _resolved(frame.f_code.co_filename).startswith(_PROGRAMS):
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return Location()
+    chosen = _pick(reversed(frames))
+    return Location(display_path(chosen[0]), chosen[1]) if chosen else Location()
+
+
+@functools.cache
+def _resolved(file: str) -> str:
+    return str(Path(file).resolve())
 
 
 def error_location(error: BaseException) -> Location | None:
@@ -164,6 +184,30 @@ def leaf_module(node: Any) -> str:
     if not stack or not stack[-1][1].startswith(("torch.nn.modules.", _STEPS)) or ".container." in stack[-1][1]:
         return ""
     return stack[-1][1].rsplit(".", 1)[-1]
+
+
+def layer_text(node: Any, model: torch.nn.Module | None) -> str:
+    """The layer that made a call as the user wrote it, `nn.Linear(32, 3)`; its class alone where the module is not known."""
+    stack = module_stack(node)
+    if not stack:
+        return ""
+    path, kind = stack[-1]
+    name = kind.rsplit(".", 1)[-1]
+    text = f"nn.{name}" if kind.startswith("torch.nn.modules.") else name
+    try:
+        module = model.get_submodule(path) if model is not None else None
+    except AttributeError:
+        module = None
+    if module is None or not leaf_module(node) or type(module).__name__ != name:
+        return text
+    arguments = _NAMED_FIRST.sub("", module.extra_repr()).removesuffix(", bias=True")
+    return shortened(f"{text}({arguments})")
+
+
+def shortened(text: str) -> str:
+    """One line of text, its end left out where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
 class LayerNames:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.errors import packages_named
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.types import Type
 
@@ -110,6 +111,8 @@ class OpaqueConstant:
     digest: str
 
 
+# Inputs and outputs that a program's one line names.
+_SHOWN = 4
 Constant: TypeAlias = "Array | SparseMatrix | OpaqueConstant"
 
 
@@ -148,6 +151,13 @@ class Program:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
     calibration: tuple[Array, ...] = ()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{node.attrs['name']}: {node.type}" for node in self.inputs[:_SHOWN])
+        outputs = ", ".join(
+            f"{name}: {node.type}" for name, node in zip(self.output_names[:_SHOWN], self.outputs, strict=False)
+        )
+        return f"<Program {self.name!r}, {self.stage.value}, {len(self.nodes)} nodes: ({inputs}) -> ({outputs})>"
 
     def array(self, name: Attr) -> Array:
         """The dense constant of that name."""
@@ -197,7 +207,8 @@ class Program:
 
     def to_torch(self, **options: Any) -> Any:
         """The program as a torch module, trainable; see `heliograph.frontends.torch_modules.to_torch`."""
-        from heliograph.frontends.torch_modules import to_torch
+        with packages_named():
+            from heliograph.frontends.torch_modules import to_torch
 
         return to_torch(self, **options)
 

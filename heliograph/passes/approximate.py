@@ -14,7 +14,7 @@ from heliograph.approx.fit import Fit, fit, smallest_degree
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
-from heliograph.passes.calibrate import Observed
+from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import lower_exp, lower_inverse, lower_softmax
@@ -213,10 +213,21 @@ class Approximate:
         if node.op == "sign":
             return lower_sign(low, operand, interval, source, seen)
         if node.op == "argmax_rows":
-            return lower_argmax(low, operand, interval, source, seen)
+            return lower_argmax(low, operand, interval, source, self._as_approximated(low, operand, seen))
         width = interval.magnitude if node.op == "abs" else interval.high - interval.low
         error = self.target_error or float(node.attrs.get("gap", DEFAULT_GAP * width))
         return (lower_abs if node.op == "abs" else lower_max)(low, operand, interval, source, seen, error)
+
+    def _as_approximated(self, low: Lowering, operand: Node, seen: Observed | None) -> Observed | None:
+        """What was seen of rows, their distances as the polynomials before give them where these are nearer or wider.
+
+        The smallest difference of the exact values would be below their error.
+        """
+        if seen is None or seen.near is None or "gap" in low.node.attrs or not low.builder.calibration:
+            return seen
+        near, spread = row_distances(low.builder.finish([operand]))
+        near = seen.near if near is None else min(seen.near, near)
+        return replace(seen, near=near, spread=max(seen.spread or 0.0, spread or 0.0))
 
     def _unit_activation(
         self,

@@ -157,6 +157,17 @@ class _Decision:
         return None if place == 0 else float(2.0 ** (self._LOWEST + place * self._STEP))
 
 
+def row_distances(program: Program) -> tuple[float | None, float | None]:
+    """`near` and `spread` (see `Observed`) of a program's only output, rows by columns, on its calibration samples."""
+    decision = _Decision(rows=True)
+    count = int(program.calibration[0].shape[0])
+    for start in range(0, count, _CHUNK):
+        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
+        (value,) = run_nodes(program, dict(zip(program.inputs, chunk, strict=True)))
+        decision.add(value)
+    return decision.near(), decision.spread
+
+
 class _Units:
     """Size, mean and spread of each unit of one value."""
 

@@ -161,9 +161,22 @@ def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Ob
     return low.chain(x, plan.folded(), -reach, reach, entry)
 
 
-def lower_abs(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float) -> Node:
-    """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels."""
+def lower_abs(
+    low: Lowering,
+    x: Node,
+    interval: Interval,
+    source: str,
+    seen: Observed | None,
+    error: float,
+    *,
+    own: bool = True,
+) -> Node:
+    """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels.
+
+    `own` says whether `seen` is what was seen of x itself, and not of what x is made from.
+    """
     reach = interval.magnitude
+    shown: dict[str, Any] = {"seen": seen} if own else {"seen": seen, "observed": None}
     polynomial = _abs_polynomial(error / reach)
     # Inside the gap the error is at most |x|, because the sign polynomials stay in [-1, 1] and do not change sign.
     gap = min(error, reach / 2)
@@ -172,14 +185,14 @@ def lower_abs(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
     except ProgramError as problem:
         raise low.located(problem) from None
     if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
-        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], reach * polynomial.max_error, seen=seen)
+        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], reach * polynomial.max_error, **shown)
         return low.poly(x, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
     entry = low.entry(
         Interval(-reach, reach),
         source,
         plan.degrees,
         error,
-        seen=seen,
+        **shown,
         gap=gap,
         gap_source="declared" if "gap" in low.node.attrs else "default",
         closeness_bits=plan.closeness_bits,
@@ -253,6 +266,7 @@ def _argmax_by_tournament(
         plan.degrees,
         plan.error / 2,
         seen=seen,
+        observed=None if seen is None or seen.spread is None else [gap / 2 - seen.spread, gap / 2],
         function="argmax",
         gap=gap,
         gap_source=gap_source,
@@ -282,6 +296,8 @@ def _argmax_by_pairs(
         degrees,
         2.0**-plan.psi2,
         seen=seen,
+        # The polynomials see differences of two values.
+        observed=None if seen is None or seen.spread is None else [-seen.spread, seen.spread],
         function="argmax",
         gap=gap,
         gap_source=gap_source,
@@ -336,7 +352,9 @@ def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
         factor = 2.0**number / rows
         other = low.op("roll_rows", value, amount=rows >> (number + 1))
         reach = width * factor + 2 * number * share * factor
-        made = lower_abs(low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor)
+        made = lower_abs(
+            low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor, own=False
+        )
         value = low.op("add", low.op("add", value, other), made)
         least, most = interval.low * 2 * factor - share, interval.high * 2 * factor + share
         low.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))

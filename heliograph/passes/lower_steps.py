@@ -36,7 +36,8 @@ def lower_softmax(
     try:
         plan = softmax(rows, limit, method, max_error=error or DEFAULT_SOFTMAX_ERROR)
     except ProgramError as problem:
-        raise low.located(problem) from None
+        hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
+        raise low.located(ProgramError(problem.what, why=problem.why, hint=hint)) from None
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
     proved = 0.0 if plan.error is None or plan.rounding is None else plan.error - plan.rounding
     # HETAL's constructions have no proof; what is known of them is what the paper measured.

@@ -38,6 +38,8 @@ class Measurement:
     peak_rss_bytes: int = 0
     load_average: float = 0.0
     ms_by_layer: dict[str, float] = field(default_factory=dict)
+    compile_s: float = 0.0
+    max_abs_error: float | None = None
 
     def figures(self) -> dict[str, Any]:
         """The measured column of a report, by the names of its predicted one (see `Report.with_measured`)."""
@@ -49,8 +51,11 @@ class Measurement:
             "decrypt_ms": self.decrypt_ms,
             "ms_by_layer": dict(self.ms_by_layer),
             "load_average": self.load_average,
+            "compile_s": self.compile_s,
+            "process_peak_bytes": self.peak_rss_bytes,
         }
-        return {key: value for key, value in found.items() if value}
+        known = {key: value for key, value in found.items() if value}
+        return known if self.max_abs_error is None else {**known, "max_abs_error": self.max_abs_error}
 
     @property
     def over_floor(self) -> float:
@@ -77,14 +82,16 @@ def measure(
     samples: Sequence[Array],
     progress: Callable[[int, int], None] | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    expected: Sequence[Array] | None = None,
 ) -> Measurement:
     """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
 
+    `expected` is what the network gives for each sample in the clear: the largest distance from it is the measured error.
     `cache_bytes` bounds the encoded plaintexts that the server keeps. The peak of memory includes everything that this
     process has done before. Raises TooLittleMemoryError, before keys are made, where the server would not fit.
     """
     require_server(artifact, cache_bytes=cache_bytes)
-    result = Measurement(load_average=os.getloadavg()[0])
+    result = Measurement(load_average=os.getloadavg()[0], compile_s=artifact.compile_s or 0.0)
     begun = time.perf_counter()
     # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
     client = Client(artifact.public(), allow_insecure=True)
@@ -112,6 +119,9 @@ def measure(
     assert floor is not None, "at least one sample is needed"
     while floor.samples < FLOOR_SAMPLES:
         floor.sample()
+    if expected is not None:
+        pairs = zip(result.outputs, expected, strict=True)
+        result.max_abs_error = max(float(np.abs(a - np.asarray(b)).max(initial=0.0)) for a, b in pairs)
     result.first_ms = 1e3 * times["run"][0]
     result.measured_ms = 1e3 * statistics.median(times["run"][1:] or times["run"])
     result.encrypt_ms = 1e3 * statistics.median(times["encrypt"])

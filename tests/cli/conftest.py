@@ -39,6 +39,11 @@ def net():
 
 
 made = net()
+torch.manual_seed(0)
+layers = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).eval()
+torch.manual_seed(0)
+close = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)).eval()
+refused = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Mish()).eval()
 two = Two().eval()
 number = 3
 
@@ -91,6 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "model.py").write_text(MODEL)
     random = np.random.default_rng(0)
     np.save(path / "x.npy", random.uniform(-1, 1, (20, 8)))
+    np.save(path / "wide.npy", np.random.default_rng(1).uniform(0, 1, (64, 16)))
     np.savez(path / "two.npz", left=random.uniform(-1, 1, (5, 4)), right=random.uniform(-1, 1, (5, 4)))
     main(
         f"compile {path}/model.py:net --calibration {path}/x.npy --insecure --degree 3 --quiet "

@@ -10,9 +10,12 @@ import pytest
 from cli.conftest import Call
 
 import heliograph as hg
+from heliograph.cli import doctor
 from heliograph.cli.main import _COMMANDS
 from heliograph.compiler.artifact import VERSION
 from heliograph.container import Container, pack, unpack
+
+PACKAGE = Path(hg.__file__).parent
 
 
 def test_every_command_has_help(call: Call) -> None:
@@ -119,6 +122,45 @@ def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> Non
     assert f"model.py:{line}" in result.err
 
 
+def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path: Path) -> None:
+    common = ("model.py:close", "--calibration", "wide.npy", "--insecure", "-o", tmp_path / "a")
+    result = call("compile", *common, "--degree", 3)
+    found = hg.Artifact.load(tmp_path / "a").report.values["class_agreement"]
+    assert 0 < found["agree"] < found["samples"] == 64
+    words = f"the largest output is the network's on {found['agree']} of 64 samples"
+    assert f"  class                {words}\n" in result.out
+    assert f"warning: {words}; higher degrees" in result.err
+    assert call("compile", *common, "--degree", 3, "--quiet").err == ""
+    assert "warning" not in call("compile", *common, "--degree", 127).err
+
+
+def test_compile_takes_the_gap_of_a_class(call: Call, tmp_path: Path) -> None:
+    common = ("compile", "model.py:close", "--calibration", "wide.npy", "--insecure", "--json", "-o", tmp_path / "a")
+    declared = call(*common, "--top1", "--gap", 0.02).json["ranges"][-1]
+    assert (declared["gap"], declared["gap_source"]) == (0.02, "declared")
+    assert call(*common, "--top1").json["ranges"][-1]["gap_source"] == "observed"
+    for wrong in (("--gap", 0.02), ("--top1", "--gap", 0), ("--top1", "--gap", "nan")):
+        refused = call(*common, *wrong)
+        assert refused.code == 2
+        assert refused.err.startswith("error: --gap")
+
+
+def test_layers_without_a_line_of_the_user_are_named_by_their_class(call: Call, tmp_path: Path) -> None:
+    """A Sequential that the command compiles has no line in the user's file: not one of ours stands in for it."""
+    common = ("--input-range", -1, 1, "--example-shape", "8", "--insecure", "--degree", 3, "-o", tmp_path / "a")
+    result = call("compile", "model.py:layers", *common)
+    assert result.code == 0, result.err
+    for words in ("0 (nn.Linear(8, 6)): linear map", "1 (nn.ReLU()): [", "2 (nn.Linear(6, 3)): linear map"):
+        assert words in result.out
+    for path in (str(PACKAGE), str(PACKAGE.parent), "site-packages", "click"):
+        assert path not in result.out
+        assert path.encode() not in (tmp_path / "a").read_bytes()
+    refused = call("compile", "model.py:refused", *common)
+    assert refused.err.startswith("error: nn.Mish() (1): ")
+    shape = call("compile", "model.py:layers", "--input-range", -1, 1, "--example-shape", "7", "--insecure")
+    assert shape.err.startswith("error: the model cannot be run on example_input\n")
+
+
 def test_inspect(call: Call, folder: Path) -> None:
     artifact = hg.Artifact.load(folder / "m.helio")
     assert call("inspect", "m.helio").out.rstrip("\n") == str(artifact.report)
@@ -187,6 +229,25 @@ def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = call("doctor")
     assert shown.code == 1
     assert "missing" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "version", "words"),
+    [
+        ("linux", "aarch64", (3, 10, 4), "Linux on x86-64"),
+        ("darwin", "x86_64", (3, 10, 4), "Linux on x86-64"),
+        ("linux", "x86_64", (3, 11, 4), "take CPython 3.10 or 3.12"),
+    ],
+)
+def test_doctor_says_what_openfhe_runs_on(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, version: tuple[int, ...], words: str
+) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sys.version_info", version)
+    python = doctor._python()
+    assert python.status == "missing"
+    assert words in python.advice
 
 
 def test_a_quiet_command_says_nothing(call: Call) -> None:

@@ -78,6 +78,7 @@ def test_json_of_every_step(work: Path, call: Call) -> None:
     assert sent["client"] == made["client"]
     assert sent["request"] == hg.EncryptedInput.load("input.ct").request
     answer = call("evaluate", "--insecure", "m.helio", "input.ct", "--keys", "e2", "--json").json
+    assert answer["predicted_ms"] == call("inspect", "m.helio", "--json").json["predicted"]["evaluate_ms"]
     assert answer["seconds"] > 0
     assert {"fc1", "act", "fc2"} <= set(answer["seconds_by_layer"])
     result = call("decrypt", "--insecure", "k2", "output.ct", "--of", "input.ct", "--json").json
@@ -85,6 +86,7 @@ def test_json_of_every_step(work: Path, call: Call) -> None:
     refused = call("decrypt", "--insecure", "k2", "output.ct", "--of", "again.ct")
     assert (refused.code, "answer to other inputs" in refused.err) == (2, True)
     ran = call("run", "--insecure", "m.helio", "--input", "x.npy", "--sample", 0, "--json").json
+    assert ran["predicted_ms"] == answer["predicted_ms"]
     (name,) = result["outputs"]
     assert np.abs(np.array(result["outputs"][name]) - np.array(ran["outputs"][name])).max() < 1e-6
     assert ran["max_abs_error_against_simulation"] < 1e-6
@@ -214,7 +216,8 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(work: Path, call: Call) -> Non
 
 def test_a_passphrase_may_come_through_a_pipe(work: Path) -> None:
     """As a shell's process substitution gives it."""
-    command = f"{sys.executable} -c '{_PROGRAM}' keygen --insecure p.helio -o k6 --keys e6 --passphrase-file <(echo correct horse)"
+    arguments = "keygen --insecure p.helio -o k6 --keys e6 --passphrase-file <(echo correct horse)"
+    command = f"{sys.executable} -c '{_PROGRAM}' {arguments}"
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=work,

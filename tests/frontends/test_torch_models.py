@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from frontends.models import GeluResidual, ResNet, SmallCNN, TwoInputs, fill
 from frontends.support import Fn, agree, inputs, ops
 from torch import nn
 
+import heliograph as hg
 from heliograph.errors import HeliographError
 from heliograph.frontends.torch_export import trace
 from heliograph.interpret import interpret, interpret_batch
@@ -141,6 +145,31 @@ class Nested(nn.Module):
         x = F.relu(x)
         x = self.relu(x) + self.relu(2 * x)
         return self.relu_1(x) + F.relu(x) + torch.relu(x)
+
+
+@pytest.mark.parametrize("file", [Path(hg.__file__).parent / "demo.py", "<stdin>", "<string>"])
+def test_without_a_line_of_the_user_the_layer_is_shown(file: Path | str) -> None:
+    """The demonstration, and lines that are in no file."""
+    module = nn.Sequential(nn.Linear(3, 2), nn.Conv1d(1, 2, 2), nn.ReLU()).eval()
+    code = "found = trace(module, torch.zeros(1, 1, 3), input_range=(-1, 1))"
+    names: dict[str, Any] = {"trace": trace, "module": module, "torch": torch}
+    run = threading.Thread(target=exec, args=(compile(code, str(file), "exec"), names))
+    run.start()  # a thread has no frames of this file around it
+    run.join()
+    shorts = [node.loc.short for node in names["found"].nodes]
+    assert shorts == ["input", "nn.Linear(3, 2)", "nn.Conv1d(1, 2, kernel_size=(2,), stride=(1,))", "nn.ReLU()"]
+
+
+def test_an_installed_model_is_shown_from_its_package_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lib" / "site-packages" / "models"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x * x\n"
+    )
+    monkeypatch.syspath_prepend(str(folder.parent))
+    program = trace(importlib.import_module("models").Net(), torch.zeros(1, 2), input_range=(-1, 1))
+    sys.modules.pop("models")
+    assert {node.loc.short for node in program.nodes} == {"models/__init__.py:3", "models/__init__.py:4"}
 
 
 def test_functions_never_take_the_name_of_a_layer() -> None:
@@ -277,6 +306,7 @@ def test_every_activation_call_has_its_own_layer() -> None:
 _SCRIPT = """
 import torch
 from frontends.models import GeluResidual, ResNet, TwoInputs, fill
+import heliograph as hg
 from heliograph.errors import HeliographError
 from heliograph.frontends.torch_export import trace
 print(trace(fill(ResNet(2)), torch.zeros(1, 3, 8, 8)))

@@ -29,6 +29,13 @@ def bn(kind: type[nn.Module], channels: int, **options: bool) -> nn.Module:
     return layer
 
 
+def shifted(layer: nn.Module) -> nn.Module:
+    """A layer with parameters that are not the initial ones."""
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -1, 1)
+    return layer
+
+
 def case(module: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Case:
     return module, shapes
 
@@ -68,6 +75,10 @@ LAYERS: dict[str, Case] = {
     "adaptive_pool2d_one": case(lambda: nn.AdaptiveAvgPool2d(1), (2, 5, 7)),
     "adaptive_pool2d_none": case(lambda: nn.AdaptiveAvgPool2d((None, 1)), (2, 5, 7)),
     "adaptive_pool2d_function": fn(lambda x: F.adaptive_avg_pool2d(x, 2), (2, 4, 4)),
+    "group_norm": case(lambda: shifted(nn.GroupNorm(2, 6)), (6, 2, 3)),
+    "group_norm_of_vectors": case(lambda: nn.GroupNorm(3, 6, affine=False), (6,)),
+    "instance_norm": case(lambda: shifted(nn.InstanceNorm2d(3, affine=True)), (3, 4, 4)),
+    "instance_norm_plain": case(lambda: nn.InstanceNorm1d(3), (3, 8)),
     "relu": case(nn.ReLU, (4,)),
     "relu_inplace": case(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), (4,)),
     "relu_method": fn(lambda x: x.relu() + F.relu(x) + torch.relu(x), (4,)),
@@ -123,6 +134,23 @@ ARITHMETIC: dict[str, Case] = {
     "matmul_right_vector": fn(lambda x, v: (x @ v).unsqueeze(-1), (3, 4), v=V),
     "matmul_right_stack": fn(lambda x, w: x @ w, (3, 2, 4), w=T),
     "matmul_right_stack_of_rows": fn(lambda x, w: (x @ w).transpose(0, 1), (4,), w=T),
+    "matmul_of_secrets": fn(lambda x, y: x @ y, (2, 3), (3, 4)),
+    "matmul_of_secret_stacks": fn(lambda x, y: torch.matmul(x, y.unsqueeze(1)), (2, 2, 3), (3, 2)),
+    "matmul_with_itself": fn(lambda x: x @ x.transpose(-1, -2) + torch.bmm(x, x.mT), (3, 4)),
+    "matmul_of_turned_secrets": fn(
+        lambda x, y: (x.transpose(0, 1).unsqueeze(-2) @ y.transpose(0, 1).unsqueeze(-1)).transpose(0, 1), (2, 3), (2, 3)
+    ),
+    "baddbmm_of_secrets": fn(lambda x, y: torch.baddbmm(x, x, y, beta=0.5, alpha=2), (3, 3), (3, 3)),
+    "attention": fn(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (3, 2), (4, 2), (4, 5)),
+    "attention_heads": fn(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3), *[(2, 3, 2)] * 3),
+    "einsum_matmul": fn(lambda x, y: torch.einsum("bij,bjk->bik", x, y), (2, 3), (3, 4)),
+    "einsum_heads": fn(lambda q, k: torch.einsum("bhqd,bhkd->bhqk", q, k), (2, 3, 2), (2, 4, 2)),
+    "einsum_linear": fn(lambda x, w: torch.einsum("bi,oi->bo", x, w), (4,), w=W),
+    "einsum_stack": fn(lambda x, w: torch.einsum("nik,bkj->bnij", w, x), (2, 3), w=T),
+    "einsum_three": fn(lambda x, y, v: torch.einsum("bi,bj,i->bji", x, y, v), (4,), (3,), v=V),
+    "einsum_inner": fn(lambda x, y: torch.einsum("bi,bi->b", x, y).unsqueeze(-1), (4,), (4,)),
+    "einsum_implicit": fn(lambda x, y: torch.einsum("bi, bi -> b i", x, y) + torch.einsum("ba", x).t(), (4,), (4,)),
+    "einsum_turned": fn(lambda x: torch.einsum("bij->jbi", x).transpose(0, 1), (2, 3)),
     "matmul_left": fn(lambda x, w: w @ x, (4, 3), w=W),
     "matmul_left_vector": fn(lambda x, v: v @ x, (4, 3), v=V),
     "matmul_left_stack": fn(lambda x, w: w @ x, (3, 2, 6), w=T),

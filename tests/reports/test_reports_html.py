@@ -92,7 +92,7 @@ def hostile():
     values["ranges"] = [
         {**entry, "layer": HOSTILE, "location": HOSTILE, "source": HOSTILE} for entry in values["ranges"]
     ]
-    values["predicted_ms_by_layer"] = {HOSTILE: 3.0}
+    values["predicted_ms_by_layer"] = [{"layer": HOSTILE, "ms": 3.0}]
     values["assumed"] = [HOSTILE]
     values["costs"] = HOSTILE
     values["savings"] = [{**saving, "change": HOSTILE} for saving in values["savings"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -68,12 +69,40 @@ def test_the_json_has_what_it_promises():
     assert set(found["critical_path"]) <= names
     assert max(node["depth"] for node in found["nodes"]) == found["levels"]
     assert found["measured"] == MEASURED
-    assert {"compile_s", "keygen_s", "evaluate_ms", "server_peak_bytes", "client_peak_bytes", "error_bits"} <= set(
+    assert {"compile_s", "keygen_s", "evaluate_ms", "server_peak_bytes", "client_peak_bytes", "relative_error"} <= set(
         found["predicted"]
     )
     assert sum(found["operations_by_kind"].values()) == sum(found["operations"].values())
-    assert found["predicted_ms"] == pytest.approx(sum(found["predicted_ms_by_layer"].values()), rel=0.05)
+    assert found["predicted_ms"] == pytest.approx(sum(row["ms"] for row in found["predicted_ms_by_layer"]), rel=0.05)
     assert "must not" in found["warning"] or "do not pass them on to strangers" in found["warning"]
+
+
+def test_objects_show_themselves_in_a_line():
+    made = artifact()
+    figures = "INSECURE, N = 2048, 9 levels, evaluation 48 ms, keys 9.8 MB, error 0.0037 (0.66% of 0.552)>"
+    assert repr(made) == f"<Artifact 'net', {len(made.program.nodes)} nodes; {figures}"
+    assert repr(made.report) == f"<Report of 'net': {figures}"
+    public = f"<PublicArtifact 'net', {made.fingerprint[:12]}: INSECURE, N = 2048, 9 levels, 10 evaluation keys>"
+    assert repr(made.public()) == public
+    assert repr(program()) == "<Program 'net', tensor, 6 nodes: (x: tensor<16>) -> (y: tensor<4>)>"
+    many = hg.parse(
+        "program many\n"
+        + "".join(f"input x{i}: secret tensor[2] in [-1, 1]\n" for i in range(9))
+        + "output y = x0 * x8\n"
+    )
+    assert len(repr(many)) < 300
+    assert repr(many).endswith("-> (y: tensor<2>)>")
+
+
+def test_a_notebook_shows_the_first_half_of_the_page():
+    made = artifact()
+    text = made.report.with_measured(MEASURED)._repr_html_()
+    for words in ("net: the bill", "INSECURE", "<b>2^11</b>", "load average", "what was decided", "61 ms"):
+        assert words in text
+    assert len(text) < 8000
+    assert made._repr_html_() == made.report._repr_html_()
+    hostile = dataclasses.replace(made.report, values={**made.report.values, "name": "<script>", "costs": "<b>"})
+    assert "<script>" not in hostile._repr_html_()
 
 
 def test_an_artifact_keeps_its_report(tmp_path):
@@ -106,7 +135,7 @@ def test_figures_in_words():
         "7200.0 GB",
     ]
     assert [seconds_text(s) for s in (0.0004, 0.3, 4.0, 75)] == ["0.4 ms", "300 ms", "4.00 s", "75 s"]
-    assert [error_text(e) for e in (0.0, 0.25)] == ["0", "0.25 (2.0 bits)"]
+    assert [error_text(e) for e in (0.0, 0.25)] == ["0", "0.25"]
 
 
 # ------------------------------------------------------------------------------------------- what would save a level

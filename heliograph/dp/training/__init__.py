@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from heliograph.errors import packages_named
+
 _PUBLIC: dict[str, str] = {
     "DPTrainer": "heliograph.dp.training.trainer",
     "ImportanceOptions": "heliograph.dp.training.settings",
@@ -25,7 +27,8 @@ def __getattr__(name: str) -> Any:
         module = _PUBLIC[name]
     except KeyError:
         raise AttributeError(f"module 'heliograph.dp.training' has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(module), name)
+    with packages_named():
+        value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,45 @@
+"""Pieces of the report as HTML that stands by itself: what a page and a notebook share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+# For a notebook, whose own rules stay as they are.
+_STYLE = """
+.heliograph { max-width: 1000px; }
+.heliograph table { border-collapse: collapse; margin: 8px 0; }
+.heliograph th, .heliograph td { text-align: left; padding: 3px 14px 3px 0; vertical-align: top; }
+.heliograph .tiles { display: flex; flex-wrap: wrap; gap: 10px; margin: 10px 0; }
+.heliograph .tile { border: 1px solid #b9c4cf; border-radius: 8px; padding: 6px 12px; }
+.heliograph .tile b { display: block; font-size: 18px; }
+.heliograph .badge { font-weight: 600; } .heliograph .bad { color: #b5452c; }
+"""
+
+
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table with these cells, escaped."""
+
+    def cells(tag: str, row: tuple[str, ...]) -> str:
+        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def tiles(figures: Sequence[tuple[str, str]]) -> str:
+    """The figures that matter most, each in a tile: what it is, and what of."""
+    inner = "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for value, label in figures
+    )
+    return f'<div class="tiles">{inner}</div>'
+
+
+def badge(text: str, bad: bool) -> str:
+    """The security in a word or two."""
+    return f'<span class="badge{" bad" if bad else ""}">{escape(text)}</span>'
+
+
+def fragment(name: str, parts: Sequence[str]) -> str:
+    """The pieces under a title, as a notebook shows them."""
+    return f'<div class="heliograph"><style>{_STYLE}</style><h3>{escape(name)}</h3>{"".join(parts)}</div>'

@@ -1,0 +1,78 @@
+"""Products of two encrypted matrices from PyTorch: an attention head, compiled and simulated, and what a hint says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from frontends.support import agree
+from torch import nn
+from torch.nn import functional as F
+
+import heliograph as hg
+
+
+class Head(nn.Module):
+    """One head of self-attention over rows of features, as tutorials write it."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, inner, bias=False) for _ in range(3))
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        weights = torch.softmax(q @ k.transpose(-2, -1) * self.inner**-0.5, dim=-1)
+        return weights @ v
+
+
+class Heads(nn.Module):
+    """Self-attention in several heads, written out as the refusal of nn.MultiheadAttention says."""
+
+    def __init__(self, layer: nn.MultiheadAttention) -> None:
+        super().__init__()
+        width = layer.embed_dim
+        self.heads = layer.num_heads
+        self.queries, self.keys, self.values, self.out = (nn.Linear(width, width) for _ in range(4))
+        with torch.no_grad():
+            for part, weight, bias in zip(
+                (self.queries, self.keys, self.values),
+                layer.in_proj_weight.chunk(3),
+                layer.in_proj_bias.chunk(3),
+                strict=True,
+            ):
+                part.weight.copy_(weight)
+                part.bias.copy_(bias)
+            self.out.load_state_dict(layer.out_proj.state_dict())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part(x).reshape(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in (self.queries, self.keys, self.values)
+        )
+        together = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        return self.out(together)
+
+
+def test_an_attention_head_is_compiled_and_near_torch() -> None:
+    torch.manual_seed(0)
+    head, samples = Head(4, 4).eval(), torch.rand(64, 3, 4)
+    program = hg.trace(head, samples[:1], input_range=(0, 1), calibration=samples)
+    artifact = hg.compile(program, hg.Options(security_bits=None))
+    worst = artifact.report.values["predicted_max_abs_error"]
+    assert worst < 0.05
+    with torch.no_grad():
+        expected = head.double()(samples[:2].double()).numpy()
+    for sample, wanted in zip(samples[:2], expected, strict=True):
+        np.testing.assert_allclose(hg.simulate(artifact, sample.numpy()), wanted, rtol=0, atol=1.5 * worst)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_attention_written_as_its_hint_says_is_the_same_and_traces(batch: int) -> None:
+    torch.manual_seed(1)
+    layer = nn.MultiheadAttention(6, 2, batch_first=True).double().eval()
+    written = Heads(layer).double()
+    x = torch.randn(batch, 4, 6, dtype=torch.float64)
+    torch.testing.assert_close(written(x), layer(x, x, x)[0])
+    agree(written, (4, 6), batch=batch)
