@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch_export",
     "parse": "heliograph.dsl.parse",
-    "register_function": "heliograph.frontends.register",
+    "register_function": "heliograph.ir.activation_ops",
     "to_language": "heliograph.dsl.print",
     "write_language": "heliograph.dsl.print",
     "compile": "heliograph.compiler.driver",

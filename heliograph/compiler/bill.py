@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph import rounding
 from heliograph.bootstrap_keys import bootstrap_table_bytes
 from heliograph.chains import key_chains
 from heliograph.compiler.key_use import key_use
@@ -90,7 +91,7 @@ def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
             ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
-            ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
+            ranges[name] = {**_ends(Interval(-reach, reach)), "range_source": "observed"}
     return replace(program, metadata={**program.metadata, "output_ranges": ranges})
 
 
@@ -108,7 +109,8 @@ def flooded(program: Program, std: float) -> Program:
 
 
 def _ends(interval: Interval) -> dict[str, float]:
-    return {"low": interval.low, "high": interval.high}
+    low, high = rounding.outward(interval.low, interval.high)
+    return {"low": low, "high": high}
 
 
 def bill(

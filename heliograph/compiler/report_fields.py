@@ -62,6 +62,8 @@ def check_report(values: Mapping[str, Any]) -> None:
                     _pair(row[name], name, key)
             if key == "ranges":
                 _check_composition(row)
+                if row.get("proved_error") is not None:
+                    _number(row, "proved_error", key)
 
 
 def _check_bootstrapping(values: Mapping[str, Any]) -> None:

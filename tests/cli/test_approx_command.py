@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import commands
+from helpers import commands, own_functions
 
-from heliograph.approx import functions
+from heliograph import functions
 from heliograph.approx.sampling import softmax_values
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HELIOGRAPH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(functions, "_FUNCTIONS", dict(functions._FUNCTIONS))
+    with own_functions.forgotten():
+        yield
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
