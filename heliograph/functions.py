@@ -36,18 +36,20 @@ class Polynomials:
 
 @dataclass(frozen=True)
 class Analytic:
-    """A function that is analytic in the strip |Im z| < `strip` (and, if `positive`, only for Re z > 0).
+    """A function that is analytic where |Im z| < strip(|Re z|), which never grows (if `positive`: where Re z > 0).
 
     `exact(mp, x)` is its value by mpmath, which is given; `bound(a, b, y)` bounds |f(z)| for a <= Re z <= b,
-    |Im z| <= y < strip. Above `beyond`, the function in numpy is off by up to `slip` from that on purpose.
+    |Im z| <= y <= 0.93 strip. Above `beyond` the function is the polynomial `after` (monomial coefficients), and `values` is
+    the analytic one in numpy.
     """
 
     exact: Callable[[Any, Any], Any]
     bound: Callable[[float, float, float], float]
-    strip: float = 3.0
+    strip: Callable[[float], float] = lambda x: 3.0
     positive: bool = False
     beyond: float = math.inf
-    slip: float = 0.0
+    after: tuple[float, ...] = ()
+    values: Callable[[Vector], Vector] | None = None
 
 
 @dataclass(frozen=True)
@@ -244,14 +246,23 @@ def _gelu(approximate: str = "none") -> Function:
     if approximate not in ("none", "tanh"):
         raise ProgramError(f"gelu has no approximation {approximate!r}", hint="none or tanh, as in torch")
     if approximate == "tanh":
-        return Function("gelu", _gelu_by_tanh, slope=1.13)
+        return Function("gelu", _gelu_by_tanh, _GELU_BY_TANH)
     return Function("gelu", lambda x: np.asarray(x * special.ndtr(x)), _GELU)
 
 
+_ROOT, _CUBIC = math.sqrt(2.0 / math.pi), 0.044715
+
+
 def _gelu_by_tanh(x: Vector) -> Vector:
-    return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1.0 + np.tanh(_ROOT * (x + _CUBIC * x**3))))
 
 
+# It is x sigmoid(w), w = 2 root (x + cubic x^3), and |Im w| <= 2 root y (1 + 3 cubic Re(z)^2) must stay below pi.
+_GELU_BY_TANH = Analytic(
+    lambda mp, x: x * _mp_sigmoid(mp, 2 * mp.mpf(_ROOT) * (x + mp.mpf(_CUBIC) * x**3)),
+    lambda a, b, y: _size(a, b, y) * _sigmoid_bound(0.93 * math.pi),
+    lambda x: math.pi / (2.0 * _ROOT * (1.0 + 3.0 * _CUBIC * x * x)),
+)
 _GELU = Analytic(
     lambda mp, x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
     lambda a, b, y: _size(a, b, y) * 0.5 * (1.0 + _erf_bound(y / math.sqrt(2.0))),
@@ -260,28 +271,33 @@ add(Family("gelu", _gelu, "x times the normal distribution function.", {"approxi
 _fixed(
     "silu",
     lambda x: np.asarray(x * special.expit(x)),
-    Analytic(lambda mp, x: x * _mp_sigmoid(mp, x), lambda a, b, y: _size(a, b, y) * _sigmoid_bound(y), math.pi),
+    Analytic(
+        lambda mp, x: x * _mp_sigmoid(mp, x), lambda a, b, y: _size(a, b, y) * _sigmoid_bound(y), lambda x: math.pi
+    ),
     "x * sigmoid(x).",
 )
 _fixed(
     "sigmoid",
     lambda x: np.asarray(special.expit(x)),
-    Analytic(_mp_sigmoid, lambda a, b, y: _sigmoid_bound(y), math.pi),
+    Analytic(_mp_sigmoid, lambda a, b, y: _sigmoid_bound(y), lambda x: math.pi),
     "1 / (1 + exp(-x)).",
     increasing=True,
 )
 _fixed(
     "tanh",
     np.tanh,
-    Analytic(lambda mp, x: mp.tanh(x), lambda a, b, y: 1.0 + 2.0 * _sigmoid_bound(2 * y), math.pi / 2),
+    Analytic(lambda mp, x: mp.tanh(x), lambda a, b, y: 1.0 + 2.0 * _sigmoid_bound(2 * y), lambda x: math.pi / 2),
     "The hyperbolic tangent.",
     increasing=True,
 )
 
 
 def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Function:
+    def smooth(x: Vector) -> Vector:
+        return np.asarray(np.logaddexp(0.0, x * beta) / beta)
+
     def evaluate(x: Vector) -> Vector:
-        return np.where(x * beta > threshold, x, np.logaddexp(0.0, x * beta) / beta)
+        return np.where(x * beta > threshold, x, smooth(x))
 
     def exact(mp: Any, x: Any) -> Any:
         return (mp.log1p(mp.exp(-abs(beta * x))) + max(beta * x, 0)) / beta
@@ -291,9 +307,8 @@ def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Function:
 
     if not beta > 0:
         return Function("softplus", evaluate, slope=1.0, corners=(threshold / beta,) if beta else ())
-    # Above the threshold the meaning is x, as in torch: less than log(1 + exp(-threshold)) / beta away.
-    away = math.log1p(math.exp(-min(threshold, 700.0))) if threshold > -700.0 else -threshold + 1.0
-    proof = Analytic(exact, bound, math.pi / beta, beyond=threshold / beta, slip=away / beta * (1 + 1e-12))
+    # Above the threshold the meaning is x, as in torch.
+    proof = Analytic(exact, bound, lambda x: math.pi / beta, beyond=threshold / beta, after=_line(1.0), values=smooth)
     return Function("softplus", evaluate, proof, increasing=True)
 
 
@@ -316,7 +331,7 @@ _fixed(
     "exp",
     lambda x: np.asarray(np.exp(np.minimum(x, 700.0))),
     # Far beyond any use the meaning stops growing, so that it stays finite.
-    Analytic(lambda mp, x: mp.exp(x), lambda a, b, y: math.exp(min(b, 709.0)), beyond=700.0, slip=math.inf),
+    Analytic(lambda mp, x: mp.exp(x), lambda a, b, y: math.exp(min(b, 709.0)), beyond=700.0, after=(math.exp(700.0),)),
     "e to the power x.",
     increasing=True,
 )

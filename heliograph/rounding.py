@@ -19,6 +19,8 @@ Vector = npt.NDArray[np.float64]
 INTERVAL_BITS = 40
 # Of an error or another figure that is for reading.
 FIGURE_BITS = 20
+# Of a difference between two computations, in which what processors differ by is a larger share.
+SEEN_BITS = 12
 
 
 def power_of_two(size: float) -> float:

@@ -186,13 +186,15 @@ def fit(
     std: float | None = None,
     kinks: Sequence[float] = (0.0,),
     spread: float = 1.0,
+    coarse: bool = False,
 ) -> Fit:
     """The polynomial of that degree for the function on [low, high]; `kinks` are where its slope may jump.
 
     `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and `spread`
     times `std`), or interpolation; `rms_error` is under the density of `mean` and `std` itself. On an interval symmetric
     about zero, coefficients that vanish for a function which is even or odd up to a linear term (ReLU, GELU, SiLU) are
-    set to exactly zero: evaluation is cheaper without them.
+    set to exactly zero: evaluation is cheaper without them. Coefficients keep as many bits as the error asks for, fewer where
+    `coarse` (`minimax.rounded`).
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"a polynomial needs an interval with low < high, not [{low}, {high}]")
@@ -216,7 +218,7 @@ def fit(
     if method != "minimax":
         coefficients = _symmetrize(function, low, high, coefficients)
     error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
-    coefficients = rounded(coefficients, float(np.abs(error).max()))
+    coefficients = rounded(coefficients, float(np.abs(error).max()), coarse)
     error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
     if mean is not None and std is not None:
         weight = np.exp(-0.5 * ((x - mean) / max(std, (high - low) * 1e-3)) ** 2) * np.gradient(x)
@@ -263,6 +265,7 @@ def smallest_degree(
     spread: float = 1.0,
     kinks: Sequence[float] = (0.0,),
     bound: Callable[[Fit], float] | None = None,
+    coarse: bool = False,
 ) -> Fit:
     """The polynomial of the smallest degree whose error is at most `target_error`.
 
@@ -271,7 +274,7 @@ def smallest_degree(
     """
 
     def made(degree: int) -> Fit:
-        return fit(function, low, high, degree, method, mean, std, kinks, spread)
+        return fit(function, low, high, degree, method, mean, std, kinks, spread, coarse)
 
     def meets(one: Fit) -> bool:
         return one.max_error <= target_error and (bound is None or bound(one) <= target_error)

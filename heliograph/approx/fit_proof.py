@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ _MOST_PIECES = 20_000
 # By a slope: what a bound may be above the largest error seen, and how many points may be looked at for that.
 _SLOPE_SHARE = 0.01
 _SLOPE_CELLS = 4096
-_SLOPE_POINTS = 4_000_000
+_SLOPE_POINTS = 1_000_000
 # A function that only increases next to zero is bounded there by its ends.
 _NEAR_ZERO = 2.0**-44
 
@@ -71,6 +71,11 @@ def largest_error(coefficients: Sequence[float], low: float, high: float, of: Fu
         start = _NEAR_ZERO * high
         near = _between_ends(coefficients, low, high, start, of)
     pieces = _pieces(of, start, high)
+    kinks = np.array([k for k in of.kinks if low <= k <= high])
+    if pieces is not None and kinks.size:
+        # What it is there is on neither piece where it jumps, as a sign does.
+        there = np.abs(_values(coefficients, low, high, kinks) - of.evaluate(kinks))
+        near = max(near, float(there.max()) + _slip(coefficients, low, high))
     if pieces is not None:
         found = max(near, _over_pieces(coefficients, low, high, of, pieces))
         if math.isfinite(found):
@@ -86,33 +91,28 @@ def largest_error(coefficients: Sequence[float], low: float, high: float, of: Fu
 def _pieces(of: Function, low: float, high: float) -> list[_Piece] | None:
     """The interval in pieces, on each of which f is a polynomial or nearly one; None where nothing is known of it."""
     if isinstance(of.proof, Polynomials):
-        return [
-            _Piece(a, b, max(1, len(line) - 1), 0.0, max(abs(_on_line(line, a)), abs(_on_line(line, b))), line)
-            for a, b, line in _lines(of.proof, low, high)
-        ]
-    if (
-        of.proof is None
-        or (of.proof.positive and not low > 0)
-        or (high > of.proof.beyond and of.proof.slip == math.inf)
-    ):
-        return None
-    cuts = _short_pieces(of.proof, low, high)
-    if len(cuts) > _MOST_PIECES:
+        return [_line_piece(a, b, line) for a, b, line in _lines(of.proof, low, high)]
+    if of.proof is None or (of.proof.positive and not low > 0):
         return None
     made = []
-    for a, b in cuts:
+    for a, b in _short_pieces(of.proof, low, min(high, of.proof.beyond)):
         rho, most = _ellipse(of.proof, a, b)
-        rest = 4 * most * rho**-_FLOAT_DEGREE / (rho - 1) + (of.proof.slip if b > of.proof.beyond else 0.0)
-        made.append(_Piece(a, b, _FLOAT_DEGREE, rest, most))
+        made.append(_Piece(a, b, _FLOAT_DEGREE, 4 * most * rho**-_FLOAT_DEGREE / (rho - 1), most))
+        if len(made) > _MOST_PIECES:
+            return None
+    if high > of.proof.beyond:
+        made.append(_line_piece(max(low, of.proof.beyond), high, of.proof.after))
     return made
+
+
+def _line_piece(a: float, b: float, line: tuple[float, ...]) -> _Piece:
+    return _Piece(a, b, max(1, len(line) - 1), 0.0, max(abs(_on_line(line, a)), abs(_on_line(line, b))), line)
 
 
 def _over_pieces(coefficients: Sequence[float], low: float, high: float, of: Function, pieces: list[_Piece]) -> float:
     """The bound over all pieces: in float64, and again in fixed point where that adds too much."""
     bounds, seen = _in_floats(coefficients, low, high, of, pieces)
     enough = seen * (1.0 + 2 * _FLOAT_SHARE) / math.cos(math.pi / (2 * _FLOAT_POINTS))
-    if isinstance(of.proof, Analytic) and high > of.proof.beyond:
-        enough += 2.1 * of.proof.slip  # fixed point has that as well
     for place, piece in enumerate(pieces):
         if bounds[place] > enough:
             bounds[place] = min(float(bounds[place]), _in_fixed_point(coefficients, low, high, of, piece))
@@ -126,9 +126,7 @@ def _in_floats(
     degree = len(coefficients) - 1
     width = max(degree, *(piece.degree for piece in pieces))
     t = np.cos(np.linspace(math.pi, 0.0, _FLOAT_POINTS * width + 1))
-    # What rounding adds to p: through the recurrence, and through t by p' <= degree^2 sum |c|.
-    total = sum(map(abs, coefficients))
-    slip = _FLOAT_UNIT * total * (degree + 2) ** 2 * (4.0 + 16.0 * max(abs(low), abs(high)) / (high - low))
+    slip = _slip(coefficients, low, high)
     # Points are off by rounding too: a twentieth of their distance, at most, in pieces that are not too narrow.
     near = 1.0 / math.cos(1.05 * math.pi / (2 * _FLOAT_POINTS))
     bounds, seen = np.full(len(pieces), math.inf), 0.0
@@ -138,11 +136,13 @@ def _in_floats(
         a, b = np.array([p.low for p in some]), np.array([p.high for p in some])
         x = np.clip((a + b)[:, None] / 2 + (b - a)[:, None] / 2 * t, a[:, None], b[:, None])
         x[:, 0], x[:, -1] = a, b
-        if some[0].line is None:
-            exact = of.evaluate(x)
-        else:
-            # At a kink, f is what this piece has there.
-            exact = np.stack([_on_line(p.line or (), row) for p, row in zip(some, x, strict=True)])
+        # At an end, f is what this piece has there.
+        smooth = of.proof.values if isinstance(of.proof, Analytic) and of.proof.values is not None else of.evaluate
+        exact = np.empty_like(x)
+        curved = np.array([p.line is None for p in some])
+        exact[curved] = smooth(x[curved])
+        for row in np.flatnonzero(~curved):
+            exact[row] = _on_line(some[row].line or (), x[row])
         error = np.abs(_values(coefficients, low, high, x) - exact).max(axis=1)
         seen = max(seen, float(error.max()))
         rest, size = np.array([p.rest for p in some]), np.array([p.size for p in some])
@@ -158,7 +158,6 @@ def _in_fixed_point(coefficients: Sequence[float], low: float, high: float, of: 
     else:
         assert isinstance(of.proof, Analytic)
         other, rest = _interpolant(of.proof, piece.low, piece.high)
-        rest += of.proof.slip if piece.high > of.proof.beyond else 0.0
     return _difference_bound(coefficients, low, high, piece.low, piece.high, other, rest)
 
 
@@ -190,14 +189,18 @@ def _by_slope(coefficients: Sequence[float], low: float, high: float, of: Functi
         half /= 4
         middles = np.clip((middles[:, None] + half * np.array([-3.0, -1.0, 1.0, 3.0])).ravel(), low, high)
     bound = seen * (1 + _SLOPE_SHARE) if not middles.size else float(upper.max())
-    total = sum(map(abs, coefficients))
-    slip = _FLOAT_UNIT * total * len(coefficients) ** 2 * (4.0 + 16.0 * max(abs(low), abs(high)) / (high - low))
     size = float(np.abs(checked_values(of, np.linspace(low, high, _SLOPE_CELLS, dtype=np.float64))).max())
-    return bound + slip + _FUNCTION_UNIT * (size + slope * (high - low))
+    return bound + _slip(coefficients, low, high) + _FUNCTION_UNIT * (size + slope * (high - low))
 
 
 def _values(coefficients: Sequence[float], low: float, high: float, x: Vector) -> Vector:
     return np.asarray(np.polynomial.chebyshev.chebval((2 * x - low - high) / (high - low), np.array(coefficients)))
+
+
+def _slip(coefficients: Sequence[float], low: float, high: float) -> float:
+    """What rounding adds to p in float64 at most: through the recurrence, and through t by p' <= degree^2 sum |c|."""
+    share = 4.0 + 16.0 * max(abs(low), abs(high)) / (high - low)
+    return _FLOAT_UNIT * sum(map(abs, coefficients)) * (len(coefficients) + 1) ** 2 * share
 
 
 def _on_line(line: tuple[float, ...], x: Any) -> Any:
@@ -223,27 +226,31 @@ def _shifted(monomials: tuple[float, ...], a: float, b: float) -> list[Any]:
     return [middle, (slope * ((ends[1] - ends[0]) >> 1)) >> proof.BITS]
 
 
-def _short_pieces(of: Analytic, low: float, high: float) -> list[tuple[float, float]]:
-    """Pieces in whose ellipses f is bounded; cut where its meaning changes, so that what that adds counts there only."""
-    if low < of.beyond < high:
-        return _short_pieces(of, low, of.beyond) + _short_pieces(of, of.beyond, high)
-    if of.positive:
-        cuts = [low]
-        while cuts[-1] * 2 < high:
-            cuts.append(cuts[-1] * 2)
-        return list(itertools.pairwise([*cuts, high]))
-    count = max(1, math.ceil((high - low) / (1.3 * of.strip)))
-    return list(itertools.pairwise(float(x) for x in np.linspace(low, high, count + 1)))
+def _short_pieces(of: Analytic, low: float, high: float) -> Iterator[tuple[float, float]]:
+    """Pieces of [low, high] around each of which f is analytic in an ellipse of use."""
+    a = low
+    while a < high:
+        if of.positive:
+            b = 2 * a
+        else:
+            # Where the strip narrows with |x|, it is that of the piece's far end that counts.
+            length = 1.3 * of.strip(abs(a))
+            b = a + 1.3 * of.strip(max(abs(a), abs(a + length)))
+        # What is left over would be a narrow piece of its own.
+        b = high if b >= high or (high - b) < 1e-3 * (b - a) else b
+        yield a, b
+        a = b
 
 
 def _ellipse(of: Analytic, a: float, b: float) -> tuple[float, float]:
     """(rho of an ellipse around [a, b] that f is analytic in, a bound on |f| there)."""
     half = (b - a) / 2
     if of.positive:
-        # b <= 2 a: with rho = 5 the ellipse stays right of 0.2 a.
+        # b <= 2 a, and a little: with rho = 5 the ellipse stays right of 0.19 a.
         rho = 5.0
     else:
-        y = 0.93 * of.strip / half
+        far = max(abs(a), abs(b))
+        y = 0.93 * of.strip(far + of.strip(far)) / half
         rho = y + math.sqrt(y * y + 1)
     rho = min(rho, 20.0)
     reach, height = half * (rho + 1 / rho) / 2, half * (rho - 1 / rho) / 2

@@ -18,7 +18,7 @@ from heliograph.compiler.key_use import key_use
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan, priced_ms
-from heliograph.compiler.savings import critical_depth, savings
+from heliograph.compiler.savings import critical_depth, largest_difference, savings
 from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
 from heliograph.execution.noise import bootstrap_std
@@ -127,7 +127,7 @@ def bill(
     memory = memory_bytes(program, ring)
     exact = interpret_many(source, samples)
     approximate = interpret_many(polynomial, samples)
-    approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
+    approximation = largest_difference(exact, approximate)
     total_error = approximation + plan.scheme_error
     rotations = count(calls, *ROTATIONS)
     keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))

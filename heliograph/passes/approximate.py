@@ -342,10 +342,11 @@ class Approximate:
                 spread=self.spread,
                 kinks=of.kinks,
                 bound=lambda made: bound(made)[0],
+                coarse=True,
             )
         else:
             degree = DEFAULT_DEGREE if degree is None else degree
-            chosen = fit(of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread)
+            chosen = fit(of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, coarse=True)
         return chosen, bound(chosen)
 
 
