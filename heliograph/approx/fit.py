@@ -193,8 +193,8 @@ def fit(
     `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and `spread`
     times `std`), or interpolation; `rms_error` is under the density of `mean` and `std` itself. On an interval symmetric
     about zero, coefficients that vanish for a function which is even or odd up to a linear term (ReLU, GELU, SiLU) are
-    set to exactly zero: evaluation is cheaper without them. Coefficients keep as many bits as the error asks for, fewer where
-    `coarse` (`minimax.rounded`).
+    set to exactly zero: evaluation is cheaper without them. Coefficients keep as many bits as the error asks for, fewer
+    where `coarse` (`minimax.rounded`).
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"a polynomial needs an interval with low < high, not [{low}, {high}]")
