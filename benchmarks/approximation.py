@@ -15,7 +15,7 @@ from typing import Any
 
 from heliograph.approx import hermite
 from heliograph.approx.argmax import argmax
-from heliograph.approx.functions import function
+from heliograph.functions import function
 from heliograph.approx.sampling import CHUNK, SampledError, sampled_error
 from heliograph.approx.sign import FAMILIES, sign
 from heliograph.approx.softmax import DEFAULT_ERROR, softmax
@@ -114,7 +114,7 @@ def gaussians() -> list[tuple[Any, ...]]:
     rows = []
     for name, mu, sigma, degree, checked in OLA:
         of = function(name)
-        error = hermite.gaussian(of.evaluate, mu, sigma, degree, of.kinks).mean_squared_error
+        error = hermite.least_squares(of.evaluate, mu, sigma, degree, of.kinks).mean_squared_error
         rows.append((name, mu, sigma, degree, checked, error))
     return rows
 

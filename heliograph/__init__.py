@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch_export",
     "parse": "heliograph.dsl.parse",
-    "register_function": "heliograph.frontends.register",
+    "register_function": "heliograph.ir.activation_ops",
     "to_language": "heliograph.dsl.print",
     "write_language": "heliograph.dsl.print",
     "compile": "heliograph.compiler.driver",
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from heliograph.errors import UnsupportedError as UnsupportedError
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
-    from heliograph.frontends.register import register_function as register_function
+    from heliograph.ir.activation_ops import register_function as register_function
     from heliograph.frontends.torch_export import trace as trace
     from heliograph.ir import Program as Program
     from heliograph.runtime.client import Client as Client

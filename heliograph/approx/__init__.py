@@ -1,6 +1,7 @@
 """Approximation of functions by polynomials, and the plans that evaluate them on ciphertexts.
 
-`register_function` adds a function of the user's own; it is loaded when first used.
+`register_function`, the same as `heliograph.register_function`, adds a function of the user's own; it is loaded when first
+used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ __all__ = ["register_function"]
 
 def __getattr__(name: str) -> Any:
     if name == "register_function":
-        from heliograph.approx.functions import register_function
+        from heliograph.ir.activation_ops import register_function
 
         return register_function
     raise AttributeError(f"module 'heliograph.approx' has no attribute {name!r}")

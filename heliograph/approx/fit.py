@@ -10,13 +10,14 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from heliograph import rounding
 from heliograph.approx.chebyshev import interpolate, points
-from heliograph.approx.minimax import remez
+from heliograph.approx.minimax import remez, rounded
 from heliograph.errors import ProgramError
+from heliograph.functions import METHODS as METHODS
 
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
-METHODS = ("minimax", "gaussian", "interpolation")
 _DENSE = 20_001  # points at which an error is measured
 
 
@@ -24,8 +25,9 @@ _DENSE = 20_001  # points at which an error is measured
 class Fit:
     """A polynomial on [low, high]: `coefficients` of the Chebyshev basis there.
 
-    `max_error` is the largest absolute error over a grid of 20,001 Chebyshev points (measured, not proved);
-    `rms_error` is the root mean square under the distribution it was fitted for (uniform where there is none).
+    The coefficients are rounded (`minimax.rounded`). `max_error` is the largest absolute error over a grid of 20,001
+    Chebyshev points and the kinks: seen, not proved (`fit_proof.largest_error` proves it). `rms_error` is the root mean
+    square under the distribution it was fitted for (uniform where there is none).
     """
 
     low: float
@@ -52,14 +54,13 @@ class Fit:
         t = np.cos(np.linspace(0.0, math.pi, _DENSE))
         values = np.polynomial.chebyshev.chebval(t, np.array(self.coefficients))
         slack = self.degree * math.pi / (2 * (_DENSE - 1)) * float(np.abs(values).max()) * 1.01
-        return float(values.min()) - slack, float(values.max()) + slack
+        return rounding.outward(float(values.min()) - slack, float(values.max()) + slack)
 
 
-def _with_zero(t: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
-    """The points with that of x = 0 among them: there activations have their kinks, and errors their peaks."""
-    if not low < 0 < high:
-        return t
-    return np.asarray(np.unique(np.append(t, -(high + low) / (high - low))))
+def _with_kinks(t: npt.NDArray[np.float64], low: float, high: float, kinks: Sequence[float]) -> npt.NDArray[np.float64]:
+    """The points with the kinks among them: there errors have their peaks."""
+    inside = [(2 * k - low - high) / (high - low) for k in kinks if low < k < high]
+    return np.asarray(np.unique(np.append(t, inside)))
 
 
 def minimax(
@@ -87,7 +88,7 @@ def minimax(
             # Where the line is the whole of one parity, the other parity's polynomial ends at the next lower degree.
             top = degree if degree % 2 == parity else degree - 1
             bent = partial(_less_line, scaled, line)
-            corners = [abs(k) for k in corners]
+            corners = sorted({abs(k) for k in corners} - {0.0})
             made = remez(bent, [(0.0, 1.0)], max(top, parity), parity=parity, kinks=corners)
     except np.linalg.LinAlgError:
         return _linear_program(scaled, start, degree, corners)
@@ -185,13 +186,15 @@ def fit(
     std: float | None = None,
     kinks: Sequence[float] = (0.0,),
     spread: float = 1.0,
+    coarse: bool = False,
 ) -> Fit:
     """The polynomial of that degree for the function on [low, high]; `kinks` are where its slope may jump.
 
     `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and `spread`
     times `std`), or interpolation; `rms_error` is under the density of `mean` and `std` itself. On an interval symmetric
     about zero, coefficients that vanish for a function which is even or odd up to a linear term (ReLU, GELU, SiLU) are
-    set to exactly zero: evaluation is cheaper without them.
+    set to exactly zero: evaluation is cheaper without them. Coefficients keep as many bits as the error asks for, fewer
+    where `coarse` (`minimax.rounded`).
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"a polynomial needs an interval with low < high, not [{low}, {high}]")
@@ -207,13 +210,15 @@ def fit(
         coefficients = interpolate(function, low, high, degree)
     else:
         raise ProgramError(f"there is no method {method!r}", hint="one of " + ", ".join(METHODS))
-    t = _with_zero(points(_DENSE), low, high)
+    t = _with_kinks(points(_DENSE), low, high, kinks)
     x = (high + low) / 2 + (high - low) / 2 * t
     exact = function(x)
     if not np.isfinite(exact).all():
         raise ProgramError(f"the function is not finite on [{low}, {high}]")
     if method != "minimax":
         coefficients = _symmetrize(function, low, high, coefficients)
+    error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
+    coefficients = rounded(coefficients, float(np.abs(error).max()), coarse)
     error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
     if mean is not None and std is not None:
         weight = np.exp(-0.5 * ((x - mean) / max(std, (high - low) * 1e-3)) ** 2) * np.gradient(x)
@@ -258,29 +263,39 @@ def smallest_degree(
     std: float | None,
     max_degree: int = 255,
     spread: float = 1.0,
+    kinks: Sequence[float] = (0.0,),
+    bound: Callable[[Fit], float] | None = None,
+    coarse: bool = False,
 ) -> Fit:
-    """The polynomial of the smallest degree whose `max_error` is at most `target_error`.
+    """The polynomial of the smallest degree whose error is at most `target_error`.
 
-    The largest error of a minimax polynomial falls with the degree, so that bisection finds it; the other methods'
-    need not, and every degree is tried.
+    The error is `max_error`, and what `bound` proves of it where that is given. The largest error of a minimax polynomial
+    falls with the degree, so that bisection finds it; the other methods' need not, and every degree is tried.
     """
+
+    def made(degree: int) -> Fit:
+        return fit(function, low, high, degree, method, mean, std, kinks, spread, coarse)
+
+    def meets(one: Fit) -> bool:
+        return one.max_error <= target_error and (bound is None or bound(one) <= target_error)
+
     if method != "minimax":
         for degree in range(1, max_degree + 1):
-            best = fit(function, low, high, degree, method, mean, std, spread=spread)
-            if best.max_error <= target_error:
+            best = made(degree)
+            if meets(best):
                 return best
         raise _unreachable(low, high, target_error, max_degree, best)
     previous, degree = 0, 1
-    best = fit(function, low, high, degree, method, mean, std)
-    while best.max_error > target_error:
+    best = made(degree)
+    while not meets(best):
         if degree >= max_degree:
             raise _unreachable(low, high, target_error, max_degree, best)
         previous, degree = degree, min(2 * degree + 1, max_degree)
-        best = fit(function, low, high, degree, method, mean, std)
+        best = made(degree)
     while degree - previous > 1:
         middle = (degree + previous) // 2
-        candidate = fit(function, low, high, middle, method, mean, std)
-        if candidate.max_error <= target_error:
+        candidate = made(middle)
+        if meets(candidate):
             degree, best = middle, candidate
         else:
             previous = middle

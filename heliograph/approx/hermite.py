@@ -1,4 +1,6 @@
-"""Least squares under a normal distribution, in normalised Hermite polynomials (OLA, section 4).
+"""Least squares under a normal distribution on the whole line, in normalised Hermite polynomials (OLA, section 4).
+
+Method `hermite` of `heliograph approx`. The compiler's `gaussian` (fit.py) is another one: on an interval, with a floor.
 
 With z = (x - mu) / sigma and h_l orthonormal under N(0, 1), the best polynomial of degree d for E[(f - P)^2] is
 sum c_l h_l(z), c_l = E[f(mu + sigma z) h_l(z)], with error E[d] = E[f^2] - sum c_l^2. A degree has the coefficients of
@@ -26,7 +28,7 @@ SPREAD = 10.0  # half the interval of the Chebyshev form, in standard deviations
 
 
 @dataclass(frozen=True)
-class GaussianFit:
+class HermiteFit:
     """`stage` is P in the Chebyshev basis of [mu - 10 sigma, mu + 10 sigma]; `hermite`
     has the c_l, which also serve beyond it.
 
@@ -49,9 +51,9 @@ def hermite_values(z: Vector, degree: int) -> Vector:
     return made
 
 
-def gaussian(
+def least_squares(
     function: Callable[[Vector], Vector], mu: float, sigma: float, degree: int, kinks: Sequence[float] = ()
-) -> GaussianFit:
+) -> HermiteFit:
     """The polynomial of that degree with the least mean square error under N(mu, sigma^2)."""
     if not (math.isfinite(mu) and math.isfinite(sigma) and sigma > 0):
         raise ProgramError(f"N({mu:g}, {sigma:g}^2) is not a normal distribution", hint="sigma must be above zero")
@@ -72,7 +74,7 @@ def gaussian(
     # What is rounding alone counts as zero: a symmetric function keeps its cheaper evaluation.
     chebyshev[np.abs(chebyshev) < 2.0**-50 * np.abs(chebyshev).max()] = 0.0
     stage = Stage(tuple(float(c) for c in chebyshev), low, high)
-    return GaussianFit(stage, tuple(float(c) for c in coefficients), error)
+    return HermiteFit(stage, tuple(float(c) for c in coefficients), error)
 
 
 def errors(

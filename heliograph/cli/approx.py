@@ -12,6 +12,7 @@ from heliograph.cli.output import emit, output_options
 
 if TYPE_CHECKING:
     from heliograph.approx.result import ArgmaxPlan, Stage, Step
+    from heliograph.functions import Function
 
 _png = click.option(
     "--png",
@@ -28,9 +29,10 @@ class _Functions(click.Group):
     """The constructions, and a command for every other name: a function, which its own file may register."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from heliograph.approx.functions import names
+        from heliograph.functions import names
 
-        return [*super().list_commands(ctx), *names()]
+        constructions = super().list_commands(ctx)
+        return [*constructions, *(name for name in names() if name not in constructions)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name) or _function_command(cmd_name)
@@ -45,51 +47,84 @@ def approx() -> None:
 
 
 def _function_command(name: str) -> click.Command:
-    @click.command(name, help=f"A polynomial for {name}, by its largest error on a range or its mean square error.")
-    @click.option("--degree", type=click.IntRange(1, 255), required=True)
-    @click.option("--range", "range_", type=(float, float), default=None, help="The interval: low high.")
-    @click.option("--mu", type=float, default=None, help="Mean of the input.")
-    @click.option("--sigma", type=float, default=None, help="Standard deviation of the input.")
-    @click.option(
-        "--method", default=None, help="minimax or interpolation (with --range), gaussian (with --mu, --sigma)."
-    )
-    @click.option(
+    def command(**chosen: Any) -> None:
+        _run_function(name, **chosen)
+
+    for parameter in reversed(_parameters(name)):
+        command = parameter(command)
+    wrapped = command
+    for option in reversed(_FUNCTION_OPTIONS):
+        wrapped = option(wrapped)
+    text = f"A polynomial for {name}, by its largest error on a range or its mean square error."
+    return click.command(name, help=text)(wrapped)
+
+
+_FUNCTION_OPTIONS = (
+    click.option("--degree", type=click.IntRange(1, 255), required=True),
+    click.option("--range", "range_", type=(float, float), default=None, help="The interval: low high."),
+    click.option("--mu", type=float, default=None, help="Mean of the input."),
+    click.option("--sigma", type=float, default=None, help="Standard deviation of the input."),
+    click.option(
+        "--method",
+        default=None,
+        help="minimax or interpolation (with --range); gaussian (with --range, --mu, --sigma), as a compilation fits; "
+        "hermite (with --mu, --sigma), least squares on the whole line. Without --range, gaussian means hermite.",
+    ),
+    click.option(
         "--from",
         "source",
         type=click.Path(path_type=Path),
         default=None,
         help="A Python file that registers functions.",
-    )
-    @_scale_bits
-    @_png
-    @output_options
-    def command(
-        degree: int,
-        range_: tuple[float, float] | None,
-        mu: float | None,
-        sigma: float | None,
-        method: str | None,
-        source: Path | None,
-        scale_bits: int | None,
-        png: Path | None,
-        as_json: bool,
-        quiet: bool,
-    ) -> None:
-        if source is not None:
-            _run_file(source)
-        values, stage = _fitted(name, degree, range_, mu, sigma, method, scale_bits)
-        values |= _stages([stage])
-        if png is not None:
-            from heliograph.approx.functions import function
-            from heliograph.cli.approx_plot import draw
+    ),
+    _scale_bits,
+    _png,
+    output_options,
+)
+_KINDS: dict[str, Any] = {"float?": float, "str?": str}
 
-            low, high = stage.low, stage.high
-            if mu is not None and sigma is not None and values["method"] == "gaussian":
-                low, high = mu - 4 * sigma, mu + 4 * sigma
-            draw(png, f"{name}, degree {degree}", low, high, function(name).evaluate, stage)
-        _print(values, as_json, quiet)
 
-    return command
+def _parameters(name: str) -> list[Any]:
+    """An option for each parameter of the function: --negative-slope of leaky_relu."""
+    from heliograph.functions import known
+
+    family = known(name)
+    return [
+        click.option(f"--{key.replace('_', '-')}", key, type=_KINDS[kind], default=None, help=f"{key} of {name}.")
+        for key, kind in (family.parameters.items() if family is not None else ())
+    ]
+
+
+def _run_function(
+    name: str,
+    degree: int,
+    range_: tuple[float, float] | None,
+    mu: float | None,
+    sigma: float | None,
+    method: str | None,
+    source: Path | None,
+    scale_bits: int | None,
+    png: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **parameters: Any,
+) -> None:
+    if source is not None:
+        _run_file(source)
+    from heliograph.functions import family
+
+    given = {key: value for key, value in parameters.items() if value is not None}
+    of = family(name).of(given)
+    values, stage = _fitted(of, degree, range_, mu, sigma, method, scale_bits)
+    values = {"function": name, **given, **values} | _stages([stage])
+    if png is not None:
+        from heliograph.cli.approx_plot import draw
+
+        low, high = stage.low, stage.high
+        if mu is not None and sigma is not None and values["method"] == "hermite":
+            low, high = mu - 4 * sigma, mu + 4 * sigma
+        draw(png, f"{name}, degree {degree}", low, high, of.evaluate, stage)
+    _print(values, as_json, quiet)
 
 
 def _run_file(source: Path) -> None:
@@ -108,7 +143,7 @@ def _run_file(source: Path) -> None:
 
 
 def _fitted(
-    name: str,
+    of: Function,
     degree: int,
     range_: tuple[float, float] | None,
     mu: float | None,
@@ -119,23 +154,27 @@ def _fitted(
     from heliograph.approx import hermite, proof
     from heliograph.approx.fit import fit
     from heliograph.approx.fit_proof import largest_error
-    from heliograph.approx.functions import checked_values, function
     from heliograph.approx.result import Stage
     from heliograph.approx.sign import DEFAULT_SCALE_BITS
     from heliograph.errors import ProgramError
+    from heliograph.functions import checked_values
 
-    of = function(name)
     if method is None:
-        method = "gaussian" if mu is not None else of.method
+        method = (of.method or "minimax") if mu is None else "gaussian"
+    if method == "gaussian" and range_ is None:
+        method = "hermite"
     scale_bits = scale_bits or DEFAULT_SCALE_BITS
-    values: dict[str, Any] = {"function": name, "method": method, "degree": degree}
-    if method == "gaussian":
+    values: dict[str, Any] = {"method": method, "degree": degree}
+    if method in ("gaussian", "hermite"):
         if mu is None or sigma is None:
-            raise ProgramError("method gaussian needs the input's distribution", hint="give --mu and --sigma")
-        made = hermite.gaussian(of.evaluate, mu, sigma, degree, of.kinks)
+            raise ProgramError(f"method {method} needs the input's distribution", hint="give --mu and --sigma")
+        values |= {"mu": mu, "sigma": sigma}
+    if method == "hermite":
+        assert mu is not None
+        assert sigma is not None
+        made = hermite.least_squares(of.evaluate, mu, sigma, degree, of.kinks)
         stage = made.stage
-        values |= {"mu": mu, "sigma": sigma, "mean_squared_error": made.mean_squared_error}
-        values["hermite_coefficients"] = list(made.hermite)
+        values |= {"mean_squared_error": made.mean_squared_error, "hermite_coefficients": list(made.hermite)}
     else:
         if range_ is None and of.low is not None and of.high is not None:
             range_ = (of.low, of.high)

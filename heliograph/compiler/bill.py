@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from heliograph import rounding
 from heliograph.compiler.figures import complete, prices, told
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
-from heliograph.compiler.savings import critical_depth, savings
+from heliograph.compiler.savings import critical_depth, largest_difference, savings
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
@@ -66,7 +67,7 @@ def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
             ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
-            ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
+            ranges[name] = {**_ends(Interval(-reach, reach)), "range_source": "observed"}
     return replace(program, metadata={**program.metadata, "output_ranges": ranges})
 
 
@@ -84,7 +85,8 @@ def flooded(program: Program, std: float) -> Program:
 
 
 def _ends(interval: Interval) -> dict[str, float]:
-    return {"low": interval.low, "high": interval.high}
+    low, high = rounding.outward(interval.low, interval.high)
+    return {"low": low, "high": high}
 
 
 def bill(
@@ -102,9 +104,7 @@ def bill(
     return complete(
         plan.program,
         {
-            "approximation_error": told(
-                max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
-            ),
+            "approximation_error": told(largest_difference(exact, approximate)),
             "scheme_error": told(plan.scheme_error),
             "class_agreement": class_agreement(source, exact, approximate),
             "error_samples": int(samples[0].shape[0]) if samples else 0,

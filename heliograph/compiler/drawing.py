@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from heliograph.compiler.depth import DepthRow
-from heliograph.compiler.report import degrees_text
+from heliograph.compiler.report import degrees_text, largest_error_text
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
 # From few levels left (light) to many (dark): one hue, so that the order is seen without the legend.
@@ -244,7 +244,7 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
         body.append(_text(where(low), y + 34, f"{low:.4g}", 10, "middle", MUTED))
         body.append(_text(where(high), y + 34, f"{high:.4g}", 10, "middle", MUTED))
         body.append(_text(width - 176, y + 12, shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11))
-        body.append(_text(width - 176, y + 27, f"error at most {float(entry['max_error']):.2g}", 11, fill=MUTED))
+        body.append(_text(width - 176, y + 27, largest_error_text(entry), 11, fill=MUTED))
     legend = [("polynomial's interval", "#e4ecf5"), ("proved", "#2f7d5b"), ("observed", MEASURED)]
     x = left
     for label, colour in legend:

@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.depth import artifact_depth
 from heliograph.compiler.drawing import level_colour, shortened, text_colour
-from heliograph.compiler.report import Report, degrees_text
+from heliograph.compiler.report import Report, degrees_text, largest_error_text
 from heliograph.container import write_file
 from heliograph.errors import HeliographError
 
@@ -103,7 +103,7 @@ def _ranges(figure: Any, artifact: Artifact, report: Report) -> Any:
         axis.text(
             1.68,
             position,
-            f"{entry['source']}, {degrees_text(entry)}, error {entry['max_error']:.1g}",
+            f"{entry['source']}, {degrees_text(entry)}, {largest_error_text(entry)}",
             va="center",
             fontsize=7,
         )

@@ -17,6 +17,7 @@ from heliograph.compiler.sharing import (
     sharing_cost_bits,
     sharing_distance_bits,
 )
+from heliograph.rounding import upward_text
 
 SHARING = (
     "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. decrypt(share=True) "
@@ -75,6 +76,13 @@ def degrees_text(entry: Mapping[str, Any]) -> str:
     """The degrees of an entry of the range table: "degree 7", or those of a composition in their order."""
     degrees = entry.get("degrees", [entry["degree"]])
     return f"degree{'s' * (len(degrees) > 1)} {', '.join(map(str, degrees))}"
+
+
+def largest_error_text(entry: Mapping[str, Any]) -> str:
+    """The largest error of an entry of the range table, and what it rests on: a proof, or what was seen on a grid."""
+    if entry.get("proved_error") is not None:
+        return f"error at most {upward_text(float(entry['proved_error']))} (proved)"
+    return f"error {upward_text(float(entry['max_error']))} (seen)"
 
 
 # Figures that a run measures: key, label, how it is written, factor to the unit that is written.
@@ -297,11 +305,15 @@ class Report:
                 f"{entry['layer'] or entry['function']} ({entry['location']}): "
                 f"[{entry['low']:.4g}, {entry['high']:.4g}] {source}"
                 + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
-                + f"; {construction}, error at most {entry['max_error']:.2g}"
+                + f"; {construction}, {largest_error_text(entry)}"
             )
         if v["ranges"]:
             proved = sum(entry["source"] == "proved" for entry in v["ranges"])
-            lines.append(f"proved: {proved} of {len(v['ranges'])} polynomial inputs ({v['proved_share']:.0%})")
+            bounds = sum(entry.get("proved_error") is not None for entry in v["ranges"])
+            lines.append(
+                f"proved: {proved} of {len(v['ranges'])} polynomial inputs ({v['proved_share']:.0%}), "
+                f"{bounds} of {len(v['ranges'])} errors on them"
+            )
         else:
             lines.append("no polynomial: there is no interval to leave")
         return lines

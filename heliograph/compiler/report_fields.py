@@ -96,6 +96,8 @@ def check_report(values: Mapping[str, Any]) -> None:
                     _pair(row[name], name, key)
             if key == "ranges":
                 _check_composition(row)
+                if row.get("proved_error") is not None:
+                    _number(row, "proved_error", key)
             if key == "savings" and not all(isinstance(place, str) for place in _list(row, "locations")):
                 raise refuse("the places of the savings in its report are malformed")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph import rounding
 from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.fit import METHODS
 from heliograph.compiler.figures import told
@@ -182,7 +183,7 @@ def _compiled(
         outputs = interpret_batch(made, *samples)
     except HeliographError:
         return None
-    error = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, outputs, strict=True))
+    error = largest_difference(exact, outputs)
     return {
         "change": " and ".join(texts),
         "kinds": [change.kind for change in group],
@@ -191,6 +192,12 @@ def _compiled(
         "depth": program_depth(made),
         "approximation_error": told(error),
     }
+
+
+def largest_difference(exact: Sequence[Array], approximate: Sequence[Array]) -> float:
+    """The largest distance of two interpretations, without the bits that depend on the processor."""
+    seen = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
+    return rounding.nearest(seen, rounding.SEEN_BITS)
 
 
 def _named(change: _Change) -> str:

@@ -52,12 +52,12 @@ from heliograph.frontends.torch_source import (
     stack_location,
 )
 from heliograph.frontends.torch_values import (
-    RULES,
     Call,
     Refused,
     TensorNames,
     Value,
     parts,
+    rule_of,
     transposed_name,
     with_dtypes,
 )
@@ -593,17 +593,18 @@ class _Tracer:
             raise data_dependent(
                 self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
             )
-        key = name if name in RULES else name.removesuffix("_")
-        if key not in RULES:
+        key = name if rule_of(name) is not None else name.removesuffix("_")
+        rule = rule_of(key)
+        if rule is None:
             raise unsupported(node, self.location(node))
         call = Call(self.builder, self.names, self.location(node), self.batch_size, key, user_name(target), result)
         try:
-            inspect.signature(RULES[key]).bind(call, *args, **kwargs)
+            inspect.signature(rule).bind(call, *args, **kwargs)
         except TypeError as error:
             raise call.refuse(
                 f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
             ) from None
-        return with_dtypes(RULES[key](call, *args, **kwargs), result)
+        return with_dtypes(rule(call, *args, **kwargs), result)
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""

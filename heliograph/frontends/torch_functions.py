@@ -21,6 +21,11 @@ _FUNCTIONS = {
     "aten.sqrt": "sqrt",
     "aten.rsqrt": "rsqrt",
     "aten.relu6": "relu6",
+    "aten.erf": "erf",
+    "aten.special_erf": "erf",
+    "aten.log": "log",
+    "aten.sin": "sin",
+    "aten.cos": "cos",
 }
 
 
@@ -76,6 +81,8 @@ def clamp_max(call: Call, x: Any, max: Any) -> Value:
 
 @rule("aten.hardtanh")
 def hardtanh(call: Call, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Value:
+    if (min_val, max_val) == (-1, 1):
+        return Value(call.emit("hardtanh", x.node), x.batch)
     return _clamped(call, x, float(min_val), float(max_val))
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from heliograph import functions
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.ir import Builder, ConstantName, Location, Node
 
@@ -267,6 +269,18 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def rule_of(name: str) -> Rule | None:
+    """The rule of that torch op: of a function that a user registered for it, or of `RULES`; None where it has none."""
+    for family in functions.families():
+        if family.torch_op == name:
+            return partial(_registered, family.name)
+    return RULES.get(name)
+
+
+def _registered(op: str, call: Call, x: Any, *arguments: Any, **keywords: Any) -> Value:
+    return Value(call.emit(op, x.node), x.batch)
 
 
 def is_number(value: Any) -> bool:

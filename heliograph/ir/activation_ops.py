@@ -1,73 +1,90 @@
 """Activations: functions of one variable, which a pass replaces by polynomials. Part of the table in `ir/ops.py`.
 
-Shapes have no batch axis; `evaluate` sees arrays with a leading axis of samples.
+Each stands for a family of `functions.py`, where its meaning is. Shapes have no batch axis; `evaluate` sees arrays with a
+leading axis of samples.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import special
 
+from heliograph import functions
+from heliograph.errors import ProgramError
+from heliograph.functions import Family, Function
 from heliograph.ir.node import Array
-from heliograph.ir.ops import TENSOR, Attrs, OpSpec, define
+from heliograph.ir.ops import OPS, TENSOR, OpSpec, define
 
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
+# How a function that may be a composition of several polynomials is to be approximated.
+_DECISIONS = {"sign": {"gap": "float?", "bits": "float?"}, "abs": {"gap": "float?"}}
 
 
-def define_activation(
-    name: str,
-    function: Callable[[Array, Attrs], Array],
-    doc: str,
-    attrs: dict[str, str] | None = None,
-    homogeneous: bool = False,
-    increasing: bool = False,
-) -> None:
+def define_activation(family: Family) -> None:
+    """The op that means a family of functions: its parameters are attributes."""
     define(
         OpSpec(
-            name,
+            family.name,
             TENSOR,
             (1, 1),
-            {**(attrs or {}), **ACTIVATION_ATTRS},
+            {**family.parameters, **_DECISIONS.get(family.name, {}), **ACTIVATION_ATTRS},
             lambda operands, a, context: operands[0],
-            lambda values, a, context: function(values[0], a),
-            doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
-            activation=function,
-            homogeneous=homogeneous,
-            increasing=increasing,
+            lambda values, a, context: family(values[0], a),
+            family.doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
+            activation=family,
         )
     )
 
 
-def _gelu(x: Array, a: Attrs) -> Array:
-    if a.get("approximate", "none") == "tanh":
-        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-    return np.asarray(0.5 * x * (1.0 + special.erf(x / math.sqrt(2.0))))
+for _family in functions.families():
+    define_activation(_family)
 
 
-def _softplus(x: Array, a: Attrs) -> Array:
-    beta = a.get("beta", 1.0)
-    return np.where(x * beta > a.get("threshold", 20.0), x, np.logaddexp(0.0, x * beta) / beta)
+def register_function(
+    name: str,
+    evaluate: Callable[[Array], Array],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    method: str | None = None,
+    kinks: Sequence[float] = (),
+    slope: float | None = None,
+    torch_op: str | None = None,
+) -> Function:
+    """Make a function of one variable known by its name: to programs, PyTorch models and `heliograph approx`.
 
+    Like every activation it is approximated by a polynomial. `evaluate` maps an array of floats to one of the same shape,
+    finite where it is used; `low`, `high` is the range it is fitted on where nothing else bounds its input. `method`
+    (minimax, gaussian, interpolation) is how it is fitted where neither the op nor `Options.method` says so. `kinks` are
+    points where its slope jumps: a fit puts them among its points. With `slope`, a bound on |f'| (on [low, high] where
+    these are given), errors of its polynomials are proved; without, they are what a fine grid showed, and reported so.
 
-define_activation("relu", lambda x, a: np.maximum(x, 0.0), "max(x, 0).", homogeneous=True, increasing=True)
-define_activation(
-    "leaky_relu",
-    lambda x, a: np.where(x >= 0, x, a.get("negative_slope", 0.01) * x),
-    "x where x >= 0, negative_slope * x elsewhere.",
-    {"negative_slope": "float?"},
-    homogeneous=True,
-)
-define_activation("gelu", _gelu, "x times the normal distribution function.", {"approximate": "str?"})
-define_activation("silu", lambda x, a: x * special.expit(x), "x * sigmoid(x).")
-define_activation("sigmoid", lambda x, a: special.expit(x), "1 / (1 + exp(-x)).", increasing=True)
-define_activation("tanh", lambda x, a: np.tanh(x), "The hyperbolic tangent.", increasing=True)
-define_activation(
-    "softplus",
-    _softplus,
-    "log(1 + exp(beta x)) / beta.",
-    {"beta": "float?", "threshold": "float?"},
-    increasing=True,
-)
+    In the language it is called by its name; `torch_op`, such as `aten.mish` or `mylib.bump`, is the op of a traced model
+    that means it. Compiled artifacts hold polynomials only, and need no registration where they run.
+    """
+    if not name.isidentifier():
+        raise ProgramError(f"{name!r} is no name for a function", hint="letters, digits and underscores")
+    if functions.known(name) is not None:
+        raise ProgramError(f"there is a function {name!r} already", hint="take another name")
+    if name in OPS:
+        raise ProgramError(f"there is an op {name!r} already", hint="take another name")
+    if (low is None) != (high is None) or (low is not None and high is not None and not low < high):
+        raise ProgramError(f"[{low}, {high}] is not an interval", where=name, hint="give low < high, or neither")
+    if slope is not None and not (slope >= 0 and math.isfinite(slope)):
+        raise ProgramError(f"slope {slope:g} is not a bound", where=name, hint="the largest |f'| on the range")
+    if method is not None and method not in functions.METHODS:
+        raise ProgramError(f"there is no method {method!r}", where=name, hint="one of " + ", ".join(functions.METHODS))
+    corners = tuple(sorted({float(k) for k in kinks}))
+    if not all(map(math.isfinite, corners)):
+        raise ProgramError(f"kinks {list(corners)} are not all numbers", where=name, hint="where the slope jumps")
+    made = Function(
+        name, lambda x: functions.checked(name, evaluate, x), None, low, high, method, slope, corners=corners
+    )
+    if low is not None and high is not None:
+        made.evaluate(np.linspace(low, high, 257, dtype=np.float64))
+    family = Family(name, lambda: made, f"The registered function {name}.", torch_op=torch_op)
+    functions.add(family)
+    define_activation(family)
+    return made

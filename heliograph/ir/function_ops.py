@@ -1,4 +1,4 @@
-"""Functions that are not polynomials: comparison, maxima, softmax, division, roots. Part of the table in `ir/ops.py`.
+"""Functions of several values that are not polynomials: comparison, maxima, softmax, division. Part of `ir/ops.py`.
 
 `passes/expand.py` writes those of several operands with those of one; `passes/approximate.py` replaces these by polynomials
 and compositions of polynomials. `gap` is the smallest difference that must be told apart: nearer than that, the result is
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.activation_ops import ACTIVATION_ATTRS, define_activation
+from heliograph.ir.activation_ops import ACTIVATION_ATTRS
 from heliograph.ir.layer_ops import window_shape, windows
 from heliograph.ir.node import Array
 from heliograph.ir.ops import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
@@ -25,40 +25,6 @@ from heliograph.ir.types import TensorType, Type
 DECISION_ATTRS = {"gap": "float?", "bits": "float?", "low": "float?", "high": "float?"}
 _DECIDES = " `gap`, `bits`, `low`, `high` fix how it is approximated."
 
-
-def _reciprocal(x: Array, a: Attrs) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.asarray(1.0 / x)
-
-
-def _sqrt(x: Array, a: Attrs) -> Array:
-    with np.errstate(invalid="ignore"):
-        return np.sqrt(x)
-
-
-def _rsqrt(x: Array, a: Attrs) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(1.0 / np.sqrt(x))
-
-
-def _exp(x: Array, a: Attrs) -> Array:
-    return np.asarray(np.exp(np.minimum(x, 700.0)))
-
-
-define_activation("sign", lambda x, a: np.sign(x), "-1, 0 or 1.", {"gap": "float?", "bits": "float?"}, increasing=True)
-define_activation("abs", lambda x, a: np.abs(x), "The absolute value.", {"gap": "float?"}, homogeneous=True)
-define_activation("exp", _exp, "e to the power x.", increasing=True)
-define_activation("reciprocal", _reciprocal, "1 / x, on a range that does not hold zero.")
-define_activation("sqrt", _sqrt, "The square root, on a range above zero.", increasing=True)
-define_activation("rsqrt", _rsqrt, "1 / sqrt(x), on a range above zero.")
-define_activation("relu6", lambda x, a: np.clip(x, 0.0, 6.0), "min(max(x, 0), 6).", increasing=True)
-define_activation(
-    "clamp",
-    lambda x, a: np.clip(x, a.get("min", -math.inf), a.get("max", math.inf)),
-    "The nearest value in [min, max].",
-    {"min": "float?", "max": "float?"},
-    increasing=True,
-)
 
 # ---------------------------------------------------------------------------------------------- of two or three operands
 

@@ -39,7 +39,7 @@ _ENTRIES: dict[str, Collection[str]] = {
     "chains": {"level", "digits", "rotation_keys", "relinearization_key"},
     "ranges": {
         "layer", "location", "function", "low", "high", "source", "samples", "margin", "observed", "proved", "degree",
-        "method", "max_error", "rms_error",
+        "method", "max_error", "rms_error", "proved_error",
         # Of single kinds: by units, composed of several polynomials, decisions, softmax.
         "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits",
         "count", "rows", "squarings",

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from heliograph.errors import ProgramError
+from heliograph.functions import Family
 from heliograph.ir.node import Array, Attr, Constant, ConstantName, OpaqueConstant, SparseMatrix, Stage
 from heliograph.ir.types import TensorType, Type
 
@@ -66,9 +67,8 @@ class OpSpec:
 
     `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
     a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
-    (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` marks functions of
-    one variable that a pass replaces by a polynomial; `homogeneous` says that f(c x) = c f(x) for c > 0, `increasing`
-    that f never falls.
+    (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` is the family of
+    functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial.
     """
 
     name: str
@@ -80,9 +80,7 @@ class OpSpec:
     doc: str
     depth: int = 0
     linear: LinearMap | None = None
-    activation: Callable[[Array, Attrs], Array] | None = None
-    homogeneous: bool = False
-    increasing: bool = False
+    activation: Family | None = None
 
 
 OPS: dict[str, OpSpec] = {}

@@ -9,15 +9,17 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from heliograph.approx import functions
+from heliograph import functions, rounding
 from heliograph.approx.fit import Fit, fit, smallest_degree
+from heliograph.approx.fit_proof import largest_error
 from heliograph.errors import ProgramError
+from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
-from heliograph.passes.lower_steps import lower_exp, lower_inverse, lower_softmax
+from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -134,6 +136,7 @@ class Approximate:
                 "poly",
                 Interval(low, high),
                 "proved" if inside else "declared",
+                error=(0.0, True),  # the polynomial is the meaning
                 degree=len(coefficients) - 1,
                 method="given",
                 seen=seen,
@@ -150,19 +153,19 @@ class Approximate:
         bounds: dict[Node, Bounds | None],
         ranges: list[dict[str, Any]],
     ) -> Node:
-        spec = OPS[node.op]
-        assert spec.activation is not None
-        activation, attrs = spec.activation, node.attrs
+        of = _function(node)
         proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
         seen = self.observed.get(node.inputs[0])
         interval, source = self._interval(node, proved, seen)
         if node.op == "relu" and source == "proved" and interval.low >= 0:
             return operand  # the identity on its whole range
-        low, high = _symmetric(interval)
-        method = attrs.get("method") or self.method or ("gaussian" if seen else "minimax")
+        if of.positive:
+            interval = Interval(*away_from_zero(interval, source, seen))
+        low, high = _symmetric(_settled(interval, source))
+        method = node.attrs.get("method") or self.method or of.method or ("gaussian" if seen else "minimax")
         mean, std = (seen.mean, seen.std) if seen else (None, None)
         try:
-            chosen = self._fit(node, lambda x: np.asarray(activation(x, attrs)), low, high, method, mean, std)
+            chosen, bound = self._fit(node, of, low, high, method, mean, std)
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
@@ -182,9 +185,9 @@ class Approximate:
                 node.op,
                 Interval(chosen.low, chosen.high),
                 source,
+                error=bound,
                 degree=chosen.degree,
                 method=chosen.method,
-                max_error=chosen.max_error,
                 rms_error=chosen.rms_error,
                 seen=seen,
                 margin=self.margin,
@@ -205,6 +208,7 @@ class Approximate:
         proved = None if bounds is None else hull(bounds)
         seen = self.observed.get(node.inputs[0])
         interval, source = self._interval(node, proved, seen)
+        interval = _settled(interval, source)
         if node.op in INVERTED:
             lower = lower_exp if node.op == "exp" else lower_inverse
             return lower(low, operand, interval, source, seen, self.target_error)
@@ -239,8 +243,7 @@ class Approximate:
         group: UnitGroup,
     ) -> Node:
         """The polynomial of an activation whose operand is divided by unit."""
-        activation, attrs = OPS[node.op].activation, node.attrs
-        assert activation is not None
+        of = _function(node)
         seen, sizes, reach = self.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
         proved = bounds.get(operand)
         source = "observed"
@@ -249,11 +252,11 @@ class Approximate:
             inside = np.maximum(np.abs(proved[0]), np.abs(proved[1])) <= reach * sizes * (1.0 + 1e-9)
             source = "proved" if inside.all() else "observed"
         size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
-        method = attrs.get("method") or self.method or "gaussian"
+        method = node.attrs.get("method") or self.method or of.method or "gaussian"
         try:
-            chosen = self._fit(
+            chosen, (bound, known) = self._fit(
                 node,
-                lambda x: np.asarray(activation(x, attrs)),
+                of,
                 -reach,
                 reach,
                 method,
@@ -277,9 +280,10 @@ class Approximate:
                 node.op,
                 Interval(-largest * reach, largest * reach),
                 source,
+                # f is homogeneous: the error of a unit is that of the polynomial times the unit's size.
+                error=(bound * largest, known),
                 degree=chosen.degree,
                 method=chosen.method,
-                max_error=chosen.max_error * largest,
                 rms_error=chosen.rms_error * size,
                 seen=seen,
                 margin=self.margin,
@@ -306,9 +310,9 @@ class Approximate:
             return _wide(Interval(max(low, proved.low), min(high, proved.high))), "observed"
         if proved is not None:
             return _wide(proved), "proved"
-        registered = functions.known(node.op)
-        if registered is not None and registered.low is not None and registered.high is not None:
-            return Interval(registered.low, registered.high), "declared"
+        own = None if functions.known(node.op) is None else _function(node)
+        if own is not None and own.low is not None and own.high is not None:
+            return Interval(own.low, own.high), "declared"
         raise ProgramError(
             f"nothing bounds the input of {node.op}",
             where=node.loc,
@@ -319,21 +323,54 @@ class Approximate:
     def _fit(
         self,
         node: Node,
-        function: Any,
+        of: Function,
         low: float,
         high: float,
         method: str,
         mean: Any,
         std: Any,
         unit: float = 1.0,
-    ) -> Fit:
-        """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`."""
+    ) -> tuple[Fit, tuple[float, bool]]:
+        """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
+
+        With it the bound on its error, and whether that is proved; a target is met by what is proved.
+        """
         assert isinstance(self.degrees, Mapping)
+
+        def bound(made: Fit) -> tuple[float, bool]:
+            return largest_error(made.coefficients, made.low, made.high, of)
+
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
         if degree is None and self.target_error is not None:
-            return smallest_degree(function, low, high, self.target_error / unit, method, mean, std, spread=self.spread)
-        degree = DEFAULT_DEGREE if degree is None else degree
-        return fit(function, low, high, degree, method, mean, std, spread=self.spread)
+            chosen = smallest_degree(
+                of.evaluate,
+                low,
+                high,
+                self.target_error / unit,
+                method,
+                mean,
+                std,
+                spread=self.spread,
+                kinks=of.kinks,
+                bound=lambda made: bound(made)[0],
+                coarse=True,
+            )
+        else:
+            degree = DEFAULT_DEGREE if degree is None else degree
+            chosen = fit(of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, coarse=True)
+        return chosen, bound(chosen)
+
+
+def _function(node: Node) -> Function:
+    """The function that an activation means, its attributes given."""
+    family = OPS[node.op].activation
+    assert family is not None
+    return family.of(node.attrs)
+
+
+def _settled(interval: Interval, source: str) -> Interval:
+    """The interval with ends that do not depend on the processor; a declared one is as it was declared."""
+    return interval if source == "declared" else Interval(*rounding.outward(interval.low, interval.high))
 
 
 def _composed(node: Node) -> bool:

@@ -125,6 +125,7 @@ def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, r
             "poly",
             Interval(low, high),
             "proved" if inside else "declared",
+            error=(0.0, True),  # the polynomial is the meaning
             degree=degree,
             method="given",
             proved=proved,

@@ -80,7 +80,7 @@ def transfer(
             corners = np.stack([a * c, a * d, b * c, b * d])
         return (corners.min(axis=0), corners.max(axis=0)) if np.isfinite(corners).all() else None
     spec = OPS[node.op]
-    if spec.activation is not None and spec.increasing:
+    if spec.activation is not None and spec.activation.of(node.attrs).increasing:
         low, high = (spec.activation(end, node.attrs) for end in known[0])
         slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
         return low - slack, high + slack

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from heliograph import functions, rounding
 from heliograph.approx import argmax as argmax_plans
 from heliograph.approx import proof
 from heliograph.approx import sign as sign_plans
 from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.fit import Fit, smallest_degree
+from heliograph.approx.fit_proof import largest_error
 from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, Node, SparseMatrix, TensorType
@@ -90,8 +92,16 @@ class Lowering:
         names = tuple(self.builder.constant(SparseMatrix.of(m), f"{self.node.op}.matrix") for m in matrices)
         return self.op("affine", *operands, matrices=names, bias=bias, shape=shape)
 
-    def entry(self, interval: Interval, source: str, degrees: Sequence[int], error: float, **more: Any) -> int:
-        """A new entry of the range table; its number."""
+    def entry(
+        self,
+        interval: Interval,
+        source: str,
+        degrees: Sequence[int],
+        error: float,
+        error_proved: bool = True,
+        **more: Any,
+    ) -> int:
+        """A new entry of the range table; its number. Errors of constructions are proved where nothing else is said."""
         self.ranges.append(
             range_entry(
                 self.node,
@@ -100,7 +110,7 @@ class Lowering:
                 source,
                 degree=max(degrees),
                 method="composite",
-                max_error=error,
+                error=(error, error_proved),
                 margin=self.margin,
                 degrees=list(degrees),
                 **more,
@@ -168,15 +178,15 @@ def lower_abs(
     source: str,
     seen: Observed | None,
     error: float,
-    *,
-    own: bool = True,
+    whole: float | None = None,
 ) -> Node:
     """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels.
 
-    `own` says whether `seen` is what was seen of x itself, and not of what x is made from.
+    `whole` is the proved error of what it is a part of, where it is one: that is what the report says, and `seen` is then
+    what x is made from, not x itself.
     """
     reach = interval.magnitude
-    shown: dict[str, Any] = {"seen": seen} if own else {"seen": seen, "observed": None}
+    shown: dict[str, Any] = {"seen": seen} if whole is None else {"seen": seen, "observed": None}
     polynomial = _abs_polynomial(error / reach)
     # Inside the gap the error is at most |x|, because the sign polynomials stay in [-1, 1] and do not change sign.
     gap = min(error, reach / 2)
@@ -185,13 +195,14 @@ def lower_abs(
     except ProgramError as problem:
         raise low.located(problem) from None
     if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
-        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], reach * polynomial.max_error, **shown)
+        bound = reach * _abs_error(polynomial) if whole is None else whole
+        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], bound, **shown)
         return low.poly(x, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
     entry = low.entry(
         Interval(-reach, reach),
         source,
         plan.degrees,
-        error,
+        error if whole is None else whole,
         **shown,
         gap=gap,
         gap_source="declared" if "gap" in low.node.attrs else "default",
@@ -210,9 +221,16 @@ def _abs_polynomial(error: float) -> Fit | None:
     if error < 0.28 / _MOST_ABS_DEGREE:
         return None
     try:
-        return smallest_degree(np.abs, -1.0, 1.0, error, "minimax", None, None, max_degree=_MOST_ABS_DEGREE)
+        return smallest_degree(
+            np.abs, -1.0, 1.0, error, "minimax", None, None, max_degree=_MOST_ABS_DEGREE, bound=_abs_error
+        )
     except ProgramError:
         return None
+
+
+def _abs_error(polynomial: Fit) -> float:
+    """The proved error of a polynomial for |x| on [-1, 1]."""
+    return largest_error(polynomial.coefficients, -1.0, 1.0, functions.function("abs"))[0]
 
 
 def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
@@ -225,7 +243,7 @@ def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: 
     classes, columns = x.type.shape
     width = interval.high - interval.low
     if seen is not None and seen.spread is not None and source == "observed":
-        width = min(width, seen.spread * (1.0 + low.margin))
+        width = min(width, rounding.upward(seen.spread * (1.0 + low.margin)))
     gap, gap_source = low.gap(seen.near if seen else None, width)
     if next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS:
         return _argmax_by_tournament(low, x, interval, width, source, seen, gap, gap_source)
@@ -353,7 +371,7 @@ def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
         other = low.op("roll_rows", value, amount=rows >> (number + 1))
         reach = width * factor + 2 * number * share * factor
         made = lower_abs(
-            low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor, own=False
+            low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor, whole=error
         )
         value = low.op("add", low.op("add", value, other), made)
         least, most = interval.low * 2 * factor - share, interval.high * 2 * factor + share

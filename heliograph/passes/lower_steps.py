@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from heliograph import rounding
 from heliograph.approx.exp import exp
 from heliograph.approx.inverse import inverse
 from heliograph.approx.result import Stage, Step, StepPlan
+from heliograph.approx.sampling import sampled_error
 from heliograph.approx.softmax import softmax
+from heliograph.approx.steps import run
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Node, TensorType
 from heliograph.passes.calibrate import Observed
@@ -23,6 +26,8 @@ from heliograph.passes.lower_functions import Lowering
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
+# Random rows that a softmax without a proof is looked at on.
+_ROWS_SEEN = 4096
 
 
 def lower_softmax(
@@ -39,9 +44,15 @@ def lower_softmax(
         hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
         raise low.located(ProgramError(problem.what, why=problem.why, hint=hint)) from None
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
-    proved = 0.0 if plan.error is None or plan.rounding is None else plan.error - plan.rounding
-    # HETAL's constructions have no proof; what is known of them is what the paper measured.
-    entry = low.entry(interval, source, polynomials, proved, seen=seen, function="softmax", construction=method)
+    if plan.error is None or plan.rounding is None:
+        # HETAL's constructions have no proof: what is known of them is what random rows show.
+        largest = sampled_error(lambda some: run(plan, some), rows, limit, _ROWS_SEEN, seed=0).max_error
+    else:
+        largest = plan.error - plan.rounding
+    proved = plan.error is not None
+    entry = low.entry(
+        interval, source, polynomials, largest, proved, seen=seen, function="softmax", construction=method
+    )
     if x.op not in ("affine", "input") or x in low.shared:
         # Rows of zeros are put behind: what makes x must leave zeros there.
         x = low.mapped(x, np.eye(rows * columns), (rows, columns))
@@ -51,7 +62,8 @@ def lower_softmax(
         shift[:rows] = -middle
         value = low.op("add", value, low.constant(shift, "softmax.centre"))
     made = low.op("crop_rows", _steps(low, value, plan, entry), rows=rows)
-    low.bounds[made] = (np.full(rows * columns, -proved), np.full(rows * columns, 1.0 + proved))
+    size = rows * columns
+    low.bounds[made] = (np.full(size, -largest), np.full(size, 1.0 + largest)) if proved else None
     return made
 
 
@@ -60,7 +72,7 @@ def lower_inverse(
 ) -> Node:
     """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
     assert isinstance(x.type, TensorType)
-    least, most = _away_from_zero(interval, source, seen)
+    least, most = away_from_zero(interval, source, seen)
     negative = most < 0 and low.node.op == "reciprocal"
     if negative:
         least, most = -most, -least
@@ -115,13 +127,13 @@ def lower_exp(
     return made
 
 
-def _away_from_zero(interval: Interval, source: str, seen: Observed | None) -> tuple[float, float]:
+def away_from_zero(interval: Interval, source: str, seen: Observed | None) -> tuple[float, float]:
     """The interval; where only its margin reaches zero, half way from zero to what was seen."""
     if source == "observed" and seen is not None:
         if interval.low <= 0 < seen.low:
-            return seen.low / 2, interval.high
+            return rounding.nearest(seen.low / 2, rounding.INTERVAL_BITS), interval.high
         if interval.high >= 0 > seen.high:
-            return interval.low, seen.high / 2
+            return interval.low, rounding.nearest(seen.high / 2, rounding.INTERVAL_BITS)
     return interval.low, interval.high
 
 

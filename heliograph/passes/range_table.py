@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph import rounding
 from heliograph.ir import Node
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval
@@ -17,15 +18,20 @@ def range_entry(
     *,
     degree: int,
     method: str,
-    max_error: float = 0.0,
+    error: tuple[float, bool],
     rms_error: float = 0.0,
     seen: Observed | None = None,
     margin: float = 0.0,
     proved: Interval | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The entry as JSON values. `source` is proved, observed or declared; `margin` counts where it is observed."""
+    """The entry as JSON values. `source` is proved, observed or declared; `margin` counts where it is observed.
+
+    `error` is the largest error of what stands for the function, and whether that is proved: then `proved_error` has it too,
+    else that is null, and `max_error` is the largest that was seen.
+    """
     observed = source == "observed"
+    largest = rounding.upward(error[0], rounding.FIGURE_BITS)
     return {
         "layer": node.loc.layer,
         "location": node.loc.short,
@@ -35,11 +41,12 @@ def range_entry(
         "source": source,
         "samples": seen.samples if observed and seen else 0,
         "margin": margin if observed else 0.0,
-        "observed": [seen.low, seen.high] if seen else None,
-        "proved": [proved.low, proved.high] if proved else None,
+        "observed": list(rounding.outward(seen.low, seen.high)) if seen else None,
+        "proved": list(rounding.outward(proved.low, proved.high)) if proved else None,
         "degree": degree,
         "method": method,
-        "max_error": max_error,
-        "rms_error": rms_error,
+        "max_error": largest,
+        "proved_error": largest if error[1] else None,
+        "rms_error": rounding.nearest(rms_error),
         **more,
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import networkx
 import numpy as np
 
+from heliograph import rounding
 from heliograph.ir import Array, Node, Program, TensorType
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
@@ -47,11 +48,11 @@ class UnitGroup:
             if node is self.activations[0].inputs[0] and proved is not None:
                 reach = np.minimum(reach, np.maximum(np.abs(proved[0]), np.abs(proved[1])))
                 reach = np.maximum(reach, _SMALLEST * max(float(reach.max()), _SMALLEST))
-            self.sizes, self.reach = reach, {self.activations[0]: 1.0}
+            self.sizes, self.reach = rounding.upward_all(reach), {self.activations[0]: 1.0}
         else:
-            self.sizes = np.max([reach / reach.max() for reach in self.reaches], axis=0)
+            self.sizes = rounding.upward_all(np.max([reach / reach.max() for reach in self.reaches], axis=0))
             self.reach = {
-                activation: float((reach / self.sizes).max())
+                activation: rounding.upward(float((reach / self.sizes).max()))
                 for activation, reach in zip(self.activations, self.reaches, strict=True)
             }
         return self.sizes
@@ -81,7 +82,8 @@ def unit_groups(program: Program, observed: Mapping[Node, Observed], margin: flo
 
 
 def _is_activation(node: Node) -> bool:
-    return OPS[node.op].homogeneous and OPS[node.op].activation is not None
+    family = OPS[node.op].activation
+    return family is not None and family.homogeneous
 
 
 def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:

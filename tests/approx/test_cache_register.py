@@ -6,17 +6,19 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import own_functions
 
-from heliograph.approx import cache, functions
+from heliograph import functions
+from heliograph.approx import cache, register_function
 from heliograph.approx import sign as sign_module
 from heliograph.approx.argmax import argmax
 from heliograph.approx.fit_proof import largest_error
-from heliograph.approx.functions import register_function
 from heliograph.approx.sign import frontier, sign
 from heliograph.errors import ProgramError
 
@@ -127,8 +129,9 @@ def test_writers_at_once(folder: Path) -> None:
 
 
 @pytest.fixture
-def _own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "_FUNCTIONS", dict(functions._FUNCTIONS))
+def _own_functions() -> Iterator[None]:
+    with own_functions.forgotten():
+        yield
 
 
 @pytest.mark.usefixtures("_own_functions")
@@ -160,6 +163,9 @@ def test_registered_functions_are_fitted_and_proved() -> None:
         ("mine", lambda x: 1 / x, {"low": -1.0, "high": 1.0}, "not finite at 0"),
         ("mine", lambda x: x.sum(), {"low": -1.0, "high": 1.0}, "shape"),
         ("mine", np.abs, {"slope": float("nan")}, "bound"),
+        ("mine", np.abs, {"method": "spline"}, "no method"),
+        ("mine", np.abs, {"kinks": (float("inf"),)}, "kinks"),
+        ("add", np.abs, {}, "already"),
     ],
 )
 def test_registrations_refuse(name: str, evaluate: Any, keys: dict[str, Any], words: str) -> None:

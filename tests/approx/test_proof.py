@@ -13,8 +13,8 @@ from heliograph.approx import proof
 from heliograph.approx.evaluate import PowerStep, plan_polynomial
 from heliograph.approx.fit import fit
 from heliograph.approx.fit_proof import largest_error
-from heliograph.approx.functions import function, names
 from heliograph.approx.sign import F4, G4
+from heliograph.functions import function, names
 
 
 def exact_values(coefficients: tuple[float, ...], points: np.ndarray) -> list[mpmath.mpf]:
@@ -103,7 +103,11 @@ def test_errors_of_fits(name: str, degree: int) -> None:
     t = (2 * worst - low - high) / (high - low)
     with mpmath.workdps(50):
         for at, value in zip(worst, exact_values(made.coefficients, t), strict=True):
-            true = of.proof.exact(mpmath.mpf(at)) if hasattr(of.proof, "exact") else mpmath.mpf(float(of.evaluate(at)))
+            true = (
+                of.proof.exact(mpmath, mpmath.mpf(at))
+                if hasattr(of.proof, "exact")
+                else mpmath.mpf(float(of.evaluate(at)))
+            )
             assert abs(value - true) <= bound + 1e-15 * (1 + abs(true))
 
 

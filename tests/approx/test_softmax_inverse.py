@@ -8,13 +8,13 @@ import pytest
 
 from heliograph.approx import hermite
 from heliograph.approx.exp import exp, least_relative, relative_exp
-from heliograph.approx.functions import function
 from heliograph.approx.inverse import inverse
 from heliograph.approx.result import SoftmaxPlan, StepPlan
 from heliograph.approx.sampling import SampledError, sampled_error, softmax_values
 from heliograph.approx.softmax import softmax
 from heliograph.approx.steps import run
 from heliograph.errors import ProgramError
+from heliograph.functions import function
 
 # HETAL, Table 3: columns, range, (max, mean) with the extension, (max, mean) with the correction too
 TABLE_3 = [
@@ -165,13 +165,13 @@ CHECKED = [
 @pytest.mark.parametrize(("name", "mu", "sigma", "degree", "error"), CHECKED)
 def test_gaussian_errors(name: str, mu: float, sigma: float, degree: int, error: float) -> None:
     of = function(name)
-    made = hermite.gaussian(of.evaluate, mu, sigma, degree, of.kinks)
+    made = hermite.least_squares(of.evaluate, mu, sigma, degree, of.kinks)
     assert made.mean_squared_error == pytest.approx(error, rel=5e-6)
     assert hermite.errors(of.evaluate, mu, sigma, degree, of.kinks)[-1] == pytest.approx(error, rel=5e-6)
 
 
 def test_gaussian_error_against_quadrature_in_many_digits() -> None:
-    made = hermite.gaussian(np.tanh, 0.5, 2.0, 5)
+    made = hermite.least_squares(np.tanh, 0.5, 2.0, 5)
     with mpmath.workdps(30):
 
         def integrand(z: mpmath.mpf) -> mpmath.mpf:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import commands
+from helpers import commands, own_functions
 
-from heliograph.approx import functions
+from heliograph import functions
+from heliograph.approx.fit import fit
 from heliograph.approx.sampling import softmax_values
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HELIOGRAPH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(functions, "_FUNCTIONS", dict(functions._FUNCTIONS))
+    with own_functions.forgotten():
+        yield
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -59,6 +62,44 @@ def test_minimax(capsys: pytest.CaptureFixture[str], name: str, low: int, high: 
     assert found["max_error"] <= 1.02 * error
     assert found["stages"][0]["coefficients"] == found["coefficients"]
     assert found["depth"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gelu", {"approximate": "tanh"}),
+        ("leaky_relu", {"negative_slope": 0.3}),
+        ("clamp", {"min": -0.5, "max": 1.5}),
+        ("softplus", {"beta": 2.0}),
+        ("hardtanh", {}),
+        ("erf", {}),
+        ("sin", {}),
+    ],
+)
+def test_parameters(capsys: pytest.CaptureFixture[str], name: str, parameters: dict[str, Any]) -> None:
+    """Any function that a program may hold, by the same parameters."""
+    given = [word for key, value in parameters.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    found = run_json(capsys, name, *given, "--range", "-3", "4", "--degree", "15")
+    assert found["proved"]
+    assert parameters.items() <= found.items()
+    x = np.linspace(-3, 4, 300_001)
+    error = np.abs(evaluate(found, x) - functions.function(name, **parameters).evaluate(x)).max()
+    assert error <= found["max_error"] <= 1.05 * error
+
+
+def test_gaussian_is_not_hermite(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the whole line, OLA's; on an interval, what a compilation does. Without an interval the old word still serves."""
+    distribution = ["relu", "--mu", "0", "--sigma", "1", "--degree", "7"]
+    whole = run_json(capsys, *distribution, "--method", "hermite")
+    assert whole["method"] == "hermite"
+    assert run_json(capsys, *distribution, "--method", "gaussian") == whole
+    assert run_json(capsys, *distribution) == whole
+    interval = run_json(capsys, *distribution, "--method", "gaussian", "--range", "-4", "4")
+    assert interval["method"] == "gaussian"
+    assert interval["proved"]
+    assert interval["interval"] == [-4.0, 4.0]
+    again = fit(functions.function("relu").evaluate, -4.0, 4.0, 7, "gaussian", 0.0, 1.0)
+    assert interval["coefficients"] == list(again.coefficients)
 
 
 @pytest.mark.parametrize("family", ["iterated", "minimax", "best"])
@@ -183,6 +224,8 @@ def test_a_function_of_the_users_own(capsys: pytest.CaptureFixture[str], tmp_pat
         (["relu", "--degree", "7", "--method", "gaussian"], "--mu"),
         (["relu", "--degree", "7", "--mu", "0", "--sigma", "0"], "sigma"),
         (["relu", "--degree", "7", "--mu", "0", "--sigma", "1", "--method", "spline"], "spline"),
+        (["relu", "--degree", "7", "--range", "-4", "4", "--method", "gaussian"], "--mu"),
+        (["gelu", "--degree", "7", "--range", "-4", "4", "--approximate", "fast"], "none or tanh"),
         (["sign", "--gap", "0", "--precision-bits", "8"], "gap 0"),
         (["sign", "--gap", "nan", "--precision-bits", "8"], "gap nan"),
         (["argmax", "--classes", "1", "--gap", "0.1"], "two"),

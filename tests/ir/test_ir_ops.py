@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import special
 
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret, run_nodes
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "concat": ("concat", [(2, 3), (2, 1)], {"axis": -1}, lambda x, y: np.hstack([x, y])),
     "relu": ("relu", [(9,)], {}, lambda x: np.array([max(v, 0) for v in x])),
     "leaky_relu": ("leaky_relu", [(9,)], {"negative_slope": 0.2}, lambda x: np.where(x < 0, 0.2 * x, x)),
-    "gelu": ("gelu", [(9,)], {}, lambda x: x * special.ndtr(x)),
+    "gelu": ("gelu", [(9,)], {}, lambda x: np.array([v * math.erfc(-v / math.sqrt(2)) / 2 for v in x])),
     "gelu_tanh": (
         "gelu",
         [(9,)],
@@ -178,6 +178,11 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "sqrt": ("sqrt", [(9,)], {}, lambda x: x**0.5),
     "rsqrt": ("rsqrt", [(9,)], {}, lambda x: x**-0.5),
     "relu6": ("relu6", [(9,)], {}, lambda x: np.array([min(max(v, 0), 6) for v in x])),
+    "hardtanh": ("hardtanh", [(9,)], {}, lambda x: np.array([min(max(v, -1), 1) for v in x])),
+    "erf": ("erf", [(9,)], {}, lambda x: np.array([math.erf(v) for v in x])),
+    "log": ("log", [(9,)], {}, lambda x: np.array([math.log2(v) / math.log2(math.e) for v in x])),
+    "sin": ("sin", [(9,)], {}, lambda x: np.exp(1j * x).imag),
+    "cos": ("cos", [(9,)], {}, lambda x: np.exp(1j * x).real),
     "clamp": ("clamp", [(9,)], {"min": -0.5, "max": 1}, lambda x: np.array([min(max(v, -0.5), 1) for v in x])),
     "clamp_below": ("clamp", [(9,)], {"min": 1.0}, lambda x: np.array([max(v, 1) for v in x])),
     "clamp_above": ("clamp", [(9,)], {"max": 1.0}, lambda x: np.array([min(v, 1) for v in x])),
@@ -264,6 +269,7 @@ ELSEWHERE = {
 # Where an activation has a value, as its entry in the table says: no other point is in a range that it may be given.
 DOMAINS: dict[str, Callable[[Array], Array]] = {
     "reciprocal": lambda x: x != 0,
+    "log": lambda x: x > 0,
     "sqrt": lambda x: x >= 0,
     "rsqrt": lambda x: x > 0,
 }
@@ -290,7 +296,7 @@ def build(case: str) -> tuple[Builder, list[Node], Node]:
 def values(case: str, samples: int) -> list[Array]:
     random = np.random.default_rng(1)
     op, shapes, *_ = CASES[case]
-    low = 0.1 if op in ("sqrt", "rsqrt") else -2
+    low = 0.1 if op in ("log", "sqrt", "rsqrt") else -2
     return [random.uniform(low, 3, size=(samples, *shape)) for shape in shapes]
 
 

@@ -1,0 +1,70 @@
+"""Numbers that do not depend on the processor: what comes out of BLAS, LAPACK or SIMD code is rounded before it is kept.
+
+Two processors sum in another order and differ in the last bits of a float64. Where such a number enters a program, it is
+rounded to far fewer bits than it has, so that both arrive at the same one but for the rare case that a boundary of the
+rounding lies between them. Intervals are rounded outward: what they held, they hold.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+# Of an interval's larger end.
+INTERVAL_BITS = 40
+# Of an error or another figure that is for reading.
+FIGURE_BITS = 20
+# Of a difference between two computations, in which what processors differ by is a larger share.
+SEEN_BITS = 12
+
+
+def power_of_two(size: float) -> float:
+    """The largest power of two that is not above `size`, or barely: a size that is near one gives the same on both sides."""
+    if not (size > 0 and math.isfinite(size)):
+        return 0.0
+    return math.ldexp(0.5, math.frexp(size * (1.0 + 2.0**-20))[1])
+
+
+def to_multiples(values: Vector, step: float) -> Vector:
+    """The nearest multiples of a power of two; the values themselves where it is zero."""
+    return np.asarray(np.round(values / step) * step + 0.0) if step > 0 else values
+
+
+def outward(low: float, high: float) -> tuple[float, float]:
+    """The interval with ends of `INTERVAL_BITS` bits, around the one given; symmetric where that is."""
+    step = power_of_two(max(abs(low), abs(high))) * 2.0**-INTERVAL_BITS
+    if not step > 0 or not step * 2.0**INTERVAL_BITS < 2.0**900:
+        return low, high
+    return math.floor(low / step) * step, math.ceil(high / step) * step
+
+
+def upward(value: float, bits: int = INTERVAL_BITS) -> float:
+    """A number of `bits` bits that is not below a positive one."""
+    step = power_of_two(value) * 2.0**-bits
+    return math.ceil(value / step) * step if step > 0 else value
+
+
+def nearest(value: float, bits: int = FIGURE_BITS) -> float:
+    """The nearest number of `bits` bits."""
+    step = power_of_two(abs(value)) * 2.0**-bits
+    return round(value / step) * step if step > 0 else value
+
+
+def upward_all(values: Vector, bits: int = INTERVAL_BITS) -> Vector:
+    """`upward` of every element of an array of numbers that are not negative."""
+    _, exponents = np.frexp(np.asarray(values) * (1.0 + 2.0**-20))
+    return np.asarray(np.ldexp(np.ceil(np.ldexp(values, bits + 1 - exponents)), exponents - bits - 1))
+
+
+def upward_text(value: float, digits: int = 3) -> str:
+    """A bound in so many significant digits, never below it."""
+    if not (value > 0 and math.isfinite(value)):
+        return f"{value:.{digits}g}"
+    with decimal.localcontext() as context:
+        context.prec, context.rounding = digits, decimal.ROUND_CEILING
+        return f"{float(+decimal.Decimal(value)):.{digits}g}"
