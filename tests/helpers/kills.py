@@ -68,9 +68,13 @@ class Scenario:
     check_killed: Callable[[], None]
     check_ended: Callable[[], None]
     environment: dict[str, str] = field(default_factory=dict)
+    # Whether all was there when the last one was killed, so that the command would refuse to do it again.
+    finished: Callable[[], bool] = lambda: False
 
     def run(self, after: float | None) -> float | None:
         """Run the command, killed after so many seconds; the seconds that it took, None where it was killed."""
+        if self.finished():
+            return 0.0
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         child = subprocess.Popen(
@@ -168,7 +172,10 @@ def keygen(folder: Path, keys: str) -> Scenario:
             np.testing.assert_allclose(values, expected, atol=2.0**-16)
 
     command = ["keygen", "--insecure", "public", "-o", "client.key", "--keys", keys, "--quiet"]
-    return Scenario(folder, command, ["client.key", keys.rstrip("/")], check_killed, check_ended)
+    scenario = Scenario(folder, command, ["client.key", keys.rstrip("/")], check_killed, check_ended)
+    if not keys.endswith("/"):
+        scenario.finished = lambda: (folder / "client.key").exists() and (folder / keys).exists()
+    return scenario
 
 
 def batch(folder: Path) -> Scenario:
