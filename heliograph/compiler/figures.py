@@ -17,7 +17,7 @@ import numpy as np
 
 from heliograph.bootstrap_keys import bootstrap_table_bytes
 from heliograph.chains import key_chains
-from heliograph.compiler.key_use import key_use
+from heliograph.compiler.key_use import key_use, reading_ms
 from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.plan import priced_ms, total_ms
 from heliograph.evaluation_keys import evaluation_keys
@@ -253,9 +253,8 @@ def _key_loading(program: Program) -> dict[str, Any] | None:
     resident = program.metadata.get("resident_key_bytes")
     if resident is None:
         return None
-    use = key_use(program)
-    loads, loaded = use.loads(resident)
-    return {"resident_bytes": resident, "loads": loads, "loaded_bytes": loaded, "ms": use.loading_ms(resident)}
+    loads, loaded = key_use(program).loads(resident)
+    return {"resident_bytes": resident, "loads": loads, "loaded_bytes": loaded, "ms": reading_ms(loads, loaded)}
 
 
 def _spent_levels(program: Program) -> int:

@@ -85,8 +85,7 @@ class KeyUse:
 
     def loading_ms(self, key_bytes: int) -> float:
         """What reading keys again takes in each run, were nothing of it done while nodes are evaluated."""
-        count, loaded = self.loads(key_bytes)
-        return count * _LOAD_MS + loaded * _LOAD_NS_PER_BYTE * 1e-6
+        return reading_ms(*self.loads(key_bytes))
 
     def loads(self, key_bytes: int) -> tuple[int, int]:
         """(how many keys, how many bytes) are read again in each run within a bound on the bytes of keys in memory."""
@@ -104,6 +103,11 @@ class KeyUse:
             if run == 0 and held == set(self.positions):
                 return 0, 0
         return count, loaded
+
+
+def reading_ms(count: int, loaded: int) -> float:
+    """What reading so many keys with so many bytes takes."""
+    return count * _LOAD_MS + loaded * _LOAD_NS_PER_BYTE * 1e-6
 
 
 def key_use(program: Program) -> KeyUse:

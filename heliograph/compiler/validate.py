@@ -34,7 +34,7 @@ _MAX_CHAINS = 8
 # Evaluation keys in all, of the whole chain and its lower parts.
 _MAX_KEYS = 1 << 16
 # Positions of a program times keys that are read again and again: what finding out how often takes.
-_MAX_KEY_READS = 1 << 24
+_MAX_KEY_READS = 1 << 23
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 _CHAIN_FIELDS = {"level", "digits", "rotation_keys", "relinearization_key"}
 
