@@ -161,15 +161,18 @@ def test_without_a_line_of_the_user_the_layer_is_shown(file: Path | str) -> None
 
 
 def test_an_installed_model_is_shown_from_its_package_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "lib" / "site-packages" / "models"
+    folder = tmp_path / "lib" / "site-packages" / "installed_networks"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(
         "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x * x\n"
     )
     monkeypatch.syspath_prepend(str(folder.parent))
-    program = trace(importlib.import_module("models").Net(), torch.zeros(1, 2), input_range=(-1, 1))
-    sys.modules.pop("models")
-    assert {node.loc.short for node in program.nodes} == {"models/__init__.py:3", "models/__init__.py:4"}
+    program = trace(importlib.import_module("installed_networks").Net(), torch.zeros(1, 2), input_range=(-1, 1))
+    sys.modules.pop("installed_networks")
+    assert {node.loc.short for node in program.nodes} == {
+        "installed_networks/__init__.py:3",
+        "installed_networks/__init__.py:4",
+    }
 
 
 def test_functions_never_take_the_name_of_a_layer() -> None:
