@@ -18,13 +18,13 @@ from heliograph.compiler.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan, priced_ms
 from heliograph.compiler.savings import critical_depth, savings
+from heliograph.compiler.unseen import Observation
 from heliograph.evaluation_keys import evaluation_keys
 from heliograph.execution.backend import BOOTSTRAPS, ROTATIONS, Call, calls_table
 from heliograph.execution.noise import bootstrap_std
 from heliograph.interpret import batch_of, interpret_many
 from heliograph.ir import Array, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
-from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth, program_depth
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
@@ -117,22 +117,28 @@ def bill(
     polynomial: Program,
     plan: Plan,
     options: Options,
-    observed: Mapping[Node, Observed],
+    observation: Observation,
     samples: Sequence[Array],
 ) -> dict[str, Any]:
-    """Everything that the report says, as JSON values; `samples` have a leading sample axis."""
+    """Everything that the report says, as JSON values; `samples` have a leading sample axis.
+
+    The error of the polynomials is that of held-out samples, where calibration could keep some apart: then `samples` are
+    these, and what is compared on them (`savings`) had them in its ranges.
+    """
     ring, program, calls, costs = plan.ring, plan.program, plan.trace.calls, options.costs
     memory = memory_bytes(program, ring)
     exact = interpret_many(source, samples)
     approximate = interpret_many(polynomial, samples)
-    approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
+    seen_error = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
+    unseen = observation.unseen
+    approximation = max(unseen.error, seen_error) if unseen.error is not None else seen_error
     total_error = approximation + plan.scheme_error
     rotations = count(calls, *ROTATIONS)
     keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))
     rotation_keys = [key for key in keys if key.kind == "rotation"]
     ranges = program.metadata.get("ranges", [])
     proved = sum(entry["source"] == "proved" for entry in ranges)
-    sample_count = int(samples[0].shape[0]) if samples else 0
+    sample_count = unseen.apart or (int(samples[0].shape[0]) if samples else 0)
     reading = _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
     times = {
         "compile_s": _compile_seconds(program, ring, calls),
@@ -193,6 +199,7 @@ def bill(
         "approximation_error": approximation,
         "predicted_max_abs_error": total_error,
         "error_samples": sample_count,
+        "unseen": unseen.to_dict() if any(entry["source"] == "observed" for entry in ranges) else None,
         "output_magnitude": plan.output_magnitude,
         "ranges": ranges,
         "batch": batch_of(program),
@@ -214,7 +221,7 @@ def bill(
         # What the author of a slot program wrote is what runs: there is nothing for us to lower.
         "savings": []
         if source.stage is Stage.PACKED or not _worth_varying(fused)
-        else savings(fused, polynomial, options, observed, samples, exact),
+        else savings(fused, polynomial, options, observation.observed, samples, exact),
         "options": {
             "degree": options.degree,
             "degrees": dict(degrees_by_layer(fused, options.degrees)),
@@ -344,6 +351,26 @@ def _worth_varying(program: Program) -> bool:
     return entries <= _MOST_ENTRIES_TO_VARY
 
 
+def _unseen_text(unseen: Mapping[str, Any]) -> str:
+    """How often unseen inputs leave, as far as the samples tell."""
+    if not unseen["apart"]:
+        return (
+            f"Unseen inputs: of {unseen['setting']} calibration sample{'s' * (unseen['setting'] != 1)} none could be kept "
+            "apart, and nothing is known of how often another input leaves."
+        )
+    text = (
+        f"Unseen inputs: with the ranges set on {unseen['setting']} of the samples, {unseen['left']} of the other "
+        f"{unseen['apart']} left an interval. Inputs like the samples leave at a rate of at most "
+        f"{unseen['rate_bound']:.2g} ({unseen['confidence']:.0%} confidence)"
+    )
+    worst = unseen["worst"]
+    if worst is not None and worst["left"]:
+        text += f"; {worst['layer']} was left by {worst['left']}, at most {worst['rate_bound']:.2g}"
+    elif worst is not None:
+        text += f"; {worst['layer']} was reached furthest, to {worst['largest']:.2f} of its interval"
+    return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
+
+
 def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
@@ -371,11 +398,15 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
     seen = [entry for entry in ranges if entry["source"] == "observed"]
     declared = [entry for entry in ranges if entry["source"] == "declared"]
     if seen:
+        margins = sorted(entry["margin"] for entry in seen)
+        widened = f"{margins[0]:.0%}" + (
+            f" to {margins[-1]:.0%}" if f"{margins[0]:.0%}" != f"{margins[-1]:.0%}" else ""
+        )
         lines.append(
             f"{len(seen)} of {len(ranges)} polynomial inputs rest on observation ({max(e['samples'] for e in seen)} "
-            f"samples, widened by {seen[0]['margin']:.0%}): another input may leave the interval, and the result is then "
-            "nonsense."
+            f"samples, widened by {widened}): another input may leave the interval, and the result is then nonsense."
         )
+        lines.append(_unseen_text(values["unseen"]))
     if declared:
         lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
     decisions = [entry for entry in ranges if entry.get("gap") is not None]
@@ -393,7 +424,9 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
                 f" Outside the gap decisions differ from their limit by at most {soft:.2g}, {hidden:.1f} bits below it."
             )
         lines.append(line)
-    kind = "calibration samples" if calibrated else "random inputs from the declared ranges"
+    kind = "random inputs from the declared ranges"
+    if calibrated:
+        kind = "held-out samples" if values["unseen"] and values["unseen"]["apart"] else "calibration samples"
     lines.append(
         f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
         "simulated with OpenFHE's noise on two of them; neither is a bound."

@@ -12,6 +12,7 @@ from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomia
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import make_plan
 from heliograph.compiler.report import Report
+from heliograph.compiler.unseen import Observation, observe
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret_many
 from heliograph.ir import Program, Stage
@@ -48,15 +49,19 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
 
     fused = linear_passes(program, seen) if program.stage is Stage.TENSOR else program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
-    polynomial, observed = fused, Calibrate().run(fused)
-    if program.stage is Stage.TENSOR:
-        polynomial = polynomial_passes(fused, options, seen, observed)
+    if program.stage is Stage.PACKED:
+        polynomial, observation = fused, Observation(Calibrate().run(fused))
+    else:
+        observation = observe(fused, options)
+        polynomial = polynomial_passes(fused, options, seen, observation.observed)
         stages["tensor"] = str(program)
-    samples = sample_inputs(program, _ERROR_SAMPLES)
+    # Held-out samples, where there are some; errors are measured on as many as this.
+    apart = observation.unseen.samples
+    samples = [part[:_ERROR_SAMPLES] for part in apart] or sample_inputs(program, _ERROR_SAMPLES)
     polynomial = with_output_ranges(polynomial, interpret_many(polynomial, samples))
     if options.flood is not None:
         polynomial = flooded(polynomial, options.flood)
     plan = make_plan(polynomial, options, seen)
     stages.pop("executable", None)
-    report = Report(bill(program, fused, polynomial, plan, options, observed, samples))
+    report = Report(bill(program, fused, polynomial, plan, options, observation, samples))
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from heliograph.approx import functions
-from heliograph.approx.fit import Fit, fit, smallest_degree
+from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
@@ -18,6 +18,7 @@ from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import lower_exp, lower_inverse, lower_softmax
+from heliograph.passes.margins import Chooser
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -39,8 +40,9 @@ class Approximate:
 
     `degree` is for all layers, `degrees` for single ones (by layer name) or one for each in program order,
     `target_error` asks for the smallest degree whose largest error is under it. `margin` widens an observed range on each
-    side, as a share of its width. `observed` is what `Calibrate` saw. A range is proved (intervals from the input range),
-    observed, or declared at the op.
+    side, as a share of its width; with None margin and degree are chosen together from the tails of the samples
+    (`margins.py`), by a `chooser` that the pass makes where it is given none. `observed` is what `Calibrate` saw. A range is
+    proved (intervals from the input range), observed, or declared at the op.
     `spread` widens the normal distribution that method gaussian weighs with (OLA's r).
 
     Between linear maps, sums included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) =
@@ -50,10 +52,11 @@ class Approximate:
     degree: int | None = None
     degrees: Degrees = field(default_factory=dict)
     target_error: float | None = None
-    margin: float = 0.1
+    margin: float | None = 0.1
     method: str | None = None
     spread: float = 1.0
     observed: Mapping[Node, Observed] = field(default_factory=dict)
+    chooser: Chooser | None = None
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -62,13 +65,18 @@ class Approximate:
     def run(self, program: Program) -> Program:
         if not isinstance(self.degrees, Mapping):
             return replace(self, degrees=degrees_by_layer(program, self.degrees)).run(program)
+        if self.margin is None and self.chooser is None:
+            return replace(self, chooser=Chooser.of(program, self.observed)).run(program)
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
         degrees_by_layer(program, self.degrees)
         new: dict[Node, Node] = {}
         bounds: dict[Node, Bounds | None] = {}
         ranges: list[dict[str, Any]] = []
         users = program.users()
-        groups = unit_groups(program, self.observed, self.margin)
+        if self.chooser is not None:
+            groups = self.chooser.groups(program)
+        else:
+            groups = unit_groups(program, self.observed, self._margin(None))
         # The unit sizes that a value was divided by, flattened; its readers multiply by them.
         divided: dict[Node, Array] = {}
         for node in program.nodes:
@@ -88,7 +96,8 @@ class Approximate:
             elif self._is_composed(node):
                 operand = node.inputs[0]
                 shared = len(users[operand]) > 1 or operand in program.outputs
-                low = Lowering(builder, node, bounds, ranges, self.margin, frozenset(operands if shared else ()))
+                margin = self._margin(operand)
+                low = Lowering(builder, node, bounds, ranges, margin, frozenset(operands if shared else ()))
                 made = self._composed(low, node, operands[0])
             elif node in groups and OPS[node.op].activation is not None:
                 made = self._unit_activation(builder, node, operands[0], bounds, ranges, groups[node])
@@ -187,7 +196,7 @@ class Approximate:
                 max_error=chosen.max_error,
                 rms_error=chosen.rms_error,
                 seen=seen,
-                margin=self.margin,
+                margin=self._margin(node.inputs[0]),
                 proved=proved,
             )
         )
@@ -249,6 +258,7 @@ class Approximate:
                 seen.mean / size,
                 max(seen.std / size, 1e-3 * reach),
                 largest,
+                sizes,
             )
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
@@ -271,13 +281,22 @@ class Approximate:
                 max_error=chosen.max_error * largest,
                 rms_error=chosen.rms_error * size,
                 seen=seen,
-                margin=self.margin,
+                margin=max(0.0, largest * reach / max(abs(seen.low), abs(seen.high), 1e-30) - 1.0)
+                if self.margin is None
+                else self.margin,
                 proved=None if proved is None else hull(proved),
                 units=int(np.asarray(seen.reach).size),
                 smallest_unit=float(sizes.min()) * reach,
             )
         )
         return made
+
+    def _margin(self, operand: Node | None) -> float:
+        """By how much the samples' range of a value of the old program is widened, as a share of its width."""
+        if self.margin is not None:
+            return self.margin
+        assert self.chooser is not None
+        return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
 
     def _interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "low" in node.attrs and "high" in node.attrs:
@@ -287,7 +306,11 @@ class Approximate:
             return declared, "declared"
         if seen is not None:
             width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
-            low, high = seen.low - self.margin * width, seen.high + self.margin * width
+            if self.chooser is not None:
+                low, high = self.chooser.wide[node.inputs[0]].low, self.chooser.wide[node.inputs[0]].high
+            else:
+                margin = self._margin(node.inputs[0])
+                low, high = seen.low - margin * width, seen.high + margin * width
             if proved is None:
                 return Interval(low, high), "observed"
             if proved.low >= low and proved.high <= high:
@@ -315,12 +338,19 @@ class Approximate:
         mean: Any,
         std: Any,
         unit: float = 1.0,
+        sizes: Array | None = None,
     ) -> Fit:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`."""
         assert isinstance(self.degrees, Mapping)
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
         if degree is None and self.target_error is not None:
             return smallest_degree(function, low, high, self.target_error / unit, method, mean, std, spread=self.spread)
+        if self.chooser is not None and node.inputs[0] in self.chooser.wide:
+
+            def make(degree: int, low: float, high: float, mean: Moments, std: Moments, shares: Array | None) -> Fit:
+                return fit(function, low, high, degree, method, mean, std, spread=self.spread, shares=shares)
+
+            return self.chooser.polynomial(node, function, make, low, high, degree, sizes)
         degree = DEFAULT_DEGREE if degree is None else degree
         return fit(function, low, high, degree, method, mean, std, spread=self.spread)
 
