@@ -40,6 +40,10 @@ _WORDS = {
 }
 # Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
 _OUTPUT_ROOM = 4.0
+# A proved range is wide, for it follows from the images of all polynomials at once: where this many times what the samples
+# gave is narrower, it stands for it, and what lies beyond is no result.
+_PROVED_ROOM = 8.0
+_ENOUGH_SAMPLES = 32
 # Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
 # product or key switch, and per entry of a matrix.
 _COMPILE_BASE_S = 0.02
@@ -61,11 +65,12 @@ def count(calls: Mapping[Call, int], *primitives: str) -> int:
     return sum(table[primitive] for primitive in primitives)
 
 
-def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
+def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: int = 0) -> Program:
     """The polynomial (or slot) program with the range that each output can have, as `output_ranges` in its metadata.
 
     It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
-    stays in its interval; where nothing bounds an output, it is what the samples showed, with room.
+    stays in its interval; where nothing bounds an output, or only a very wide range is proved and there are enough
+    calibration samples (`calibrated` of them), it is what the samples showed, with room. `outputs` are those of the network.
     """
     if program.stage is Stage.PACKED:
         bounds = slot_intervals(program)
@@ -88,6 +93,9 @@ def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
     for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
         if node in proved:
             ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
+            reach = _PROVED_ROOM * float(np.abs(seen).max(initial=0.0))
+            if calibrated >= _ENOUGH_SAMPLES and 0 < reach < proved[node].magnitude:
+                ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
             ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
@@ -122,23 +130,24 @@ def bill(
 ) -> dict[str, Any]:
     """Everything that the report says, as JSON values; `samples` have a leading sample axis.
 
-    The error of the polynomials is that of held-out samples, where calibration could keep some apart: then `samples` are
-    these, and what is compared on them (`savings`) had them in its ranges.
+    Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
+    whose ranges were set without them.
     """
     ring, program, calls, costs = plan.ring, plan.program, plan.trace.calls, options.costs
     memory = memory_bytes(program, ring)
     exact = interpret_many(source, samples)
-    approximate = interpret_many(polynomial, samples)
-    seen_error = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     unseen = observation.unseen
-    approximation = max(unseen.error, seen_error) if unseen.error is not None else seen_error
+    # Held-out samples say what the polynomials do to unseen inputs, in the program whose ranges they had no part in.
+    measured = observation.trial or polynomial
+    approximate = interpret_many(measured, samples)
+    approximation = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
     total_error = approximation + plan.scheme_error
     rotations = count(calls, *ROTATIONS)
     keys = evaluation_keys(key_chains(program.metadata), program.metadata.get("bootstrap_slots", ()))
     rotation_keys = [key for key in keys if key.kind == "rotation"]
     ranges = program.metadata.get("ranges", [])
     proved = sum(entry["source"] == "proved" for entry in ranges)
-    sample_count = unseen.apart or (int(samples[0].shape[0]) if samples else 0)
+    sample_count = int(samples[0].shape[0]) if samples else 0
     reading = _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
     times = {
         "compile_s": _compile_seconds(program, ring, calls),
@@ -221,7 +230,7 @@ def bill(
         # What the author of a slot program wrote is what runs: there is nothing for us to lower.
         "savings": []
         if source.stage is Stage.PACKED or not _worth_varying(fused)
-        else savings(fused, polynomial, options, observation.observed, samples, exact),
+        else savings(fused, measured, options, observation.partly or observation.observed, samples, exact),
         "options": {
             "degree": options.degree,
             "degrees": dict(degrees_by_layer(fused, options.degrees)),
@@ -232,7 +241,7 @@ def bill(
             "precision_bits": options.precision_bits,
         },
     }
-    values["assumed"] = _assumed(values, bool(source.calibration))
+    values["assumed"] = _assumed(values, bool(source.calibration), observation.trial is not None)
     return values
 
 
@@ -371,7 +380,7 @@ def _unseen_text(unseen: Mapping[str, Any]) -> str:
     return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
 
 
-def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
+def _assumed(values: Mapping[str, Any], calibrated: bool, apart: bool) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
     if values["security_bits"] is None:
@@ -426,7 +435,7 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
         lines.append(line)
     kind = "random inputs from the declared ranges"
     if calibrated:
-        kind = "held-out samples" if values["unseen"] and values["unseen"]["apart"] else "calibration samples"
+        kind = "samples kept apart" if apart else "calibration samples"
     lines.append(
         f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
         "simulated with OpenFHE's noise on two of them; neither is a bound."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import replace
 
 from heliograph.compiler.artifact import Artifact
@@ -21,6 +22,8 @@ from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Calibrate
 
 _ERROR_SAMPLES = 64
+# Fewer samples kept apart than this, and it is worth a warning.
+_FEW_APART = 8
 
 
 def compile(program: Program, options: Options | None = None, *, watch: Watch | None = None) -> Artifact:
@@ -55,13 +58,26 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
         observation = observe(fused, options)
         polynomial = polynomial_passes(fused, options, seen, observation.observed)
         stages["tensor"] = str(program)
-    # Held-out samples, where there are some; errors are measured on as many as this.
-    apart = observation.unseen.samples
-    samples = [part[:_ERROR_SAMPLES] for part in apart] or sample_inputs(program, _ERROR_SAMPLES)
-    polynomial = with_output_ranges(polynomial, interpret_many(polynomial, samples))
+    # Errors are measured on samples that had no part in the ranges, where there are some.
+    samples = (
+        list(observation.unseen.samples) if observation.trial is not None else sample_inputs(program, _ERROR_SAMPLES)
+    )
+    calibrated = program.calibration[0].shape[0] if program.calibration else 0
+    polynomial = with_output_ranges(polynomial, interpret_many(fused, samples), calibrated)
     if options.flood is not None:
         polynomial = flooded(polynomial, options.flood)
     plan = make_plan(polynomial, options, seen)
     stages.pop("executable", None)
+    unseen = observation.unseen
+    if (
+        unseen.setting
+        and unseen.apart < _FEW_APART
+        and any(e["source"] == "observed" for e in polynomial.metadata["ranges"])
+    ):
+        warnings.warn(
+            f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little of how far other inputs reach; "
+            "give a few hundred, or an input_range from which the ranges are proved",
+            stacklevel=2,
+        )
     report = Report(bill(program, fused, polynomial, plan, options, observation, samples))
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)

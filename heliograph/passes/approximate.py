@@ -29,6 +29,8 @@ Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 # not wider than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
+# An interval that is proved is taken for one that is chosen from samples where it is not wider than this factor.
+_WORTH_A_PROOF = 1.2
 # Functions that are composed of several polynomials.
 COMPOSED = frozenset({"sign", "argmax_rows", "max_rows", "softmax_rows"})
 INVERTED = frozenset({"exp", "reciprocal", "sqrt", "rsqrt"})
@@ -215,8 +217,9 @@ class Approximate:
         seen = self.observed.get(node.inputs[0])
         interval, source = self._interval(node, proved, seen)
         if node.op in INVERTED:
-            lower = lower_exp if node.op == "exp" else lower_inverse
-            return lower(low, operand, interval, source, seen, self.target_error)
+            if node.op == "exp":
+                return lower_exp(low, operand, interval, source, seen, self.target_error)
+            return lower_inverse(low, operand, interval, source, seen, self.target_error, proved)
         if node.op == "softmax_rows":
             return lower_softmax(low, operand, interval, source, seen, self.target_error)
         if node.op == "sign":
@@ -304,6 +307,8 @@ class Approximate:
             if seen and (seen.low < declared.low or seen.high > declared.high):
                 raise _contradicted(node, declared.low, declared.high, seen)
             return declared, "declared"
+        if proved is not None and node.inputs[0].op == "input":
+            return _wide(proved), "proved"  # what was declared of an input holds, whatever the samples reached
         if seen is not None:
             width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
             if self.chooser is not None:
@@ -314,6 +319,8 @@ class Approximate:
             if proved is None:
                 return Interval(low, high), "observed"
             if proved.low >= low and proved.high <= high:
+                return _wide(proved), "proved"
+            if self.chooser is not None and proved.high - proved.low <= _WORTH_A_PROOF * (high - low):
                 return _wide(proved), "proved"
             return _wide(Interval(max(low, proved.low), min(high, proved.high))), "observed"
         if proved is not None:

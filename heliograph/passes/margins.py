@@ -35,8 +35,12 @@ _SLACK = 1.08
 # The polynomials before a layer move its input: room for the first, and for each further one.
 _ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.01, 0.3
 # Few samples say little of a tail: its scale is taken for at least this share of the largest value, less with more samples.
-_LEAST_SCALE = 0.5
+_LEAST_SCALE = 0.7
+# The tail is judged by the largest tenth of the samples, by so many at least and at most.
+_LEAST_TOP, _MOST_TOP = 8, 64
 _FOLDS = 4
+# From fewer samples no unit gets a size of its own.
+_ENOUGH_FOR_UNITS = 8
 # Sizes between a unit's own (1) and the layer's largest (0), by their exponents; and the smallest share of the largest.
 _BLENDS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 _SMALLEST = 1e-6
@@ -48,12 +52,18 @@ def tail(values: Array, scale: float) -> float:
     """The value that `RATE` of the samples pass, estimated from each sample's largest; `scale` is the size of values."""
     ordered = np.sort(values)[::-1]
     count = ordered.size
-    top = max(1, min(count // 10, 64))
+    top = max(1, min(max(count // 10, _LEAST_TOP), count - 1, _MOST_TOP))
     start = float(ordered[min(top, count - 1)])
-    # The mean excess errs by its share of one over the root of how many it is of.
-    excess = (float(ordered[:top].mean()) - start) * (1.0 + 1.0 / math.sqrt(top))
-    excess = max(excess, _LEAST_SCALE / math.sqrt(count) * scale * 0.5)
-    return max(start + excess * math.log(top / (count * RATE)), float(ordered[0]))
+    # The mean excess of so many has a relative deviation of one over their root: two of them on top.
+    excess = (float(ordered[:top].mean()) - start) * (1.0 + 2.0 / math.sqrt(top))
+    excess = max(excess, _LEAST_SCALE / math.sqrt(count) * scale)
+    return max(start + excess * math.log(max(top / (count * RATE), 1.0)), float(ordered[0]))
+
+
+def positive_low(lows: Array) -> float:
+    """The value below which `RATE` of the samples have an element, of what is above zero: by the tail of logarithms."""
+    logs = np.log(lows)
+    return math.exp(-tail(-logs, max(float(np.ptp(logs)), 0.1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,7 @@ def _unit_sizes(peaks: Array) -> Array:
     Each is widened by the tail of how far samples come that did not set it.
     """
     best: tuple[float, Array] | None = None
-    for blend in _BLENDS:
+    for blend in _BLENDS if peaks.shape[0] >= _ENOUGH_FOR_UNITS else (0.0,):
         sizes = _blended(peaks, blend)
         sizes = sizes * tail(_left_out(peaks, blend), 1.0)
         price = float(np.log(sizes).mean())
