@@ -40,9 +40,9 @@ _WORDS = {
 }
 # Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
 _OUTPUT_ROOM = 4.0
-# A proved range is wide, for it follows from the images of all polynomials at once: where this many times what the samples
-# gave is narrower, it stands for it, and what lies beyond is no result.
-_PROVED_ROOM = 8.0
+# A proved range can be very wide, for it follows from the images of all polynomials at once: where so many times the largest
+# output that the samples gave is narrower by another factor, that stands for it, and what lies beyond is no result.
+_PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
 _ENOUGH_SAMPLES = 32
 # Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
 # product or key switch, and per entry of a matrix.
@@ -94,7 +94,7 @@ def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: i
         if node in proved:
             ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
             reach = _PROVED_ROOM * float(np.abs(seen).max(initial=0.0))
-            if calibrated >= _ENOUGH_SAMPLES and 0 < reach < proved[node].magnitude:
+            if calibrated >= _ENOUGH_SAMPLES and 0 < reach * _MUCH_NARROWER < proved[node].magnitude:
                 ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)

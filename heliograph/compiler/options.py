@@ -19,9 +19,10 @@ class Options:
 
     security_bits: 128, or None for no security at all (tests: the report says INSECURE).
     degree, degrees: polynomial degree of all activations, or of single layers by name (they win), or a list with one for
-        each activation in program order.
+        each activation in program order. By default 15, or 31 or 63 where the margin that samples ask for takes it.
     target_error: instead of a degree: the largest approximation error of each activation on its range.
-    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax.
+    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax. Gaussian
+        weighs with one normal, and with one for each unit where the margin is chosen.
     spread: method gaussian weighs with a normal density this many times as wide as what the samples showed (OLA's r): above
         1 the polynomial is better in the tails and worse in the middle.
     margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails

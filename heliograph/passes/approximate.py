@@ -18,7 +18,7 @@ from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import lower_exp, lower_inverse, lower_softmax
-from heliograph.passes.margins import Chooser
+from heliograph.passes.margins import WORTH_A_PROOF, Chooser
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -29,8 +29,6 @@ Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 # not wider than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
-# An interval that is proved is taken for one that is chosen from samples where it is not wider than this factor.
-_WORTH_A_PROOF = 1.2
 # Functions that are composed of several polynomials.
 COMPOSED = frozenset({"sign", "argmax_rows", "max_rows", "softmax_rows"})
 INVERTED = frozenset({"exp", "reciprocal", "sqrt", "rsqrt"})
@@ -320,7 +318,7 @@ class Approximate:
                 return Interval(low, high), "observed"
             if proved.low >= low and proved.high <= high:
                 return _wide(proved), "proved"
-            if self.chooser is not None and proved.high - proved.low <= _WORTH_A_PROOF * (high - low):
+            if self.chooser is not None and proved.high - proved.low <= WORTH_A_PROOF * (high - low):
                 return _wide(proved), "proved"
             return _wide(Interval(max(low, proved.low), min(high, proved.high))), "observed"
         if proved is not None:

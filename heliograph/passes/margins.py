@@ -30,6 +30,8 @@ RATE = 1e-4
 # What the degree is measured against: this margin, at the first of the degrees. Each degree uses its levels up.
 USUAL_MARGIN = 0.1
 DEGREES = (15, 31, 63)
+# An interval that is proved is taken where it is not wider than this factor.
+WORTH_A_PROOF = 1.2
 # An error this much larger is not worth a level.
 _SLACK = 1.08
 # The polynomials before a layer move its input: room for the first, and for each further one.
@@ -201,7 +203,7 @@ class Chooser:
             node: replace(seen, reach=self.wide[node].reach if node in self.wide else seen.reach)
             for node, seen in self.observed.items()
         }
-        return unit_groups(program, reaching, 0.0)
+        return unit_groups(program, reaching, 0.0, WORTH_A_PROOF)
 
     def polynomial(
         self,
