@@ -89,9 +89,9 @@ if TYPE_CHECKING:
     from heliograph.errors import UnsupportedError as UnsupportedError
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
-    from heliograph.ir.activation_ops import register_function as register_function
     from heliograph.frontends.torch_export import trace as trace
     from heliograph.ir import Program as Program
+    from heliograph.ir.activation_ops import register_function as register_function
     from heliograph.runtime.client import Client as Client
     from heliograph.runtime.debug import debug as debug
     from heliograph.runtime.keyfolder import KeyFolder as KeyFolder

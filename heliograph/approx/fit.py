@@ -148,22 +148,48 @@ def _linear_program(
     return np.asarray(start + result.x[:-1] * size)
 
 
+# A normal's mean and deviation, or those of several that are mixed by their shares.
+Moments = float | npt.NDArray[np.float64]
+# The weight that least squares has far from the samples, as a share of the density's peak: of one normal, whose tails are
+# not those of the samples, and of a mixture, which has them.
+_FLOOR, _FLOOR_OF_MIXTURES = 1e-3, 1e-4
+# A normal of a mixture is at least so wide, as a share of the interval: a peak at one point is no use to least squares.
+_NARROWEST = 5e-3
+
+
+def density(
+    x: npt.NDArray[np.float64], mean: Moments, std: Moments, shares: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.float64]:
+    """The density of a normal distribution, or of a mixture of several by their shares, up to a factor."""
+    if shares is None:
+        return np.asarray(np.exp(-0.5 * ((x - mean) / std) ** 2))
+    heights = np.exp(-0.5 * ((x[:, None] - mean) / std) ** 2) @ (shares / std)
+    return np.asarray(heights / heights.max())
+
+
 def gaussian(
-    function: Function, low: float, high: float, degree: int, mean: float, std: float, spread: float = 1.0
+    function: Function,
+    low: float,
+    high: float,
+    degree: int,
+    mean: Moments,
+    std: Moments,
+    spread: float = 1.0,
+    shares: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[np.float64]:
     """Chebyshev coefficients of weighted least squares: the weight is the density of N(mean, (spread * std)^2) and a floor.
 
     The floor (0.1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
     least squares under the density alone lets it blow up. OLA, section 4, has no floor and no interval, and widens the
-    density by `spread`, its r, instead.
+    density by `spread`, its r, instead. With `shares` the density is a mixture of normals, and the floor a tenth of that.
     """
     half, middle = (high - low) / 2, (high + low) / 2
     t = points(max(2000, 60 * degree))
     x = middle + half * t
-    width = max(spread * std, (high - low) * 1e-3)
-    density = np.exp(-0.5 * ((x - mean) / width) ** 2) + 0.001
+    width = np.maximum(spread * std, (high - low) * (1e-3 if shares is None else _NARROWEST))
+    floor = _FLOOR if shares is None else _FLOOR_OF_MIXTURES
     # The points crowd at the ends of the interval; dx makes the sum an integral over x.
-    weight = np.sqrt(density * np.gradient(x))
+    weight = np.sqrt((density(x, mean, width, shares) + floor) * np.gradient(x))
     # A function that is even or odd up to a line is fitted so: the weight is not even, and coefficients that are dropped
     # after the fit would be missed.
     parity, line = _symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
@@ -182,19 +208,20 @@ def fit(
     high: float,
     degree: int,
     method: str = "minimax",
-    mean: float | None = None,
-    std: float | None = None,
+    mean: Moments | None = None,
+    std: Moments | None = None,
     kinks: Sequence[float] = (0.0,),
     spread: float = 1.0,
+    shares: npt.NDArray[np.float64] | None = None,
     coarse: bool = False,
 ) -> Fit:
     """The polynomial of that degree for the function on [low, high]; `kinks` are where its slope may jump.
 
     `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and `spread`
-    times `std`), or interpolation; `rms_error` is under the density of `mean` and `std` itself. On an interval symmetric
-    about zero, coefficients that vanish for a function which is even or odd up to a linear term (ReLU, GELU, SiLU) are
-    set to exactly zero: evaluation is cheaper without them. Coefficients keep as many bits as the error asks for, fewer
-    where `coarse` (`minimax.rounded`).
+    times `std`, or by a mixture of such with their `shares`), or interpolation; `rms_error` is under the density of `mean`
+    and `std` itself. On an interval symmetric about zero, coefficients that vanish for a function which is even or odd up to
+    a linear term (ReLU, GELU, SiLU) are set to exactly zero: evaluation is cheaper without them. Coefficients keep as many
+    bits as the error asks for, fewer where `coarse` (`minimax.rounded`).
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"a polynomial needs an interval with low < high, not [{low}, {high}]")
@@ -205,7 +232,7 @@ def fit(
     elif method == "gaussian":
         if mean is None or std is None:
             raise ProgramError("method gaussian needs a mean and a standard deviation", hint="give calibration samples")
-        coefficients = gaussian(function, low, high, degree, mean, std, spread)
+        coefficients = gaussian(function, low, high, degree, mean, std, spread, shares)
     elif method == "interpolation":
         coefficients = interpolate(function, low, high, degree)
     else:
@@ -221,7 +248,8 @@ def fit(
     coefficients = rounded(coefficients, float(np.abs(error).max()), coarse)
     error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
     if mean is not None and std is not None:
-        weight = np.exp(-0.5 * ((x - mean) / max(std, (high - low) * 1e-3)) ** 2) * np.gradient(x)
+        width = np.maximum(std, (high - low) * (1e-3 if shares is None else _NARROWEST))
+        weight = density(x, mean, width, shares) * np.gradient(x)
     else:
         weight = np.gradient(x)
     rms = math.sqrt(float((weight * error**2).sum() / weight.sum()))
@@ -274,7 +302,7 @@ def smallest_degree(
     """
 
     def made(degree: int) -> Fit:
-        return fit(function, low, high, degree, method, mean, std, kinks, spread, coarse)
+        return fit(function, low, high, degree, method, mean, std, kinks, spread, coarse=coarse)
 
     def meets(one: Fit) -> bool:
         return one.max_error <= target_error and (bound is None or bound(one) <= target_error)

@@ -125,7 +125,12 @@ def _batch(text: str | None) -> int | str | None:
 @click.option("--degree", type=int, default=None, help="Polynomial degree of all activations.")
 @click.option("--degree-of", multiple=True, metavar="LAYER=D", help="Polynomial degree of one layer.")
 @click.option("--target-error", type=float, default=None, help="Largest approximation error of each activation.")
-@click.option("--margin", type=float, default=None, help="Share of its width by which an observed range is widened.")
+@click.option(
+    "--margin",
+    type=float,
+    default=None,
+    help="Share of its width by which an observed range is widened; by default chosen.",
+)
 @click.option("--spread", type=float, default=None, help="How much wider than observed the weight of a fit is.")
 @click.option("--key-bytes", type=int, default=None, help="Bound on the evaluation keys.")
 @click.option("--memory-bytes", type=int, default=None, help="Bound on the server's predicted memory.")

@@ -261,6 +261,8 @@ class Artifact:
         report = stored(self.report.values)
         report["depth_by_line"] = [_without(row, "location") for row in report["depth_by_line"]]
         report["savings"] = [_without(row, "locations") for row in report["savings"]]
+        if report["unseen"] is not None and report["unseen"]["worst"] is not None:
+            report["unseen"] = {**report["unseen"], "worst": _without(report["unseen"]["worst"], "location")}
         digest = hashlib.sha256(json.dumps(report, sort_keys=True, allow_nan=False).encode())
         for name, text in (("program", print_program(self.program)), *sorted(self.stages.items())):
             part = without_places(text).encode()

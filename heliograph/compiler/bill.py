@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,10 @@ from heliograph.compiler.figures import complete, prices, told
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import critical_depth, largest_difference, savings
+from heliograph.compiler.unseen import Observation
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Node, Program, SparseMatrix, Stage
+from heliograph.ir import Array, Program, SparseMatrix, Stage
 from heliograph.passes.approximate import degrees_by_layer
-from heliograph.passes.calibrate import Observed
 from heliograph.passes.depth import node_depth
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
@@ -32,17 +32,22 @@ _WORDS = {
 }
 # Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
 _OUTPUT_ROOM = 4.0
+# A proved range can be very wide, for it follows from the images of all polynomials at once: where so many times the largest
+# output that the samples gave is narrower by another factor, that stands for it, and what lies beyond is no result.
+_PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
+_ENOUGH_SAMPLES = 32
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
 # Outputs with more values than this are not taken for the scores of classes.
 _MOST_CLASSES = 1000
 
 
-def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
+def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: int = 0) -> Program:
     """The polynomial (or slot) program with the range that each output can have, as `output_ranges` in its metadata.
 
     It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
-    stays in its interval; where nothing bounds an output, it is what the samples showed, with room.
+    stays in its interval; where nothing bounds an output, or only a very wide range is proved and there are enough
+    calibration samples (`calibrated` of them), it is what the samples showed, with room. `outputs` are those of the network.
     """
     if program.stage is Stage.PACKED:
         bounds = slot_intervals(program)
@@ -65,6 +70,9 @@ def with_output_ranges(program: Program, outputs: Sequence[Array]) -> Program:
     for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
         if node in proved:
             ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
+            reach = _PROVED_ROOM * float(np.abs(seen).max(initial=0.0))
+            if calibrated >= _ENOUGH_SAMPLES and 0 < reach * _MUCH_NARROWER < proved[node].magnitude:
+                ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
             ranges[name] = {**_ends(Interval(-reach, reach)), "range_source": "observed"}
@@ -95,12 +103,19 @@ def bill(
     polynomial: Program,
     plan: Plan,
     options: Options,
-    observed: Mapping[Node, Observed],
+    observation: Observation,
     samples: Sequence[Array],
 ) -> dict[str, Any]:
-    """Everything that the report says, as JSON values; `samples` have a leading sample axis."""
+    """Everything that the report says, as JSON values; `samples` have a leading sample axis.
+
+    Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
+    whose ranges were set without them.
+    """
     exact = interpret_many(source, samples)
-    approximate = interpret_many(polynomial, samples)
+    # Held-out samples say what the polynomials do to unseen inputs, in the program whose ranges they had no part in.
+    measured = observation.trial or polynomial
+    approximate = interpret_many(measured, samples)
+    watched = any(entry["source"] == "observed" for entry in plan.program.metadata.get("ranges", ()))
     return complete(
         plan.program,
         {
@@ -108,6 +123,8 @@ def bill(
             "scheme_error": told(plan.scheme_error),
             "class_agreement": class_agreement(source, exact, approximate),
             "error_samples": int(samples[0].shape[0]) if samples else 0,
+            "errors_apart": observation.trial is not None,
+            "unseen": observation.unseen.to_dict() if watched else None,
             "calibrated": bool(source.calibration),
             "output_magnitude": told(plan.output_magnitude),
             "unbounded_ms": plan.unbounded_ms,
@@ -117,7 +134,7 @@ def bill(
             # What the author of a slot program wrote is what runs: there is nothing for us to lower.
             "savings": []
             if source.stage is Stage.PACKED or not _worth_varying(fused)
-            else savings(fused, polynomial, options, observed, samples, exact),
+            else savings(fused, measured, options, observation.partly or observation.observed, samples, exact),
             "options": {
                 "degree": options.degree,
                 "degrees": dict(degrees_by_layer(fused, options.degrees)),

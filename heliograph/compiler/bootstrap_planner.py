@@ -28,6 +28,8 @@ _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 # Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
 _BOOTSTRAP_SCALES = (55, 57)
 _BOOTSTRAP_HEADROOM_BITS = 5
+# By how much observed sizes are widened where neither the options nor a range of the program say it.
+_SIZE_MARGIN = 0.5
 # Levels between bootstraps beyond which nothing is gained, where security does not bound them.
 _MAX_LEVELS_BETWEEN = 24
 # Where memory is bounded: so many choices are planned to the end, the fastest first, each with all its keys and with
@@ -105,7 +107,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
         for pairs in (True, False):
             choices, failure = _choices(packed, rings, options, {}, pairs)
             if not choices:
-                sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), options.margin)
+                sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), _margin(packed, options))
                 choices, failure = _choices(packed, rings, options, sizes, pairs)
             if not choices:
                 break
@@ -121,6 +123,13 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
                 if not failed.paired:
                     break
     raise PlanningError(failure)
+
+
+def _margin(program: Program, options: Options) -> float:
+    """By how much sizes that were observed are widened: as the range that was widened most, where it was chosen for us."""
+    if options.margin is not None:
+        return options.margin
+    return max((entry["margin"] for entry in program.metadata.get("ranges", ())), default=_SIZE_MARGIN)
 
 
 class _TooCoarseError(PlanningError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import replace
 
 from heliograph.compiler.arguments import require_program
@@ -14,6 +15,7 @@ from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import make_plan
 from heliograph.compiler.report import Report
+from heliograph.compiler.unseen import Observation, observe
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_many
 from heliograph.ir import Node, Program, Stage, TensorType
@@ -22,6 +24,8 @@ from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Calibrate
 
 _ERROR_SAMPLES = 64
+# Fewer samples kept apart than this, and it is worth a warning.
+_FEW_APART = 8
 
 
 def compile(program: Program, options: Options | None = None, *, watch: Watch | None = None) -> Artifact:
@@ -83,15 +87,32 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
 
     fused = linear_passes(program, seen) if program.stage is Stage.TENSOR else program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
-    polynomial, observed = fused, Calibrate().run(fused)
-    if program.stage is Stage.TENSOR:
-        polynomial = polynomial_passes(fused, options, seen, observed)
+    if program.stage is Stage.PACKED:
+        polynomial, observation = fused, Observation(Calibrate().run(fused))
+    else:
+        observation = observe(fused, options)
+        polynomial = polynomial_passes(fused, options, seen, observation.observed)
         stages["tensor"] = str(program)
-    samples = sample_inputs(program, _ERROR_SAMPLES)
-    polynomial = with_output_ranges(polynomial, interpret_many(polynomial, samples))
+    # Errors are measured on samples that had no part in the ranges, where there are some.
+    samples = (
+        list(observation.unseen.samples) if observation.trial is not None else sample_inputs(program, _ERROR_SAMPLES)
+    )
+    calibrated = program.calibration[0].shape[0] if program.calibration else 0
+    polynomial = with_output_ranges(polynomial, interpret_many(fused, samples), calibrated)
     if options.flood is not None:
         polynomial = flooded(polynomial, options.flood)
     plan = make_plan(polynomial, options, seen)
     stages.pop("executable", None)
-    report = Report(bill(program, fused, polynomial, plan, options, observed, samples))
+    unseen = observation.unseen
+    if (
+        unseen.setting
+        and unseen.apart < _FEW_APART
+        and any(e["source"] == "observed" for e in polynomial.metadata["ranges"])
+    ):
+        warnings.warn(
+            f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little of how far other inputs reach; "
+            "give a few hundred, or an input_range from which the ranges are proved",
+            stacklevel=4,
+        )
+    report = Report(bill(program, fused, polynomial, plan, options, observation, samples))
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)

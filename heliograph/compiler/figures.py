@@ -41,7 +41,7 @@ _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 # What the compiler measured or was told, and nothing else can be asked for: all that a file holds of a report.
 STORED = frozenset({
     "approximation_error", "calibrated", "class_agreement", "cost_table", "costs", "depth_by_line", "error_samples",
-    "options", "output_magnitude", "savings", "scheme_error", "unbounded_ms",
+    "errors_apart", "options", "output_magnitude", "savings", "scheme_error", "unbounded_ms", "unseen",
 })  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
             "relative_scheme_error": _relative(known["scheme_error"], known["output_magnitude"]),
         },
     }
-    values["assumed"] = _assumed(values, known["calibrated"])
+    values["assumed"] = _assumed(values)
     return values
 
 
@@ -281,7 +281,27 @@ def secret_distribution(ring: Ring) -> str:
     return "uniform ternary; bootstraps begin under a sparse one of Hamming weight 32 (encapsulated)"
 
 
-def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
+def _unseen_text(unseen: Mapping[str, Any]) -> str:
+    """How often unseen inputs leave, as far as the samples tell."""
+    if not unseen["apart"]:
+        return (
+            f"Unseen inputs: of {unseen['setting']} calibration sample{'s' * (unseen['setting'] != 1)} none could be kept "
+            "apart, and nothing is known of how often another input leaves."
+        )
+    text = (
+        f"Unseen inputs: with the ranges set on {unseen['setting']} of the samples, {unseen['left']} of the other "
+        f"{unseen['apart']} left an interval. Inputs like the samples leave at a rate of at most "
+        f"{unseen['rate_bound']:.2g} ({unseen['confidence']:.0%} confidence)"
+    )
+    worst = unseen["worst"]
+    if worst is not None and worst["left"]:
+        text += f"; {worst['layer']} was left by {worst['left']}, at most {worst['rate_bound']:.2g}"
+    elif worst is not None:
+        text += f"; {worst['layer']} was reached furthest, to {worst['largest']:.2f} of its interval"
+    return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
+
+
+def _assumed(values: Mapping[str, Any]) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
     if values["security_bits"] is None:
@@ -308,11 +328,15 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
     seen = [entry for entry in ranges if entry["source"] == "observed"]
     declared = [entry for entry in ranges if entry["source"] == "declared"]
     if seen:
+        margins = sorted(entry["margin"] for entry in seen)
+        widened = f"{margins[0]:.0%}" + (
+            f" to {margins[-1]:.0%}" if f"{margins[0]:.0%}" != f"{margins[-1]:.0%}" else ""
+        )
         lines.append(
             f"{len(seen)} of {len(ranges)} polynomial inputs rest on observation ({max(e['samples'] for e in seen)} "
-            f"samples, widened by {seen[0]['margin']:.0%}): another input may leave the interval, and the result is then "
-            "nonsense."
+            f"samples, widened by {widened}): another input may leave the interval, and the result is then nonsense."
         )
+        lines.append(_unseen_text(values["unseen"]))
     if declared:
         lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
     decisions = [entry for entry in ranges if entry.get("gap") is not None]
@@ -330,7 +354,9 @@ def _assumed(values: Mapping[str, Any], calibrated: bool) -> list[str]:
                 f" Outside the gap decisions differ from their limit by at most {soft:.2g}, {hidden:.1f} bits below it."
             )
         lines.append(line)
-    kind = "calibration samples" if calibrated else "random inputs from the declared ranges"
+    kind = "random inputs from the declared ranges"
+    if values["calibrated"]:
+        kind = "samples kept apart" if values["errors_apart"] else "calibration samples"
     lines.append(
         f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
         "simulated with OpenFHE's noise on two of them; neither is a bound."

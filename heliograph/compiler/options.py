@@ -19,13 +19,14 @@ class Options:
 
     security_bits: 128, or None for no security at all (tests: the report says INSECURE).
     degree, degrees: polynomial degree of all activations, or of single layers by name (they win), or a list with one for
-        each activation in program order.
+        each activation in program order. By default 15, or 31 or 63 where the margin that samples ask for takes it.
     target_error: instead of a degree: the largest approximation error of each activation on its range.
-    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax.
+    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax. Gaussian
+        weighs with one normal, and with one for each unit where the margin is chosen.
     spread: method gaussian weighs with a normal density this many times as wide as what the samples showed (OLA's r): above
         1 the polynomial is better in the tails and worse in the middle.
-    margin: by how much an observed range is widened on each side, as a share of its width. In a deep network the
-        errors of each layer move the next one's inputs, and unseen inputs reach further: 0.6 serves ResNets, 0.1 does not.
+    margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails
+        that the samples show at each layer and the depth, and a degree that is not given is chosen with it.
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
@@ -47,7 +48,7 @@ class Options:
     target_error: float | None = None
     method: str | None = None
     spread: float = 1.0
-    margin: float = 0.1
+    margin: float | None = None
     precision_bits: float = 10.0
     key_bytes: int | None = None
     memory_bytes: int | None = None
@@ -81,7 +82,7 @@ class Options:
         )
         for name, kind in kinds:
             value = getattr(self, name)
-            required = name in ("spread", "margin", "precision_bits")
+            required = name in ("spread", "precision_bits")
             if (value is None and required) or (
                 value is not None and (isinstance(value, bool) or not isinstance(value, kind))
             ):
@@ -113,7 +114,7 @@ class Options:
             refuse("method", f"the methods are {', '.join(METHODS)}")
         if not 0.1 <= self.spread <= 100:
             refuse("spread", "a factor between 0.1 and 100")
-        if not 0 <= self.margin <= 10:
+        if self.margin is not None and not 0 <= self.margin <= 10:
             refuse("margin", "a share of the width between 0 and 10")
         if not 0 <= self.precision_bits <= 40:
             refuse("precision_bits", "between 0 and 40")

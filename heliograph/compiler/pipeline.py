@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from heliograph.compiler.options import Options
+from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.ir import Node, Program, Stage
-from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Transform, apply
-from heliograph.passes.calibrate import Calibrate, Observed
+from heliograph.passes.calibrate import Observed
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.expand import Expand
 from heliograph.passes.fit_slots import FitSlots
@@ -29,7 +29,7 @@ Watch = Callable[[str, Program], None]
 def front_passes(program: Program, options: Options, watch: Watch) -> Program:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
     program = linear_passes(program, watch)
-    return polynomial_passes(program, options, watch, Calibrate().run(program))
+    return polynomial_passes(program, options, watch, observe(program, options).observed)
 
 
 def linear_passes(program: Program, watch: Watch) -> Program:
@@ -43,19 +43,6 @@ def polynomial_passes(program: Program, options: Options, watch: Watch, observed
     """From fused tensor programs to polynomials on [-1, 1]."""
     program = _run(approximate_pass(options, observed), program, watch)
     return _run(FoldScaling(), program, watch)
-
-
-def approximate_pass(options: Options, observed: Mapping[Node, Observed]) -> Approximate:
-    """The pass that chooses polynomials, as the options ask for it."""
-    return Approximate(
-        degree=options.degree,
-        degrees=options.degrees,
-        target_error=options.target_error,
-        margin=options.margin,
-        method=options.method,
-        spread=options.spread,
-        observed=observed,
-    )
 
 
 def back_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:

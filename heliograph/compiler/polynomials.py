@@ -11,12 +11,11 @@ import numpy as np
 from heliograph.approx.fit import METHODS
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import approximate_pass
+from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Node, Program, Stage, TensorType
 from heliograph.ir.ops import OPS
 from heliograph.passes.base import apply
-from heliograph.passes.calibrate import Calibrate
 from heliograph.passes.expand import Expand
 from heliograph.passes.fuse_linear import FuseLinear
 from heliograph.passes.simplify import Simplify
@@ -38,7 +37,8 @@ def approximate(program: Program, options: Options | None = None) -> Program:
         )
     program = apply(Expand(), apply(Simplify(), program))
     fused = apply(FuseLinear(), program)
-    made = apply(approximate_pass(options or Options(), Calibrate().run(fused)), fused)
+    options = options or Options()
+    made = apply(approximate_pass(options, observe(fused, options).observed), fused)
     chosen = _by_activation(made)
     builder = Builder(program.name, Stage.TENSOR, program)
 

@@ -206,6 +206,7 @@ class Report:
             ("plaintext products", str(v["plaintext_products"])),
             ("ciphertexts", f"{bytes_text(v['ciphertext_bytes'])} in, {bytes_text(v['output_bytes'])} out"),
             ("outputs", self._outputs()),
+            *([("unseen inputs", self._unseen())] if v.get("unseen") else []),
             *([("class", self.class_agreement())] if v.get("class_agreement") else []),
         ]
 
@@ -245,6 +246,15 @@ class Report:
             slots = ", ".join(map(str, entry["paired_slots"]))
             text += f"; those of {slots} slots refresh up to two values at once, each with twice that deviation"
         return text
+
+    def _unseen(self) -> str:
+        unseen = self.values["unseen"]
+        if not unseen["apart"]:
+            return "nothing is known of how often one leaves an interval: no sample could be kept apart"
+        return (
+            f"leave an interval at a rate of at most {unseen['rate_bound']:.2g} ({unseen['confidence']:.0%} confidence; "
+            f"{unseen['left']} of {unseen['apart']} samples kept apart did)"
+        )
 
     def _outputs(self) -> str:
         v = self.values

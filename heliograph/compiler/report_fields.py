@@ -81,6 +81,7 @@ def check_report(values: Mapping[str, Any]) -> None:
             if table[name] is not None or not name.endswith("_bits"):
                 _number(table, name, key)
     _check_bootstrapping(values)
+    _check_unseen(values.get("unseen"))
     if not all(isinstance(line, str) and len(line) <= _TEXT_LENGTH for line in _list(values, "assumed")):
         raise refuse("what its report assumes is malformed")
     for key, (texts, numbers, pairs) in _ROWS.items():
@@ -130,6 +131,25 @@ def _check_bootstrapping(values: Mapping[str, Any]) -> None:
             raise refuse("lower_chains of its report are malformed")
         for key in ("level", "keys", "key_bytes"):
             _number(row, key, "lower_chains")
+
+
+def _check_unseen(entry: Any) -> None:
+    if entry is None:
+        return
+    if not isinstance(entry, Mapping):
+        raise refuse("what its report says of unseen inputs is malformed")
+    for key in ("setting", "apart", "left"):
+        real(entry.get(key), f"{key} of the unseen inputs in its report", 0, 1 << 40)
+    for key in ("rate_bound", "confidence"):
+        real(entry.get(key), f"{key} of the unseen inputs in its report", 0, 1)
+    worst = entry.get("worst")
+    if worst is not None:
+        if not isinstance(worst, Mapping):
+            raise refuse("the layer that unseen inputs left most is malformed in its report")
+        for key in ("layer", "location"):
+            _text(worst, key, "unseen")
+        for key in ("left", "largest", "rate_bound"):
+            _number(worst, key, "unseen")
 
 
 def _check_composition(row: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from heliograph import functions, rounding
-from heliograph.approx.fit import Fit, fit, smallest_degree
+from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.errors import ProgramError
 from heliograph.functions import Function
@@ -20,6 +20,7 @@ from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
+from heliograph.passes.margins import WORTH_A_PROOF, Chooser
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -41,8 +42,9 @@ class Approximate:
 
     `degree` is for all layers, `degrees` for single ones (by layer name) or one for each in program order,
     `target_error` asks for the smallest degree whose largest error is under it. `margin` widens an observed range on each
-    side, as a share of its width. `observed` is what `Calibrate` saw. A range is proved (intervals from the input range),
-    observed, or declared at the op.
+    side, as a share of its width; with None margin and degree are chosen together from the tails of the samples
+    (`margins.py`), by a `chooser` that the pass makes where it is given none. `observed` is what `Calibrate` saw. A range is
+    proved (intervals from the input range), observed, or declared at the op.
     `spread` widens the normal distribution that method gaussian weighs with (OLA's r).
 
     Between linear maps, sums included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) =
@@ -52,10 +54,11 @@ class Approximate:
     degree: int | None = None
     degrees: Degrees = field(default_factory=dict)
     target_error: float | None = None
-    margin: float = 0.1
+    margin: float | None = 0.1
     method: str | None = None
     spread: float = 1.0
     observed: Mapping[Node, Observed] = field(default_factory=dict)
+    chooser: Chooser | None = None
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -64,13 +67,18 @@ class Approximate:
     def run(self, program: Program) -> Program:
         if not isinstance(self.degrees, Mapping):
             return replace(self, degrees=degrees_by_layer(program, self.degrees)).run(program)
+        if self.margin is None and self.chooser is None:
+            return replace(self, chooser=Chooser.of(program, self.observed)).run(program)
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
         degrees_by_layer(program, self.degrees)
         new: dict[Node, Node] = {}
         bounds: dict[Node, Bounds | None] = {}
         ranges: list[dict[str, Any]] = []
         users = program.users()
-        groups = unit_groups(program, self.observed, self.margin)
+        if self.chooser is not None:
+            groups = self.chooser.groups(program)
+        else:
+            groups = unit_groups(program, self.observed, self._margin(None))
         # The unit sizes that a value was divided by, flattened; its readers multiply by them.
         divided: dict[Node, Array] = {}
         for node in program.nodes:
@@ -90,7 +98,8 @@ class Approximate:
             elif self._is_composed(node):
                 operand = node.inputs[0]
                 shared = len(users[operand]) > 1 or operand in program.outputs
-                low = Lowering(builder, node, bounds, ranges, self.margin, frozenset(operands if shared else ()))
+                margin = self._margin(operand)
+                low = Lowering(builder, node, bounds, ranges, margin, frozenset(operands if shared else ()))
                 made = self._composed(low, node, operands[0])
             elif node in groups and OPS[node.op].activation is not None:
                 made = self._unit_activation(builder, node, operands[0], bounds, ranges, groups[node])
@@ -160,7 +169,7 @@ class Approximate:
         if node.op == "relu" and source == "proved" and interval.low >= 0:
             return operand  # the identity on its whole range
         if of.positive:
-            interval = Interval(*away_from_zero(interval, source, seen))
+            interval = Interval(*away_from_zero(interval, source, seen, proved))
         low, high = _symmetric(_settled(interval, source))
         method = node.attrs.get("method") or self.method or of.method or ("gaussian" if seen else "minimax")
         mean, std = (seen.mean, seen.std) if seen else (None, None)
@@ -190,7 +199,7 @@ class Approximate:
                 method=chosen.method,
                 rms_error=chosen.rms_error,
                 seen=seen,
-                margin=self.margin,
+                margin=self._margin(node.inputs[0]),
                 proved=proved,
             )
         )
@@ -210,8 +219,9 @@ class Approximate:
         interval, source = self._interval(node, proved, seen)
         interval = _settled(interval, source)
         if node.op in INVERTED:
-            lower = lower_exp if node.op == "exp" else lower_inverse
-            return lower(low, operand, interval, source, seen, self.target_error)
+            if node.op == "exp":
+                return lower_exp(low, operand, interval, source, seen, self.target_error)
+            return lower_inverse(low, operand, interval, source, seen, self.target_error, proved)
         if node.op == "softmax_rows":
             return lower_softmax(low, operand, interval, source, seen, self.target_error)
         if node.op == "sign":
@@ -263,6 +273,7 @@ class Approximate:
                 seen.mean / size,
                 max(seen.std / size, 1e-3 * reach),
                 largest,
+                sizes,
             )
         except ProgramError as error:
             raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
@@ -286,7 +297,9 @@ class Approximate:
                 method=chosen.method,
                 rms_error=chosen.rms_error * size,
                 seen=seen,
-                margin=self.margin,
+                margin=max(0.0, largest * reach / max(abs(seen.low), abs(seen.high), 1e-30) - 1.0)
+                if self.margin is None
+                else self.margin,
                 proved=None if proved is None else hull(proved),
                 units=int(np.asarray(seen.reach).size),
                 smallest_unit=float(sizes.min()) * reach,
@@ -294,18 +307,33 @@ class Approximate:
         )
         return made
 
+    def _margin(self, operand: Node | None) -> float:
+        """By how much the samples' range of a value of the old program is widened, as a share of its width."""
+        if self.margin is not None:
+            return self.margin
+        assert self.chooser is not None
+        return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
+
     def _interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "low" in node.attrs and "high" in node.attrs:
             declared = Interval(node.attrs["low"], node.attrs["high"])
             if seen and (seen.low < declared.low or seen.high > declared.high):
                 raise _contradicted(node, declared.low, declared.high, seen)
             return declared, "declared"
+        if proved is not None and node.inputs[0].op == "input":
+            return _wide(proved), "proved"  # what was declared of an input holds, whatever the samples reached
         if seen is not None:
             width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
-            low, high = seen.low - self.margin * width, seen.high + self.margin * width
+            if self.chooser is not None:
+                low, high = self.chooser.wide[node.inputs[0]].low, self.chooser.wide[node.inputs[0]].high
+            else:
+                margin = self._margin(node.inputs[0])
+                low, high = seen.low - margin * width, seen.high + margin * width
             if proved is None:
                 return Interval(low, high), "observed"
             if proved.low >= low and proved.high <= high:
+                return _wide(proved), "proved"
+            if self.chooser is not None and proved.high - proved.low <= WORTH_A_PROOF * (high - low):
                 return _wide(proved), "proved"
             return _wide(Interval(max(low, proved.low), min(high, proved.high))), "observed"
         if proved is not None:
@@ -330,6 +358,7 @@ class Approximate:
         mean: Any,
         std: Any,
         unit: float = 1.0,
+        sizes: Array | None = None,
     ) -> tuple[Fit, tuple[float, bool]]:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
 
@@ -355,6 +384,14 @@ class Approximate:
                 bound=lambda made: bound(made)[0],
                 coarse=True,
             )
+        elif self.chooser is not None and node.inputs[0] in self.chooser.wide:
+
+            def make(degree: int, low: float, high: float, mean: Moments, std: Moments, shares: Array | None) -> Fit:
+                return fit(
+                    of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, shares=shares, coarse=True
+                )
+
+            chosen = self.chooser.polynomial(node, of.evaluate, make, low, high, degree, sizes)
         else:
             degree = DEFAULT_DEGREE if degree is None else degree
             chosen = fit(of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, coarse=True)

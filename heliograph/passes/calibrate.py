@@ -17,6 +17,21 @@ from heliograph.ir.ops import OPS
 _CHUNK = 64
 # The share of samples that may lie nearer to a decision's limit than its gap.
 _RARE = 0.01
+# Functions of several rows whose lowering asks for the interval of what they read.
+_JOINT = frozenset({"argmax_rows", "max_rows", "softmax_rows"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """What an interval is estimated from: the ends of each sample (`lows`, `highs`) and the size of each of its units
+    (`peaks`: samples by units); each unit's mean and standard deviation over all samples.
+    """
+
+    lows: Array
+    highs: Array
+    peaks: Array
+    mean: Array
+    std: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,8 @@ class Observed:
     largest seen, and the mean plus seven standard deviations where that is more. It is None where units say nothing.
     Where a decision reads the value, `near` is the distance from its limit that all but one in a hundred samples keep: of
     x from zero, of the largest of rows from the next; `spread` is the largest distance between two rows of a column.
+    Where a polynomial reads the value it has `tails`; `room` is the factor by which samples that were kept apart asked for a
+    wider interval than these give, and `degree` the one that its polynomial takes (None: still to be chosen).
     """
 
     low: float
@@ -37,13 +54,16 @@ class Observed:
     reach: Array | None = None
     near: float | None = None
     spread: float | None = None
+    tails: Tails | None = None
+    room: float = 1.0
+    degree: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrate:
     """Run the program on its calibration samples; an empty table where it has none.
 
-    Ranges are not widened here; `Approximate.margin` does that where it uses them.
+    Ranges are not widened here; `Approximate` does that where it uses them.
     """
 
     name: ClassVar[str] = "calibrate"
@@ -57,9 +77,9 @@ class Calibrate:
         total: dict[Node, float] = {}
         squares: dict[Node, float] = {}
         size: dict[Node, int] = {}
-        units: dict[Node, _Units] = {
-            node.inputs[0]: _Units(node.inputs[0]) for node in program.nodes if OPS[node.op].activation is not None
-        }
+        by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
+        read = {node.inputs[0] for node in program.nodes if node.op in _JOINT and node.type.secret}
+        units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
 
         decisions = {
             node.inputs[0]: _Decision(rows=node.op == "argmax_rows")
@@ -89,10 +109,11 @@ class Calibrate:
         for node in low:
             mean = total[node] / size[node]
             variance = max(0.0, squares[node] / size[node] - mean * mean)
-            reach = units[node].reach() if node in units else None
+            reach = units[node].reach() if node in by_unit else None
+            tails = units[node].tails() if node in units else None
             decision = decisions.get(node)
             near, spread = (decision.near(), decision.spread) if decision else (None, None)
-            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach, near, spread)
+            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach, near, spread, tails)
         return table
 
 
@@ -181,8 +202,15 @@ class _Units:
         self.largest: Array = np.zeros(())
         self.total: Array = np.zeros(())
         self.squares: Array = np.zeros(())
+        self.peaks: list[Array] = []
+        self.lows: list[Array] = []
+        self.highs: list[Array] = []
 
     def add(self, value: Array) -> None:
+        apart = self.axes[1:]
+        self.peaks.append(np.abs(value).max(axis=apart).reshape(value.shape[0], -1))
+        self.lows.append(value.reshape(value.shape[0], -1).min(axis=1))
+        self.highs.append(value.reshape(value.shape[0], -1).max(axis=1))
         self.count += math.prod(value.shape[axis] for axis in self.axes)
         self.largest = np.maximum(self.largest, np.abs(value).max(axis=self.axes))
         self.total = self.total + value.sum(axis=self.axes)
@@ -192,3 +220,9 @@ class _Units:
         mean = self.total / self.count
         std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
         return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))
+
+    def tails(self) -> Tails:
+        mean = self.total / self.count
+        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
+        lows, highs, peaks = (np.concatenate(parts) for parts in (self.lows, self.highs, self.peaks))
+        return Tails(lows, highs, peaks, mean.ravel(), std.ravel())

@@ -20,6 +20,7 @@ from heliograph.ir import Array, Node, TensorType
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval
 from heliograph.passes.lower_functions import Lowering
+from heliograph.passes.margins import positive_low
 
 # Where neither Options.target_error nor the op says how near a function must come: relative to its value, or, of a
 # softmax, absolute.
@@ -68,11 +69,17 @@ def lower_softmax(
 
 
 def lower_inverse(
-    low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
+    low: Lowering,
+    x: Node,
+    interval: Interval,
+    source: str,
+    seen: Observed | None,
+    error: float | None,
+    proved: Interval | None = None,
 ) -> Node:
     """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
     assert isinstance(x.type, TensorType)
-    least, most = away_from_zero(interval, source, seen)
+    least, most = away_from_zero(interval, source, seen, proved)
     negative = most < 0 and low.node.op == "reciprocal"
     if negative:
         least, most = -most, -least
@@ -127,13 +134,24 @@ def lower_exp(
     return made
 
 
-def away_from_zero(interval: Interval, source: str, seen: Observed | None) -> tuple[float, float]:
-    """The interval; where only its margin reaches zero, half way from zero to what was seen."""
+def away_from_zero(
+    interval: Interval, source: str, seen: Observed | None, proved: Interval | None
+) -> tuple[float, float]:
+    """The interval; where its margin reaches zero, or the bound that is proved of the value, it ends short of it.
+
+    The margin is for what was not seen, and a layer norm's variance is never below its eps: towards zero it is a factor
+    instead, as the samples' logarithms have it, and at least a half. Newton's and Goldschmidt's iterations are harmless a
+    little below their interval, where a too wide one has no start.
+    """
     if source == "observed" and seen is not None:
-        if interval.low <= 0 < seen.low:
-            return rounding.nearest(seen.low / 2, rounding.INTERVAL_BITS), interval.high
-        if interval.high >= 0 > seen.high:
-            return interval.low, rounding.nearest(seen.high / 2, rounding.INTERVAL_BITS)
+        lowest = 0.0 if proved is None else max(proved.low, 0.0)
+        if interval.low <= lowest < seen.low:
+            least = seen.low / 2 if seen.tails is None else min(positive_low(seen.tails.lows), seen.low / 2)
+            return rounding.nearest(max(least, lowest), rounding.INTERVAL_BITS), interval.high
+        highest = 0.0 if proved is None else min(proved.high, 0.0)
+        if interval.high >= highest > seen.high:
+            least = -seen.high / 2 if seen.tails is None else min(positive_low(-seen.tails.highs), -seen.high / 2)
+            return interval.low, rounding.nearest(min(-least, highest), rounding.INTERVAL_BITS)
     return interval.low, interval.high
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,8 @@ class UnitGroup:
     reaches: list[Array]
     sizes: Array | None = None
     reach: dict[Node, float] = field(default_factory=dict)
+    # What is proved is taken where it is wider than the reach by no more than this factor, in the mean of the units.
+    worth_a_proof: float = 1.0
 
     def settle(self, node: Node, proved: Bounds | None) -> Array:
         """The sizes, fixed on the first call, which is for the first value of the group that is made.
@@ -46,7 +49,9 @@ class UnitGroup:
         if len(self.activations) == 1:
             (reach,) = self.reaches
             if node is self.activations[0].inputs[0] and proved is not None:
-                reach = np.minimum(reach, np.maximum(np.abs(proved[0]), np.abs(proved[1])))
+                whole = np.maximum(np.abs(proved[0]), np.abs(proved[1]))
+                further = float(np.log(np.maximum(whole / reach, 1.0)).mean())
+                reach = whole if 0.0 < further <= math.log(self.worth_a_proof) else np.minimum(reach, whole)
                 reach = np.maximum(reach, _SMALLEST * max(float(reach.max()), _SMALLEST))
             self.sizes, self.reach = rounding.upward_all(reach), {self.activations[0]: 1.0}
         else:
@@ -58,7 +63,9 @@ class UnitGroup:
         return self.sizes
 
 
-def unit_groups(program: Program, observed: Mapping[Node, Observed], margin: float) -> dict[Node, UnitGroup]:
+def unit_groups(
+    program: Program, observed: Mapping[Node, Observed], margin: float, worth_a_proof: float = 1.0
+) -> dict[Node, UnitGroup]:
     """The group of every value that can be divided by unit.
 
     Around the sums and activations of a group there are only linear maps, whose rows and columns take the sizes in.
@@ -76,7 +83,8 @@ def unit_groups(program: Program, observed: Mapping[Node, Observed], margin: flo
         activations = sorted((node for node in members if _is_activation(node)), key=order.__getitem__)
         if not activations or members & outputs or not all(_may_divide(node, users, graph) for node in members):
             continue
-        group = UnitGroup(activations, [_reach(node, observed, margin, node in behind) for node in activations])
+        reaches = [_reach(node, observed, margin, node in behind) for node in activations]
+        group = UnitGroup(activations, reaches, worth_a_proof=worth_a_proof)
         table.update(dict.fromkeys(members, group))
     return table
 

@@ -15,6 +15,7 @@ from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.compiler.places import portable
+from heliograph.compiler.unseen import observe
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.backend import execute
 from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
@@ -22,7 +23,6 @@ from heliograph.execution.simulator import Simulator
 from heliograph.interpret import batch_of, pack_inputs, run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
-from heliograph.passes.calibrate import Calibrate
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.server import Server, require_server
@@ -300,7 +300,7 @@ def _originals(
     )
     made: dict[str, Program] = {}
     fused = linear_passes(program, made.__setitem__)
-    polynomial_passes(fused, options, made.__setitem__, Calibrate().run(fused))
+    polynomial_passes(fused, options, made.__setitem__, observe(fused, options).observed)
     approximated = made["approximate"]
     ranges = artifact.program.metadata["ranges"]
     if [(e["layer"], e["location"]) for e in approximated.metadata["ranges"]] != [

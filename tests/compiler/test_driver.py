@@ -302,7 +302,7 @@ def test_what_cannot_be_planned_is_refused(options: dict[str, Any], words: str) 
         {"method": "remez"},
         {"method": 3},
         {"margin": -0.1},
-        {"margin": None},
+        {"margin": "wide"},
         {"precision_bits": 41},
         {"key_bytes": 0},
         {"memory_bytes": -1},

@@ -305,7 +305,7 @@ def residual(b: Builder, x: Node) -> Node:
 def test_values_of_several_ciphertexts(backend: str) -> None:
     """4 x 32 x 32 values in 512 slots: eight ciphertexts, compiled through the whole pipeline."""
     program = network((2, 32, 32), residual, -0.5, 0.5)
-    artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5))
+    artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5, margin=0.1))
     assert artifact.ring.slots == 512
     assert len(artifact.program.inputs) == 4
     x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(2, 32, 32))
@@ -428,7 +428,7 @@ def test_ranges_and_layers_of_values_in_several_ciphertexts() -> None:
     # Calibrated on small inputs: the last channel leaves its interval first.
     random = np.random.default_rng(0)
     program = replace(program, calibration=(random.uniform(-0.5, 0.5, size=(16, 2, 16, 16)),))
-    artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5))
+    artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5, margin=0.1))
     points = polynomial_inputs(artifact.program)
     assert sorted(chunk for _, chunk in points.values()) == [0, 1, 2, 3]
     good = random.uniform(-0.4, 0.4, size=(2, 16, 16))

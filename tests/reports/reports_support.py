@@ -87,7 +87,10 @@ def artifact(
     degree: int = 7,
     sigmoid: int | None = None,
     precision_bits: float = 10.0,
+    margin: float | None = None,
 ) -> Any:
     degrees = {} if sigmoid is None else {"sigmoid": sigmoid}
-    options = hg.Options(degree=degree, degrees=degrees, security_bits=None, log_ring=11, precision_bits=precision_bits)
+    options = hg.Options(
+        degree=degree, degrees=degrees, security_bits=None, log_ring=11, precision_bits=precision_bits, margin=margin
+    )
     return hg.compile(program(kind, shape, calibrated), options)

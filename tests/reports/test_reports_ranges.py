@@ -21,7 +21,7 @@ CASES = [(Net, (16,)), (SmallConv, (1, 8, 8)), (TwoOutputs, (16,))]
 
 
 def test_intervals_say_whether_they_are_proved_or_observed():
-    report = artifact().report.to_dict()
+    report = artifact(margin=0.1).report.to_dict()
     assert [(entry["layer"], entry["source"]) for entry in report["ranges"]] == [
         ("relu", "observed"),
         ("sigmoid", "observed"),
@@ -101,7 +101,7 @@ def test_a_left_interval_is_named_with_layer_line_and_excess():
 
 def test_an_interval_that_observation_gave_is_left_by_as_much_as_the_error_says():
     """The sigmoid's interval rests on samples: an input in the declared range leaves it."""
-    made = artifact()
+    made = artifact(margin=0.1)
     entry = made.program.metadata["ranges"][1]
     low, high = entry["low"], entry["high"]
     rng = np.random.default_rng(4)

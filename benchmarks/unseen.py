@@ -1,0 +1,135 @@
+"""Eight small networks on thousands of samples that neither training nor calibration saw: how many results are garbage.
+
+Each network is compiled as far as its polynomials, once as earlier releases did by default (degree 15, ranges of the samples
+widened by a tenth) and once at the defaults, and evaluated in the clear on every held-out sample. A result is garbage where
+an output is further from the network's than the outputs' whole span. With `--plan` both are planned at 128 bits.
+"""
+
+from __future__ import annotations
+
+from unseen_models import NETWORKS, Network, hg, trained  # first: it imports heliograph
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from common import ROOT, machine
+from heliograph.compiler.bill import with_output_ranges
+from heliograph.compiler.pipeline import linear_passes, polynomial_passes
+from heliograph.compiler.unseen import observe
+from heliograph.errors import RangeError
+from heliograph.interpret import interpret_many
+from heliograph.passes.depth import program_depth
+from heliograph.runtime.outputs import check_output
+
+BEFORE = hg.Options(degree=15, margin=0.1)
+# The bound on the rate of leaving is the worth of a calibration set; errors are measured on all that is held out.
+_PART = 400
+
+
+def evaluated(polynomial: hg.Program, samples: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        parts = [interpret_many(polynomial, [samples[i : i + _PART]])[0] for i in range(0, len(samples), _PART)]
+    return np.concatenate(parts)
+
+
+def caught(polynomial: hg.Program, outputs: np.ndarray) -> int:
+    """How many of these outputs a client would refuse by their range alone."""
+    ((_, spec),) = polynomial.metadata["output_ranges"].items()
+    count = 0
+    for output in outputs:
+        try:
+            check_output({"name": "y", **spec}, output, 0.0, {})
+        except RangeError:
+            count += 1
+    return count
+
+
+def figures(
+    program: hg.Program, fused: hg.Program, options: hg.Options, unseen: np.ndarray, exact: np.ndarray, plan: bool
+) -> dict[str, Any]:
+    """Garbage, agreement, depth and what the bill says, of one program under one set of options."""
+    seen = observe(fused, options)
+    polynomial = polynomial_passes(fused, options, lambda name, made: None, seen.observed)
+    shown = interpret_many(fused, [part[:64] for part in seen.unseen.samples])
+    polynomial = with_output_ranges(polynomial, shown, len(program.calibration[0]))
+    outputs = evaluated(polynomial, unseen)
+    with np.errstate(all="ignore"):
+        errors = np.abs(outputs - exact).max(axis=1)
+        garbage = ~(errors <= exact.max() - exact.min())
+    result = {
+        "garbage": int(garbage.sum()),
+        "caught": caught(polynomial, outputs[garbage]),
+        "refused_in_vain": caught(polynomial, outputs[~garbage]),
+        "agreement": float((np.nan_to_num(outputs).argmax(1) == exact.argmax(1)).mean()),
+        "largest_other_error": float(errors[~garbage].max()),
+        "depth": program_depth(polynomial),
+        "degrees": [entry["degree"] for entry in polynomial.metadata["ranges"]],
+        "unseen": seen.unseen.to_dict(),
+    }
+    if plan:
+        report = hg.compile(program, options).report.to_dict()
+        result |= {name: report[name] for name in ("levels", "ring_dim", "bootstraps", "predicted_ms")}
+    return result
+
+
+def measured(network: Network, folder: Path, plan: bool) -> dict[str, Any]:
+    split = network.load()
+    module = trained(network, split, folder)
+    given = {} if split.input_range is None else {"input_range": split.input_range}
+    calibration = split.train[: network.calibration]
+    program = hg.trace(module, torch.from_numpy(split.train[:1]), calibration=calibration, name="net", **given)
+    fused = linear_passes(program, lambda name, made: None)
+    with torch.no_grad():
+        exact = module(torch.from_numpy(split.unseen)).numpy().astype(np.float64)
+    result: dict[str, Any] = {
+        "network": network.name,
+        "calibration": network.calibration,
+        "held_out": len(split.unseen),
+    }
+    for name, options in (("before", BEFORE), ("defaults", hg.Options())):
+        result[name] = figures(program, fused, options, split.unseen, exact, plan)
+    return result
+
+
+def line(result: dict[str, Any]) -> str:
+    old, new = result["before"], result["defaults"]
+    bound = new["unseen"]["rate_bound"]
+    text = (
+        f"{result['network']:<32}{result['held_out']:>6}{old['garbage']:>6} /{new['garbage']:>4}"
+        f"{old['caught']:>6} of {old['garbage']:<4}{old['agreement']:>8.1%} /{new['agreement']:>7.1%}"
+        f"{old['depth']:>5} /{new['depth']:>3}{bound:>8.2%}"
+    )
+    if "levels" in old:
+        text += f"{old['levels']:>6} /{new['levels']:>3}{old['predicted_ms'] / 1e3:>9.2f} /{new['predicted_ms'] / 1e3:>7.2f}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--weights", type=Path, default=ROOT / "benchmarks" / "results" / "unseen", help="where they are kept"
+    )
+    parser.add_argument("--only", default="", help="networks whose names hold this text")
+    parser.add_argument("--plan", action="store_true", help="plan both at 128 bits: levels and predicted seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    if not options.json:
+        print("before / at the defaults; caught: of the garbage before, by the client's check of the outputs' range")
+        print(f"{'':<32}{'unseen':>6}{'garbage':>12}{'caught':>14}{'class agrees':>18}{'depth':>9}{'bound':>8}")
+    for network in NETWORKS:
+        if options.only in network.name:
+            results.append(measured(network, options.weights, options.plan))
+            print(line(results[-1]), flush=True, file=sys.stderr if options.json else sys.stdout)
+    print(json.dumps({"machine": machine(), "networks": results}))
+
+
+if __name__ == "__main__":
+    main()

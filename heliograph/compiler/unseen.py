@@ -1,0 +1,199 @@
+"""What held-out samples say: calibration keeps half of its samples apart, and looks how many leave an interval.
+
+The ranges of the compiled program come from all samples. Before, the same choices are made from every other sample alone,
+and the others, which had no part in them, run through the polynomials in the clear. So the rate at which they leave, and
+the error of the polynomials on them, are those of unseen inputs; ranges from twice as many samples should do no worse.
+Where a sample leaves and the margin is ours to choose, the layers that were left get more room in the compiled program;
+the rate stays that of the first look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from heliograph import rounding
+from heliograph.compiler.options import Options
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Node, Program
+from heliograph.passes.approximate import Approximate
+from heliograph.passes.base import apply
+from heliograph.passes.calibrate import Calibrate, Observed
+from heliograph.passes.fold_scaling import FoldScaling
+from heliograph.passes.margins import Chooser
+
+CONFIDENCE = 0.95
+# So many samples are kept apart at most: more would only take time.
+_MOST_APART = 1024
+# Errors, and those of the variants that the report names, are measured on so many.
+_MOST_MEASURED = 256
+_CHUNK = 64
+# A layer that a held-out sample left reaches this much further than the sample did, and at least this much than before.
+_BEYOND, _LEAST_ROOM, _MOST_ROOM = 1.1, 1.25, 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What the samples kept apart showed: how many left any interval, and of each layer, by its place in the range table,
+    how far they came as a multiple of half the interval.
+
+    `samples` are the first of those that stayed in all intervals, by input: errors are measured on them.
+    """
+
+    setting: int
+    apart: int = 0
+    left: int = 0
+    entries: tuple[Mapping[str, Any], ...] = ()
+    largest: tuple[float, ...] = ()
+    left_by_entry: tuple[int, ...] = ()
+    samples: tuple[Array, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the report has it: the rate is bounded by Clopper and Pearson's one-sided interval."""
+        worst = None
+        if self.largest:
+            place = max(range(len(self.largest)), key=lambda i: (self.left_by_entry[i], self.largest[i]))
+            worst = {
+                "layer": self.entries[place]["layer"] or self.entries[place]["function"],
+                "location": self.entries[place]["location"],
+                "left": self.left_by_entry[place],
+                "largest": rounding.nearest(min(self.largest[place], 1e9), rounding.SEEN_BITS),
+                "rate_bound": rate_bound(self.left_by_entry[place], self.apart),
+            }
+        return {
+            "setting": self.setting,
+            "apart": self.apart,
+            "left": self.left,
+            "rate_bound": rate_bound(self.left, self.apart),
+            "confidence": CONFIDENCE,
+            "worst": worst,
+        }
+
+
+def rate_bound(left: int, apart: int) -> float:
+    """The rate that `left` of `apart` independent samples bound from above, with `CONFIDENCE` (Clopper and Pearson)."""
+    import scipy.stats
+
+    if left >= apart:
+        return 1.0
+    return float(scipy.stats.beta.ppf(CONFIDENCE, left + 1, apart - left))
+
+
+def approximate_pass(
+    options: Options, observed: Mapping[Node, Observed], chooser: Chooser | None = None
+) -> Approximate:
+    """The pass that chooses polynomials, as the options ask for it."""
+    return Approximate(
+        degree=options.degree,
+        degrees=options.degrees,
+        target_error=options.target_error,
+        margin=options.margin,
+        method=options.method,
+        spread=options.spread,
+        observed=observed,
+        chooser=chooser,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the ranges are set from, with the room that held-out samples asked for, and what these showed.
+
+    `partly` is what the other samples alone showed, and `trial` the polynomial program that was made from it: errors on the
+    held-out samples are its errors.
+    """
+
+    observed: Mapping[Node, Observed]
+    unseen: Unseen = field(default_factory=lambda: Unseen(0))
+    partly: Mapping[Node, Observed] | None = None
+    trial: Program | None = None
+
+
+def observe(fused: Program, options: Options) -> Observation:
+    """What the calibration samples show of a program of few maps and activations; nothing where it has none."""
+    observed = Calibrate().run(fused)
+    count = fused.calibration[0].shape[0] if fused.calibration else 0
+    if count < 2 or not any(seen.tails is not None for seen in observed.values()):
+        return Observation(observed, Unseen(count))
+    setting = tuple(samples[0::2] for samples in fused.calibration)
+    apart = tuple(samples[1::2][:_MOST_APART] for samples in fused.calibration)
+    partly = Calibrate().run(replace(fused, calibration=setting))
+    if options.margin is None and options.target_error is None:
+        # The degrees are those of the compiled program: what is measured is how its polynomials do.
+        chooser = Chooser.of(fused, observed)
+        apply(approximate_pass(options, observed, chooser), fused)
+        observed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
+        partly = {node: replace(seen, degree=observed[node].degree) for node, seen in partly.items()}
+    made = apply(approximate_pass(options, partly), fused)
+    unseen = _look(made, apart, setting[0].shape[0])
+    if unseen.left and options.margin is None:
+        room = _room(fused, made, unseen)
+        observed = {node: replace(seen, room=room.get(node, 1.0)) for node, seen in observed.items()}
+    if not unseen.samples or not unseen.samples[0].shape[0]:
+        return Observation(observed, unseen)
+    return Observation(observed, unseen, partly, apply(FoldScaling(), made))
+
+
+def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
+    """Run the samples through the polynomials."""
+    entries = made.metadata["ranges"]
+    count = apart[0].shape[0]
+    reached = np.zeros((len(entries), count))
+    reads = {node.inputs[0]: node for node in made.nodes if node.op == "poly" and node.attrs.get("range") is not None}
+    for start in range(0, count, _CHUNK):
+        chunk = [np.asarray(samples[start : start + _CHUNK], dtype=np.float64) for samples in apart]
+        size = chunk[0].shape[0]
+
+        def watch(node: Node, value: Array) -> None:
+            reader = reads.get(node)
+            if reader is None:
+                return
+            low, high = reader.attrs["low"], reader.attrs["high"]
+            distance = np.abs(value - (low + high) / 2).reshape(value.shape[0], -1).max(axis=1) / ((high - low) / 2)
+            row = reached[reader.attrs["range"], start : start + size]  # noqa: B023
+            np.maximum(row, np.where(np.isfinite(distance), distance, math.inf), out=row)
+
+        with np.errstate(all="ignore"):
+            run_nodes(made, dict(zip(made.inputs, chunk, strict=True)), watch)
+    out = reached > 1.0 + 1e-9
+    stayed = ~out.any(axis=0)
+    return Unseen(
+        setting,
+        count,
+        int(out.any(axis=0).sum()),
+        tuple(entries),
+        tuple(float(row.max()) for row in reached),
+        tuple(int(row.sum()) for row in out),
+        tuple(samples[: stayed.size][stayed][:_MOST_MEASURED] for samples in apart),
+    )
+
+
+def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
+    """More room for the layers that were left first: what follows them may have left because of it, and gets a little."""
+    readers = {entry: node for node, entry in _activations(fused, made).items()}
+    room = {}
+    for place, left in enumerate(unseen.left_by_entry):
+        if left and place in readers:
+            further = unseen.largest[place] * _BEYOND
+            first = not any(unseen.left_by_entry[:place])
+            room[readers[place].inputs[0]] = min(max(further, _LEAST_ROOM), _MOST_ROOM) if first else _LEAST_ROOM
+    return room
+
+
+def _activations(fused: Program, made: Program) -> dict[Node, int]:
+    """The place in the range table of each node of the fused program that has one, by layer, line and function."""
+    places: dict[tuple[str, str, str], list[int]] = {}
+    for place, entry in enumerate(made.metadata["ranges"]):
+        places.setdefault((entry["layer"], entry["location"], entry["function"]), []).append(place)
+    table = {}
+    for node in fused.nodes:
+        queue = places.get((node.loc.layer, node.loc.short, node.op), []) or places.get(
+            (node.loc.layer, node.loc.short, node.op.removesuffix("_rows")), []
+        )
+        if queue and node.type.secret:
+            table[node] = queue.pop(0)
+    return table

@@ -1,0 +1,244 @@
+"""How far beyond the calibration samples an interval has to reach, and the degree that this takes.
+
+A sample's largest value at a layer is one draw from a tail; the interval has to hold the draws of inputs that nobody has
+seen. The tail is taken for exponential above the largest tenth of the samples, and the interval reaches to where it leaves
+`RATE` of the samples. Ranges by unit are judged by samples that did not set them: a unit's own largest value, of a hundred
+or of a thousand units, is passed by the next samples far more often than that of the whole layer.
+
+A wider interval makes a polynomial worse inside it. So margin and degree are chosen together: the degree is the smallest of
+`DEGREES` at which the error under the distribution of the samples is no larger than that of the usual degree on an interval
+a tenth wider than the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from heliograph.approx.fit import Fit, Moments, density
+from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir.ops import OPS
+from heliograph.passes.calibrate import Observed, Tails
+from heliograph.passes.units import UnitGroup, unit_groups
+
+# A layer is to be left by one in so many samples that are like those of the calibration.
+RATE = 1e-4
+# What the degree is measured against: this margin, at the first of the degrees. Each degree uses its levels up.
+USUAL_MARGIN = 0.1
+DEGREES = (15, 31, 63)
+# An interval that is proved is taken where it is not wider than this factor.
+WORTH_A_PROOF = 1.2
+# An error this much larger is not worth a level.
+_SLACK = 1.08
+# The polynomials before a layer move its input: room for the first, and for each further one.
+_ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.01, 0.3
+# Few samples say little of a tail: its scale is taken for at least this share of the largest value, less with more samples.
+_LEAST_SCALE = 0.7
+# The tail is judged by the largest tenth of the samples, by so many at least and at most.
+_LEAST_TOP, _MOST_TOP = 8, 64
+_FOLDS = 4
+# From fewer samples no unit gets a size of its own.
+_ENOUGH_FOR_UNITS = 8
+# Sizes between a unit's own (1) and the layer's largest (0), by their exponents; and the smallest share of the largest.
+_BLENDS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
+_SMALLEST = 1e-6
+_MOST_NORMALS = 128
+_GRID = 4001
+
+
+def tail(values: Array, scale: float) -> float:
+    """The value that `RATE` of the samples pass, estimated from each sample's largest; `scale` is the size of values."""
+    ordered = np.sort(values)[::-1]
+    count = ordered.size
+    top = max(1, min(max(count // 10, _LEAST_TOP), count - 1, _MOST_TOP))
+    start = float(ordered[min(top, count - 1)])
+    # The mean excess of so many has a relative deviation of one over their root: two of them on top.
+    excess = (float(ordered[:top].mean()) - start) * (1.0 + 2.0 / math.sqrt(top))
+    excess = max(excess, _LEAST_SCALE / math.sqrt(count) * scale)
+    return max(start + excess * math.log(max(top / (count * RATE), 1.0)), float(ordered[0]))
+
+
+def positive_low(lows: Array) -> float:
+    """The value below which `RATE` of the samples have an element, of what is above zero: by the tail of logarithms."""
+    logs = np.log(lows)
+    return math.exp(-tail(-logs, max(float(np.ptp(logs)), 0.1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """The interval of what a polynomial reads, the reach of each unit, and the margin as a share of the samples' width."""
+
+    low: float
+    high: float
+    reach: Array | None
+    margin: float
+
+
+def widened(program: Program, observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
+    """The interval of every value that a polynomial reads and that the samples showed."""
+    behind = _polynomials_before(program)
+    table = {}
+    for node, seen in observed.items():
+        if seen.tails is not None:
+            room = min(_ROOM + _ROOM_EACH * behind[node], _MOST_ROOM)
+            table[node] = _wide(seen, seen.tails, (1.0 + room) * seen.room, _shape(node))
+    return table
+
+
+def _wide(seen: Observed, tails: Tails, room: float, shape: tuple[int, ...]) -> Wide:
+    width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
+    # Relative to the middle: both ends move alike where the distribution is shifted.
+    high, low = tail(tails.highs, width), -tail(-tails.lows, width)
+    middle, half = (high + low) / 2, (high - low) / 2 * room
+    low, high = min(middle - half, seen.low), max(middle + half, seen.high)
+    margin = max(seen.low - low, high - seen.high) / width
+    if seen.reach is None:
+        return Wide(low, high, None, margin)
+    reach = _unit_sizes(tails.peaks) * room
+    return Wide(low, high, reach.reshape(np.shape(seen.reach)), margin)
+
+
+def _unit_sizes(peaks: Array) -> Array:
+    """The range of each unit: of several compromises between its own size and the layer's, the one with the least product.
+
+    Each is widened by the tail of how far samples come that did not set it.
+    """
+    best: tuple[float, Array] | None = None
+    for blend in _BLENDS if peaks.shape[0] >= _ENOUGH_FOR_UNITS else (0.0,):
+        sizes = _blended(peaks, blend)
+        sizes = sizes * tail(_left_out(peaks, blend), 1.0)
+        price = float(np.log(sizes).mean())
+        if best is None or price < best[0]:
+            best = price, sizes
+    assert best is not None
+    return best[1]
+
+
+def _blended(peaks: Array, blend: float) -> Array:
+    own = peaks.max(axis=0)
+    largest = max(float(own.max()), _SMALLEST)
+    return np.asarray(np.maximum(own, _SMALLEST * largest) ** blend * largest ** (1.0 - blend))
+
+
+def _left_out(peaks: Array, blend: float) -> Array:
+    """Each sample's largest unit relative to sizes that the other folds set."""
+    count = peaks.shape[0]
+    if count == 1:
+        return np.ones(1)
+    fold = np.arange(count) % min(_FOLDS, count)
+    ratios = np.empty(count)
+    for number in range(int(fold.max()) + 1):
+        out = fold == number
+        ratios[out] = (peaks[out] / _blended(peaks[~out], blend)).max(axis=1)
+    return ratios
+
+
+def _polynomials_before(program: Program) -> dict[Node, int]:
+    """How many polynomials a value has behind it, on the path with most of them."""
+    before: dict[Node, int] = {}
+    for node in program.nodes:
+        own = int(node.type.secret and OPS[node.op].activation is not None)
+        before[node] = own + max((before[operand] for operand in node.inputs), default=0)
+    return before
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    assert isinstance(node.type, TensorType)
+    return node.type.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Normals:
+    """The distribution of a polynomial's input: one normal for each unit, with its share."""
+
+    mean: Array
+    std: Array
+    shares: Array
+
+    @classmethod
+    def of(cls, tails: Tails, sizes: Array | None) -> Normals:
+        """Of values divided by the sizes; what an error costs there grows with the square of the size."""
+        units = tails.mean.size
+        sizes = np.ones(units) if sizes is None else sizes.reshape(units, -1).mean(axis=1)
+        mean, std, shares = tails.mean / sizes, tails.std / sizes, sizes**2
+        # Of many units an even choice along their deviations.
+        chosen = np.argsort(std, kind="stable")[np.linspace(0, units - 1, min(units, _MOST_NORMALS)).astype(int)]
+        return cls(mean[chosen], std[chosen], shares[chosen] / shares[chosen].sum())
+
+    def error(self, polynomial: Fit, function: Callable[[Array], Array]) -> float:
+        """The root mean square error of a polynomial on its interval."""
+        x: Array = np.linspace(polynomial.low, polynomial.high, _GRID, dtype=np.float64)
+        width = np.maximum(self.std, (polynomial.high - polynomial.low) * 1e-3)
+        weight = density(x, self.mean, width, self.shares)
+        return math.sqrt(float((weight * (polynomial(x) - function(x)) ** 2).sum() / weight.sum()))
+
+
+# A polynomial of a degree on an interval; least squares are weighted by one normal or by several with their shares.
+Maker: TypeAlias = "Callable[[int, float, float, Moments, Moments, Array | None], Fit]"
+
+
+@dataclass(slots=True)
+class Chooser:
+    """Chooses polynomials for intervals that are wider than the samples; `degrees` are those that it chose.
+
+    `usual` are the unit groups as the usual margin has them.
+    """
+
+    observed: Mapping[Node, Observed]
+    wide: Mapping[Node, Wide]
+    usual: Mapping[Node, UnitGroup]
+    degrees: dict[Node, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, observed: Mapping[Node, Observed]) -> Chooser:
+        return cls(observed, widened(program, observed), unit_groups(program, observed, USUAL_MARGIN))
+
+    def groups(self, program: Program) -> dict[Node, UnitGroup]:
+        """The unit groups with the reach that was chosen."""
+        reaching = {
+            node: replace(seen, reach=self.wide[node].reach if node in self.wide else seen.reach)
+            for node, seen in self.observed.items()
+        }
+        return unit_groups(program, reaching, 0.0, WORTH_A_PROOF)
+
+    def polynomial(
+        self,
+        node: Node,
+        function: Callable[[Array], Array],
+        make: Maker,
+        low: float,
+        high: float,
+        degree: int | None,
+        sizes: Array | None,
+    ) -> Fit:
+        """The polynomial of that degree, or of the smallest that is as good as usual; `sizes` are those of the units."""
+        operand = node.inputs[0]
+        seen = self.observed[operand]
+        assert seen.tails is not None
+        normals = Normals.of(seen.tails, sizes)
+        degree = degree or seen.degree
+        allowed = math.inf if degree else _SLACK * self._usual_error(node, function, make, seen)
+        size = 1.0 if sizes is None else float(np.sqrt(np.mean(sizes**2)))
+        for tried in (degree,) if degree else DEGREES:
+            made = make(tried, low, high, normals.mean, normals.std, normals.shares)
+            if normals.error(made, function) * size <= allowed:
+                break
+        self.degrees[operand] = tried
+        return made
+
+    def _usual_error(self, node: Node, function: Callable[[Array], Array], make: Maker, seen: Observed) -> float:
+        """The error, under the distribution of the samples, of the first degree on a range a tenth wider than theirs."""
+        assert seen.tails is not None
+        if node in self.usual:
+            group = self.usual[node]
+            sizes = group.settle(node, None)
+            size, reach = float(np.sqrt(np.mean(sizes**2))), group.reach[node]
+            plain = make(DEGREES[0], -reach, reach, seen.mean / size, max(seen.std / size, 1e-3 * reach), None)
+            return Normals.of(seen.tails, sizes).error(plain, function) * size
+        width = USUAL_MARGIN * max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
+        plain = make(DEGREES[0], seen.low - width, seen.high + width, seen.mean, seen.std, None)
+        return Normals.of(seen.tails, None).error(plain, function)

@@ -1,0 +1,222 @@
+"""Inputs that calibration did not see: margins and degrees from tails, samples kept apart, what the bill says of them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heliograph.compiler.bill import with_output_ranges
+from heliograph.compiler.driver import compile
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import front_passes, linear_passes
+from heliograph.compiler.polynomials import approximate
+from heliograph.compiler.unseen import observe, rate_bound
+from heliograph.errors import RangeError
+from heliograph.interpret import interpret_many, run_nodes
+from heliograph.ir import Array, Builder, Location, Node, Program, Stage
+from heliograph.passes.depth import program_depth
+from heliograph.passes.margins import RATE, tail
+from heliograph.runtime.outputs import check_output
+
+# What the defaults were: one margin and one degree for every layer.
+BEFORE = Options(degree=15, margin=0.1)
+TOY = Options(security_bits=None, log_ring=11)
+
+
+def quiet(name: str, made: Program) -> None:
+    pass
+
+
+def inputs(count: int, seed: int, width: int = 16) -> Array:
+    """Samples of very different sizes, as images of different contrast are."""
+    random = np.random.default_rng(seed)
+    return np.asarray(random.normal(size=(count, width)) * np.exp(0.25 * random.normal(size=(count, 1))))
+
+
+def network(layers: int, calibration: Array, op: str = "relu", classes: int = 8, width: int = 16) -> Program:
+    random = np.random.default_rng(3)
+    b = Builder("net", Stage.TENSOR)
+    x = b.input("x", shape=(width,))
+    for number in range(layers):
+        weight = b.constant(random.normal(size=(width, width)) * math.sqrt(2.0 / width), f"w{number}")
+        x = b.op(op, (b.op("linear", (x,), Location("net.py", number, 0, f"map{number}"), weight=weight),),
+                 Location("net.py", number, 0, f"act{number}"))  # fmt: skip
+    x = b.op("linear", (x,), weight=b.constant(random.normal(size=(classes, width)), "last"))
+    return replace(b.finish([x]), calibration=(calibration,))
+
+
+def results(program: Program, options: Options, samples: Array) -> tuple[int, float, int]:
+    """Garbage results, agreement of the class, and the depth."""
+    polynomial = front_passes(program, options, quiet)
+    ((exact,),) = (interpret_many(program, [samples]),)
+    with np.errstate(all="ignore"):
+        (outputs,) = interpret_many(polynomial, [samples])
+        garbage = ~(np.abs(outputs - exact).max(axis=1) <= np.ptp(exact))
+    agreement = float((np.nan_to_num(outputs).argmax(1) == exact.argmax(1)).mean())
+    return int(garbage.sum()), agreement, program_depth(polynomial)
+
+
+@pytest.mark.parametrize("op", ["relu", "gelu"])
+def test_no_garbage_on_unseen_samples_at_the_defaults(op: str) -> None:
+    program, samples = network(6, inputs(256, 1), op), inputs(4000, 2)
+    before, now = results(program, BEFORE, samples), results(program, Options(), samples)
+    assert before[0] > 0
+    assert now[0] == 0
+    assert now[1] >= before[1]
+
+
+def test_no_level_more_where_the_usual_degree_serves() -> None:
+    """Bounded inputs of a shallow network: the samples show all there is."""
+    random = np.random.default_rng(0)
+    program = network(2, random.uniform(-1, 1, size=(512, 16)))
+    samples = random.uniform(-1, 1, size=(2000, 16))
+    before, now = results(program, BEFORE, samples), results(program, Options(), samples)
+    assert (now[0], now[2]) == (0, before[2])
+    assert now[1] >= before[1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 16, 64, 256])
+@pytest.mark.parametrize("draw", ["exponential", "normal", "uniform"])
+def test_tails_are_not_underestimated(count: int, draw: str) -> None:
+    """What `RATE` of the samples pass: in most draws the estimate is above that."""
+    random = np.random.default_rng(0)
+    true = {"exponential": -math.log(RATE), "normal": 3.719, "uniform": 1.0}[draw]
+    scale = {"exponential": 1.0, "normal": 1.0, "uniform": 1.0}[draw]
+    found = []
+    for _ in range(200):
+        values = getattr(random, draw)(size=count)
+        found.append(tail(values, max(float(np.ptp(values)), scale)))
+        assert found[-1] >= values.max()
+    assert np.mean(np.array(found) >= true) > 0.85 if count >= 16 else np.median(found) >= 0.5 * true
+
+
+def test_the_bound_is_clopper_and_pearsons() -> None:
+    assert rate_bound(0, 128) == pytest.approx(1 - 0.05 ** (1 / 128))
+    assert rate_bound(3, 20) == pytest.approx(0.3437, abs=1e-4)
+    assert rate_bound(0, 0) == rate_bound(5, 5) == 1.0
+
+
+@pytest.mark.parametrize("options", [Options(), Options(margin=0.0, degree=7)], ids=["defaults", "no margin"])
+def test_the_bound_holds_of_what_fresh_samples_do(options: Options) -> None:
+    """The rate at which ten thousand fresh samples leave the program that was looked at is under its bound."""
+    samples = inputs(200, 5)
+    fused = linear_passes(network(3, samples), quiet)
+    seen = observe(fused, options)
+    assert (seen.unseen.setting, seen.unseen.apart) == (100, 100)
+    assert seen.trial is not None
+    left = np.zeros(10_000, dtype=bool)
+
+    def look(node: Node, value: Array) -> None:
+        for reader in (n for n in seen.trial.nodes if n.op == "poly" and n.inputs[0] is node):
+            low, high = reader.attrs["low"], reader.attrs["high"]
+            left[~((value >= low - 1e-6) & (value <= high + 1e-6)).all(axis=1)] = True
+
+    with np.errstate(all="ignore"):
+        run_nodes(seen.trial, {seen.trial.inputs[0]: inputs(10_000, 6)}, look)
+    assert left.mean() <= rate_bound(seen.unseen.left, 100)
+    assert left.any() if options.margin == 0.0 else left.mean() < 1e-3
+
+
+def test_a_sample_kept_apart_that_leaves_makes_room() -> None:
+    samples = inputs(64, 1)
+    samples[33] *= 40.0 / np.abs(samples[33]).max()
+    fused = linear_passes(network(2, samples), quiet)
+    found = observe(fused, Options())
+    assert found.unseen.left == 1
+    assert max(seen.room for seen in found.observed.values()) > 1.2
+    made = approximate(network(2, samples))
+    (output,) = interpret_many(made, [samples[33:34]])
+    (exact,) = interpret_many(fused, [samples[33:34]])
+    assert np.abs(output - exact).max() < np.abs(exact).max()
+    # A margin that was given is the user's: it is looked at, and kept.
+    kept = observe(fused, Options(margin=0.1))
+    assert kept.unseen.left >= 1
+    assert all(seen.room == 1.0 for seen in kept.observed.values())
+
+
+def test_the_bill_gives_rate_layer_and_an_error_of_held_out_samples() -> None:
+    program = network(2, inputs(120, 1))
+    artifact = compile(program, replace(TOY, degree=7, margin=0.1))
+    values = artifact.report.to_dict()
+    unseen = values["unseen"]
+    assert (unseen["setting"], unseen["apart"], unseen["confidence"]) == (60, 60, 0.95)
+    assert unseen["rate_bound"] == rate_bound(unseen["left"], 60)
+    assert unseen["worst"]["layer"] in ("act0", "act1")
+    text = " ".join(str(artifact.report).split())
+    assert (
+        f"of the other 60 left an interval. Inputs like the samples leave at a rate of at most {unseen['rate_bound']:.2g}"
+        in text
+    )
+    # The error is that of ranges which the even samples set, on the odd ones that stayed.
+    half = replace(program, calibration=(program.calibration[0][0::2],))
+    polynomial = front_passes(half, replace(TOY, degree=7, margin=0.1), quiet)
+    odd = [program.calibration[0][1::2]]
+    errors = np.abs(interpret_many(polynomial, odd)[0] - interpret_many(program, odd)[0]).max(axis=1)
+    assert values["error_samples"] == 60 - unseen["left"]
+    assert np.sort(errors)[values["error_samples"] - 1] == pytest.approx(values["approximation_error"])
+
+
+def test_one_sample_is_warned_of() -> None:
+    program = network(1, inputs(1, 1))
+    with pytest.warns(UserWarning, match="1 calibration samples say little"):
+        artifact = compile(program, replace(TOY, degree=15))
+    assert artifact.report.to_dict()["unseen"]["rate_bound"] == 1.0
+    assert "nothing is known of how often another input leaves" in " ".join(str(artifact.report).split())
+    # The range is far wider than the sample, and the next ones stay within it.
+    assert results(program, Options(), inputs(500, 2))[0] <= 5 < results(program, BEFORE, inputs(500, 2))[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(network(1, inputs(64, 1)), replace(TOY, degree=15))
+
+
+def test_a_declared_input_range_is_not_narrowed_by_samples() -> None:
+    b = Builder("net", Stage.TENSOR)
+    x = b.input("x", shape=(4,), low=-5.0, high=5.0)
+    y = b.op("tanh", (x,), Location("net.py", 1, 0, "act"))
+    program = replace(b.finish([y]), calibration=(np.random.default_rng(0).uniform(-1, 1, size=(50, 4)),))
+    for options in (Options(), Options(margin=0.1)):
+        (entry,) = front_passes(program, options, quiet).metadata["ranges"]
+        assert (entry["low"], entry["high"], entry["source"]) == (-5.0, 5.0, "proved")
+
+
+@pytest.mark.parametrize("margin", [None, 0.1])
+def test_a_margin_does_not_push_a_variance_to_its_eps(margin: float | None) -> None:
+    """A layer norm's variance is at least eps, and the samples' is a thousand times that."""
+    b = Builder("net", Stage.TENSOR)
+    x = b.input("x", shape=(8,))
+    y = b.op("layer_norm", (x,), Location("net.py", 1, 0, "norm"), rank=1, eps=1e-5)
+    samples = inputs(256, 1, 8)
+    samples /= np.maximum(1.0, 0.1 / samples.std(axis=1, keepdims=True))
+    program = replace(b.finish([y]), calibration=(samples,))
+    polynomial = front_passes(program, Options(margin=margin), quiet)
+    (entry,) = [e for e in polynomial.metadata["ranges"] if e["function"] in ("rsqrt", "reciprocal", "sqrt")]
+    assert 1e-5 < entry["low"] < samples.var(axis=1).min()
+    (exact,), (got,) = interpret_many(program, [samples]), interpret_many(polynomial, [samples])
+    assert np.abs(exact - got).max() < 0.05
+
+
+def test_results_that_left_are_caught_by_their_range() -> None:
+    """Of the garbage that the old defaults gave here, nearly all lies outside what outputs can be; nothing sound does."""
+    program, samples = network(6, inputs(256, 1)), inputs(4000, 2)
+    polynomial = front_passes(program, BEFORE, quiet)
+    polynomial = with_output_ranges(polynomial, interpret_many(program, [inputs(64, 1)]), 256)
+    (spec,) = polynomial.metadata["output_ranges"].values()
+    (exact,) = interpret_many(program, [samples])
+    with np.errstate(all="ignore"):
+        (outputs,) = interpret_many(polynomial, [samples])
+        garbage = ~(np.abs(outputs - exact).max(axis=1) <= np.ptp(exact))
+
+    def refused(output: Array) -> bool:
+        try:
+            check_output({"name": "y", **spec}, output, 0.0, {})
+        except RangeError:
+            return True
+        return False
+
+    assert garbage.sum() > 0
+    assert np.mean([refused(output) for output in outputs[garbage]]) >= 0.8
+    assert not any(refused(output) for output in exact[:500])
