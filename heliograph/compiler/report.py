@@ -270,7 +270,8 @@ class Report:
         entry = self.values.get("class_agreement")
         if not entry:
             return ""
-        return f"the largest output is the network's on {entry['agree']} of {entry['samples']} samples"
+        apart = " kept apart" if self.values["errors_apart"] else ""
+        return f"the largest output is the network's on {entry['agree']} of {entry['samples']} samples{apart}"
 
     def predicted_ms_by_layer(self) -> dict[str, float]:
         """Predicted milliseconds of each layer, in program order."""
