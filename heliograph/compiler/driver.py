@@ -28,8 +28,8 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
     Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program, options and
     prices give the same artifact on one machine, byte for byte. Between processors, which sum in other orders, they nearly
     always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint in several places
-    ships the artifact and does not compile it again. `watch(name, program)` sees the program after each pass (compiler/explain.py has
-    one that explains).
+    ships the artifact and does not compile it again. `watch(name, program)` sees the program after each pass
+    (compiler/explain.py has one that explains).
     """
     options = options or Options()
     if program.stage not in (Stage.TENSOR, Stage.PACKED) or "ring" in program.metadata:
