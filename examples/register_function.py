@@ -4,7 +4,7 @@ import numpy as np
 
 from heliograph.approx import register_function
 
-# The largest slope of exp(-x^2) is sqrt(2 / e); with it the errors of its polynomials are proved, not measured.
+# The largest slope of exp(-x^2) is sqrt(2 / e); with it the errors of its polynomials are proved, not seen.
 bump = register_function("bump", lambda x: np.exp(-x * x), low=-4.0, high=4.0, slope=0.858)
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _GRID = 200_001
 # In float64: the degree of an analytic piece's interpolant, points per degree, and what rounding may add to a bound.
 _FLOAT_DEGREE = 32
 _FLOAT_POINTS = 16
-_FLOAT_SHARE = 0.005
+_FLOAT_SHARE = 0.01
 _FLOAT_UNIT = 2.0**-52
 _FUNCTION_UNIT = 2.0**-46
 _AT_ONCE = 1 << 20
@@ -46,22 +46,22 @@ _NEAR_ZERO = 2.0**-44
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """[low, high], the degree of what stands for f there, how far that is off, and a bound on its size; f itself by
-    monomials where it is a line."""
+    """[low, high], the degree of what stands for f there, and how far that is off; f by monomials where it is a line."""
 
     low: float
     high: float
     degree: int
     rest: float
-    size: float
     line: tuple[float, ...] | None = None
 
 
-def largest_error(coefficients: Sequence[float], low: float, high: float, of: Function) -> tuple[float, bool]:
+def largest_error(
+    coefficients: Sequence[float], low: float, high: float, of: Function, negligible: float = 0.0
+) -> tuple[float, bool]:
     """(a bound on |p - f| on [low, high], whether it is proved); p by Chebyshev coefficients on [low, high].
 
-    What is proved is within about one per cent of the true error. Only functions registered without a slope are measured,
-    and those outside the range that their slope is given for.
+    What is proved is within two per cent of the true error; a bound up to `negligible` may be looser, for speed. Only
+    functions registered without a slope are measured, and those outside the range that their slope is given for.
     """
     if of.odd and of.positive and high < 0:
         coefficients = [c if i % 2 else -c for i, c in enumerate(coefficients)]
@@ -77,7 +77,7 @@ def largest_error(coefficients: Sequence[float], low: float, high: float, of: Fu
         there = np.abs(_values(coefficients, low, high, kinks) - of.evaluate(kinks))
         near = max(near, float(there.max()) + _slip(coefficients, low, high))
     if pieces is not None:
-        found = max(near, _over_pieces(coefficients, low, high, of, pieces))
+        found = max(near, _over_pieces(coefficients, low, high, of, pieces, negligible))
         if math.isfinite(found):
             return found, True
     x = np.unique(np.concatenate((np.linspace(low, high, _GRID), [k for k in of.kinks if low < k < high])))
@@ -97,7 +97,7 @@ def _pieces(of: Function, low: float, high: float) -> list[_Piece] | None:
     made = []
     for a, b in _short_pieces(of.proof, low, min(high, of.proof.beyond)):
         rho, most = _ellipse(of.proof, a, b)
-        made.append(_Piece(a, b, _FLOAT_DEGREE, 4 * most * rho**-_FLOAT_DEGREE / (rho - 1), most))
+        made.append(_Piece(a, b, _FLOAT_DEGREE, 4 * most * rho**-_FLOAT_DEGREE / (rho - 1)))
         if len(made) > _MOST_PIECES:
             return None
     if high > of.proof.beyond:
@@ -106,13 +106,15 @@ def _pieces(of: Function, low: float, high: float) -> list[_Piece] | None:
 
 
 def _line_piece(a: float, b: float, line: tuple[float, ...]) -> _Piece:
-    return _Piece(a, b, max(1, len(line) - 1), 0.0, max(abs(_on_line(line, a)), abs(_on_line(line, b))), line)
+    return _Piece(a, b, max(1, len(line) - 1), 0.0, line)
 
 
-def _over_pieces(coefficients: Sequence[float], low: float, high: float, of: Function, pieces: list[_Piece]) -> float:
+def _over_pieces(
+    coefficients: Sequence[float], low: float, high: float, of: Function, pieces: list[_Piece], negligible: float
+) -> float:
     """The bound over all pieces: in float64, and again in fixed point where that adds too much."""
     bounds, seen = _in_floats(coefficients, low, high, of, pieces)
-    enough = seen * (1.0 + 2 * _FLOAT_SHARE) / math.cos(math.pi / (2 * _FLOAT_POINTS))
+    enough = max(negligible, seen * (1.0 + 2 * _FLOAT_SHARE) / math.cos(math.pi / (2 * _FLOAT_POINTS)))
     for place, piece in enumerate(pieces):
         if bounds[place] > enough:
             bounds[place] = min(float(bounds[place]), _in_fixed_point(coefficients, low, high, of, piece))
@@ -145,7 +147,9 @@ def _in_floats(
             exact[row] = _on_line(some[row].line or (), x[row])
         error = np.abs(_values(coefficients, low, high, x) - exact).max(axis=1)
         seen = max(seen, float(error.max()))
-        rest, size = np.array([p.rest for p in some]), np.array([p.size for p in some])
+        rest = np.array([p.rest for p in some])
+        # Of f, and of x, which is a factor of some.
+        size = np.abs(exact).max(axis=1) + np.maximum(np.abs(a), np.abs(b))
         wide = b - a >= 2e-6 * np.maximum(np.abs(a), np.abs(b))
         made = (error + slip + _FUNCTION_UNIT * size + rest) * near + rest
         bounds[first : first + rows] = np.where(wide & np.isfinite(made), made * (1 + 1e-12), math.inf)

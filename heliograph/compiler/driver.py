@@ -31,9 +31,11 @@ _FEW_APART = 8
 def compile(program: Program, options: Options | None = None, *, watch: Watch | None = None) -> Artifact:
     """The artifact of a program on tensors or on slots: polynomials, packing, levels, keys and order decided, and the bill.
 
-    Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program and options
-    give the same artifact, byte for byte; paths of sources are kept as compiler/places.py has them. `watch(name, program)`
-    sees the program after each pass (compiler/explain.py has one that explains).
+    Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program, options and
+    prices give the same artifact on one machine, byte for byte. Between processors, which sum in other orders, they nearly
+    always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint in several places
+    ships the artifact and does not compile it again. Paths of sources are kept as compiler/places.py has them.
+    `watch(name, program)` sees the program after each pass (compiler/explain.py has one that explains).
     """
     require_program(program, "compile")
     if options is not None and not isinstance(options, Options):

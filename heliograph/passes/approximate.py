@@ -31,6 +31,8 @@ Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 # not wider than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
+# An error below this share of a polynomial's size is less than encryption's: how much less does not matter.
+_NEGLIGIBLE = 2.0**-36
 # Functions that are composed of several polynomials.
 COMPOSED = frozenset({"sign", "argmax_rows", "max_rows", "softmax_rows"})
 INVERTED = frozenset({"exp", "reciprocal", "sqrt", "rsqrt"})
@@ -367,7 +369,8 @@ class Approximate:
         assert isinstance(self.degrees, Mapping)
 
         def bound(made: Fit) -> tuple[float, bool]:
-            return largest_error(made.coefficients, made.low, made.high, of)
+            size = sum(map(abs, made.coefficients))
+            return largest_error(made.coefficients, made.low, made.high, of, _NEGLIGIBLE * size)
 
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
         if degree is None and self.target_error is not None:
