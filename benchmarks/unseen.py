@@ -12,6 +12,7 @@ from unseen_models import NETWORKS, Network, hg, trained  # first: it imports he
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from heliograph.compiler.bill import with_output_ranges
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.compiler.unseen import observe
 from heliograph.errors import RangeError
-from heliograph.interpret import interpret_many
+from heliograph.interpret import check_range, interpret_many
 from heliograph.passes.depth import program_depth
 from heliograph.runtime.outputs import check_output
 
@@ -38,16 +39,18 @@ def evaluated(polynomial: hg.Program, samples: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def refuses(check: Callable[..., None], *given: Any) -> bool:
+    try:
+        check(*given)
+    except RangeError:
+        return True
+    return False
+
+
 def caught(polynomial: hg.Program, outputs: np.ndarray) -> int:
     """How many of these outputs a client would refuse by their range alone."""
     ((_, spec),) = polynomial.metadata["output_ranges"].items()
-    count = 0
-    for output in outputs:
-        try:
-            check_output({"name": "y", **spec}, output, 0.0, {})
-        except RangeError:
-            count += 1
-    return count
+    return sum(refuses(check_output, {"name": "y", **spec}, output, 0.0, {}) for output in outputs)
 
 
 def figures(
@@ -62,8 +65,13 @@ def figures(
     with np.errstate(all="ignore"):
         errors = np.abs(outputs - exact).max(axis=1)
         garbage = ~(errors <= exact.max() - exact.min())
+    (node,) = program.inputs
+    bounds = {name: node.attrs.get(name) for name in ("low", "high")}
+    refused = np.array([refuses(check_range, {"name": "x", **bounds}, sample) for sample in unseen])
     result = {
         "garbage": int(garbage.sum()),
+        "refused_inputs": int(refused.sum()),
+        "garbage_of_accepted_inputs": int((garbage & ~refused).sum()),
         "caught": caught(polynomial, outputs[garbage]),
         "refused_in_vain": caught(polynomial, outputs[~garbage]),
         "agreement": float((np.nan_to_num(outputs).argmax(1) == exact.argmax(1)).mean()),
@@ -101,7 +109,7 @@ def line(result: dict[str, Any]) -> str:
     old, new = result["before"], result["defaults"]
     bound = new["unseen"]["rate_bound"]
     text = (
-        f"{result['network']:<32}{result['held_out']:>6}{old['garbage']:>6} /{new['garbage']:>4}"
+        f"{result['network']:<32}{result['held_out']:>6}{new['refused_inputs']:>8}{old['garbage']:>6} /{new['garbage']:>4}"
         f"{old['caught']:>6} of {old['garbage']:<4}{old['agreement']:>8.1%} /{new['agreement']:>7.1%}"
         f"{old['depth']:>5} /{new['depth']:>3}{bound:>8.2%}"
     )
@@ -122,8 +130,13 @@ def main() -> None:
     torch.set_num_threads(1)
     results = []
     if not options.json:
+        print(
+            "refused: inputs outside the range that tracing took from the samples or was given, which no client encrypts"
+        )
         print("before / at the defaults; caught: of the garbage before, by the client's check of the outputs' range")
-        print(f"{'':<32}{'unseen':>6}{'garbage':>12}{'caught':>14}{'class agrees':>18}{'depth':>9}{'bound':>8}")
+        print(
+            f"{'':<32}{'unseen':>6}{'refused':>8}{'garbage':>12}{'caught':>14}{'class agrees':>18}{'depth':>9}{'bound':>8}"
+        )
     for network in NETWORKS:
         if options.only in network.name:
             results.append(measured(network, options.weights, options.plan))

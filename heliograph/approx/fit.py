@@ -151,8 +151,9 @@ def _linear_program(
 # A normal's mean and deviation, or those of several that are mixed by their shares.
 Moments = float | npt.NDArray[np.float64]
 # The weight that least squares has far from the samples, as a share of the density's peak: of one normal, whose tails are
-# not those of the samples, and of a mixture, which has them.
-_FLOOR, _FLOOR_OF_MIXTURES = 1e-3, 1e-4
+# not those of the samples, and of a mixture, which has them: there it is the first with which the error stays under this
+# share of the function's range, so that what lies far out is off and not lost.
+_FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
 # A normal of a mixture is at least so wide, as a share of the interval: a peak at one point is no use to least squares.
 _NARROWEST = 5e-3
 
@@ -181,15 +182,14 @@ def gaussian(
 
     The floor (0.1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
     least squares under the density alone lets it blow up. OLA, section 4, has no floor and no interval, and widens the
-    density by `spread`, its r, instead. With `shares` the density is a mixture of normals, and the floor a tenth of that.
+    density by `spread`, its r, instead. With `shares` the density is a mixture of normals, and the
+    floor lower where that is harmless.
     """
     half, middle = (high - low) / 2, (high + low) / 2
     t = points(max(2000, 60 * degree))
     x = middle + half * t
     width = np.maximum(spread * std, (high - low) * (1e-3 if shares is None else _NARROWEST))
-    floor = _FLOOR if shares is None else _FLOOR_OF_MIXTURES
-    # The points crowd at the ends of the interval; dx makes the sum an integral over x.
-    weight = np.sqrt((density(x, mean, width, shares) + floor) * np.gradient(x))
+    likely = density(x, mean, width, shares)
     # A function that is even or odd up to a line is fitted so: the weight is not even, and coefficients that are dropped
     # after the fit would be missed.
     parity, line = _symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
@@ -197,7 +197,12 @@ def gaussian(
     target = function(x) if parity is None else _less_line(lambda t: np.asarray(function(middle + half * t)), line, t)
     basis = np.polynomial.chebyshev.chebvander(t, degree)[:, kept]
     made = np.zeros(degree + 1)
-    made[kept] = np.linalg.lstsq(basis * weight[:, None], target * weight, rcond=None)[0]
+    for floor in (_FLOOR,) if shares is None else _FLOORS_OF_MIXTURES:
+        # The points crowd at the ends of the interval; dx makes the sum an integral over x.
+        weight = np.sqrt((likely + floor) * np.gradient(x))
+        made[kept] = np.linalg.lstsq(basis * weight[:, None], target * weight, rcond=None)[0]
+        if shares is None or np.abs(basis @ made[kept] - target).max() <= _MOST_ERROR * float(np.ptp(function(x))):
+            break
     made[: min(2, degree + 1)] += line[: min(2, degree + 1)]
     return made
 
