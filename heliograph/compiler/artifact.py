@@ -35,7 +35,7 @@ from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
 from heliograph.target import Ring
 
-VERSION = 3
+VERSION = 4
 MAX_ARTIFACT_BYTES = 4 * 1024**3
 MAX_TEXT_BYTES = 64 * 1024**2
 MAX_PUBLIC_BYTES = 64 * 1024**2
