@@ -50,7 +50,7 @@ def refuses(check: Callable[..., None], *given: Any) -> bool:
 def caught(polynomial: hg.Program, outputs: np.ndarray) -> int:
     """How many of these outputs a client would refuse by their range alone."""
     ((_, spec),) = polynomial.metadata["output_ranges"].items()
-    return sum(refuses(check_output, {"name": "y", **spec}, output, 0.0, {}) for output in outputs)
+    return sum(refuses(check_output, {"name": "y", **spec}, output, 0.0, 0.0) for output in outputs)
 
 
 def figures(

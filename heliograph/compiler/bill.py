@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from heliograph import rounding
-from heliograph.compiler.figures import complete, prices, told
+from heliograph.compiler.figures import complete, prices
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import critical_depth, largest_difference, savings
@@ -119,14 +119,14 @@ def bill(
     return complete(
         plan.program,
         {
-            "approximation_error": told(largest_difference(exact, approximate)),
-            "scheme_error": told(plan.scheme_error),
+            "approximation_error": rounding.nearest(largest_difference(exact, approximate)),
+            "scheme_error": rounding.nearest(plan.scheme_error),
             "class_agreement": class_agreement(source, exact, approximate),
             "error_samples": int(samples[0].shape[0]) if samples else 0,
             "errors_apart": observation.trial is not None,
             "unseen": observation.unseen.to_dict() if watched else None,
             "calibrated": bool(source.calibration),
-            "output_magnitude": told(plan.output_magnitude),
+            "output_magnitude": rounding.nearest(plan.output_magnitude),
             "unbounded_ms": plan.unbounded_ms,
             "costs": options.costs.machine,
             "cost_table": prices(options.costs),

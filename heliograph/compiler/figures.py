@@ -50,11 +50,6 @@ def stored(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: values[key] for key in sorted(STORED)}
 
 
-def told(figure: float) -> float:
-    """A measured figure with six digits: the last ones differ between processors, and would be in the fingerprint."""
-    return float(f"{figure:.6g}")
-
-
 def prices(costs: CostTable) -> dict[str, float]:
     """A cost table as a report holds it, without the name of its machine."""
     return {key: value for key, value in dataclasses.asdict(costs).items() if key != "machine"}

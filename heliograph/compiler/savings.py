@@ -12,7 +12,6 @@ import numpy as np
 from heliograph import rounding
 from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.fit import METHODS
-from heliograph.compiler.figures import told
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.errors import HeliographError
@@ -190,7 +189,7 @@ def _compiled(
         "layers": [change.layer for change in group],
         "locations": [change.node.loc.short for change in group],
         "depth": program_depth(made),
-        "approximation_error": told(error),
+        "approximation_error": rounding.nearest(error),
     }
 
 

@@ -126,8 +126,8 @@ def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path:
     common = ("model.py:close", "--calibration", "wide.npy", "--insecure", "-o", tmp_path / "a")
     result = call("compile", *common, "--degree", 3)
     found = hg.Artifact.load(tmp_path / "a").report.values["class_agreement"]
-    assert 0 < found["agree"] < found["samples"] == 64
-    words = f"the largest output is the network's on {found['agree']} of 64 samples"
+    assert 0 < found["agree"] < found["samples"] == 32
+    words = f"the largest output is the network's on {found['agree']} of 32 samples kept apart"
     assert f"  class                {words}\n" in result.out
     assert f"warning: {words}; higher degrees" in result.err
     assert call("compile", *common, "--degree", 3, "--quiet").err == ""

@@ -108,7 +108,6 @@ def test_a_type_checker_sees_the_public_names(tmp_path: Path) -> None:
 
 MISSING = [
     ("torch", "import heliograph as hg; hg.trace", "heliograph[torch]"),
-    ("torch", "import heliograph as hg; hg.register_function('third', abs, torch_op='aten.abs')", "heliograph[torch]"),
     ("torch", "import heliograph as hg; hg.parse('program a\\ninput x: tensor[2]\\noutput x').to_torch()", "[torch]"),
     ("torch", "from heliograph.dp.training import DPTrainer", "heliograph[torch]"),
 ]

@@ -15,6 +15,7 @@ import pytest
 from runtime.support import mlp, toy_artifact
 
 import heliograph as hg
+from heliograph import rounding
 from heliograph.compiler import artifact as artifact_module
 from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact
 from heliograph.compiler.depth import artifact_depth
@@ -25,6 +26,7 @@ from heliograph.compiler.inspection import inspection
 from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.plots import dot_text
 from heliograph.compiler.simulate import simulate
+from heliograph.compiler.unseen import Unseen
 from heliograph.container import Container, pack, unpack
 from heliograph.errors import WireError
 from heliograph.execution.backend import execute
@@ -143,6 +145,9 @@ def _changes() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "options", lambda f: f["report"]["options"].update(margin=9.0)
     yield "unbounded_ms", lambda f: f["report"].update(unbounded_ms=1.0)
     yield "depth_by_line", lambda f: f["report"]["depth_by_line"].pop()
+    yield "errors_apart", lambda f: f["report"].update(errors_apart=not f["report"]["errors_apart"])
+    yield "class_agreement", lambda f: f["report"].update(class_agreement={"samples": 9, "agree": 8})
+    yield "unseen", lambda f: f["report"].update(unseen=Unseen(8, 8, 0).to_dict())
     yield "savings", lambda f: f["report"]["savings"].clear()
 
 
@@ -322,4 +327,4 @@ def test_measured_figures_have_no_digits_that_processors_disagree_on() -> None:
     report = opened(compiled("128 bits"))[0]["report"]
     figures = [report[key] for key in ("approximation_error", "scheme_error", "output_magnitude")]
     figures += [saving["approximation_error"] for saving in report["savings"]]
-    assert all(figure == float(f"{figure:.6g}") for figure in figures)
+    assert all(figure == rounding.nearest(figure) for figure in figures)

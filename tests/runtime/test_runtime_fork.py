@@ -50,7 +50,9 @@ def in_child(function):
 
 
 def encrypted(client):
-    return hashlib.sha256(client.encrypt(X).to_bytes()).hexdigest()
+    "The ciphertexts alone: a message has a random request beside them."
+    message = client.encrypt(X)
+    return hashlib.sha256(b"".join(bytes(message.blob(name)) for name in message.names())).hexdigest()
 
 
 def refused(told):
