@@ -86,11 +86,12 @@ def figures(
     return result
 
 
-def measured(network: Network, folder: Path, plan: bool) -> dict[str, Any]:
+def measured(network: Network, folder: Path, plan: bool, seed: int) -> dict[str, Any]:
     split = network.load()
-    module = trained(network, split, folder)
+    module = trained(network, split, folder, seed)
     given = {} if split.input_range is None else {"input_range": split.input_range}
-    calibration = split.train[: network.calibration]
+    chosen = np.random.default_rng(seed).permutation(len(split.train)) if seed else np.arange(len(split.train))
+    calibration = split.train[np.sort(chosen[: network.calibration])]
     program = hg.trace(module, torch.from_numpy(split.train[:1]), calibration=calibration, name="net", **given)
     fused = linear_passes(program, lambda name, made: None)
     with torch.no_grad():
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument(
         "--weights", type=Path, default=ROOT / "benchmarks" / "results" / "unseen", help="where they are kept"
     )
+    parser.add_argument("--seed", type=int, default=0, help="other networks, calibrated on other samples")
     parser.add_argument("--only", default="", help="networks whose names hold this text")
     parser.add_argument("--plan", action="store_true", help="plan both at 128 bits: levels and predicted seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
@@ -139,7 +141,7 @@ def main() -> None:
         )
     for network in NETWORKS:
         if options.only in network.name:
-            results.append(measured(network, options.weights, options.plan))
+            results.append(measured(network, options.weights, options.plan, options.seed))
             print(line(results[-1]), flush=True, file=sys.stderr if options.json else sys.stdout)
     print(json.dumps({"machine": machine(), "networks": results}))
 

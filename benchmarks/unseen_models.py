@@ -190,11 +190,11 @@ NETWORKS = (
 )
 
 
-def trained(network: Network, split: Split, folder: Path) -> nn.Module:
+def trained(network: Network, split: Split, folder: Path, seed: int = 0) -> nn.Module:
     """The network with its weights from the folder; trained and kept there where they are not."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     module = network.build()
-    path = folder / f"{network.build.__name__}.npz"
+    path = folder / f"{network.build.__name__}{seed or ''}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as state:
             module.load_state_dict({name: torch.from_numpy(state[name]) for name in state})

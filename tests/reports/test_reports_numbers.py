@@ -329,9 +329,7 @@ def test_the_gap_of_a_class_is_below_the_differences_that_the_polynomials_leave(
 
 
 def test_outputs_that_are_all_zero_have_no_relative_error():
-    made = hg.compile(
-        hg.parse("program nil\ninput x: secret slots[4] in [-1, 1]\noutput y = x * [0, 0, 0, 0]\n"),
-        hg.Options(security_bits=None),
-    )
+    nil = hg.parse("program nil\ninput x: secret slots[4] in [-1, 1]\noutput y = x * [0, 0, 0, 0]\n")
+    made = hg.compile(nil, hg.Options(security_bits=None))
     assert made.report.values["predicted"]["relative_error"] is None
     assert "output error" in str(hg.Artifact.from_bytes(made.to_bytes()).report)
