@@ -16,13 +16,16 @@ import random
 import resource
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from heliograph.errors import InsecureWarning
+
 sys.path.insert(0, str(ROOT / "tests"))
 
-from dsl.test_fuzz import IR_SEEDS, SEEDS, mutant_of, try_ir, try_language
+from dsl.test_fuzz import IR_SEEDS, SEEDS, mutant_of, try_compiled, try_ir, try_language
 from helpers import attacks
 from helpers.fuzzing import fuzz
 from helpers.hostile_artifacts import MUTATIONS, run_artifact
@@ -30,7 +33,8 @@ from helpers.hostile_messages import attempt, forged
 
 # Mutants for one unit of --rounds: about a second of a core for each target.
 _EACH = {
-    "language": 100, "text of the IR": 100, "artifact: bytes": 40, "artifact: plain ops": 10, "message: keys": 30,
+    "language": 100, "compiler": 40, "text of the IR": 100, "artifact: bytes": 40, "artifact: plain ops": 10,
+    "message: keys": 30,
     "message: inputs": 80, "message: outputs": 80, "container headers": 80, "public artifacts": 100,
     "programs: metadata": 30, "programs: text": 40, "programs: bytes": 60, "programs: report": 6, "key files": 30,
     "key folders": 1, "keys with bootstraps": 1, "messages, bootstrapped": 4, ".npy and .npz": 60,
@@ -39,6 +43,7 @@ _EACH = {
 Target = tuple[str, Callable[[random.Random], Any], Callable[[Any], int]]
 TARGETS: list[Target] = [
     ("language", mutant_of(SEEDS), try_language),
+    ("compiler", mutant_of(SEEDS), try_compiled),
     ("text of the IR", mutant_of(IR_SEEDS), try_ir),
     *[(f"artifact: {kind}", make, partial(run_artifact, server=True)) for kind, make in MUTATIONS.items()],
     *[(f"message: {kind}", forged(kind), attempt(kind)) for kind in ("keys", "inputs", "outputs")],
@@ -53,6 +58,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
+    # Every ring here is a toy.
+    warnings.simplefilter("ignore", InsecureWarning)
     rows: list[dict[str, Any]] = []
     if not options.json:
         print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
