@@ -318,6 +318,8 @@ def use_key_file(mutant: tuple[str, str | None, bytes]) -> None:
     name, passphrase, data = mutant
     path = _folder() / "mutant.key"
     path.write_bytes(data)
+    # A key that others can read would be refused for that alone.
+    path.chmod(0o600)
     client = Client.load(path, passphrase, allow_insecure=True)
     client.encrypt(*([bootstrapped.sample()] if name == "bootstrapped" else [hostile_sample()]))
 
