@@ -13,7 +13,10 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
+
+from heliograph.errors import InsecureWarning
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -27,6 +30,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
+    # Every ring here is a toy.
+    warnings.simplefilter("ignore", InsecureWarning)
     rows = []
     if not options.json:
         print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
