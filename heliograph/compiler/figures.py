@@ -155,10 +155,7 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
 
 def count(calls: Mapping[Call, int], *primitives: str) -> int:
     """How many calls were of these primitives, at any level."""
-    table: Counter[str] = Counter()
-    for (primitive, _, _), number in calls.items():
-        table[primitive] += number
-    return sum(table[primitive] for primitive in primitives)
+    return sum(number for (primitive, _, _), number in calls.items() if primitive in primitives)
 
 
 def _relative(error: float, magnitude: float) -> float | None:

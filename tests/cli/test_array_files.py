@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fuzzing import mutated_array_file
 
 from heliograph.arrays import MAX_DIMENSIONS, sound_shape
 from heliograph.cli.arrays import read_arrays
@@ -143,19 +144,6 @@ def test_a_header_of_safetensors_that_lies_is_refused(shape: list[object], tmp_p
         parse(program)
 
 
-def _mutants(rng: random.Random, sound: bytes) -> bytes:
-    data = bytearray(sound)
-    for _ in range(rng.randint(1, 4)):
-        place, choice = rng.randrange(len(data)), rng.random()
-        if choice < 0.7:
-            data[place] = rng.choice((rng.randrange(256), ord("9"), ord("-"), ord("("), 0x1B))
-        elif choice < 0.85:
-            del data[place : place + rng.randint(1, 8)]
-        else:
-            data[place:place] = data[place : place + rng.randint(1, 8)]
-    return bytes(data)
-
-
 @READERS
 def test_mutated_files_are_read_or_refused(read: Callable[[Path], None], tmp_path: Path) -> None:
     plain, packed = io.BytesIO(), io.BytesIO()
@@ -165,7 +153,7 @@ def test_mutated_files_are_read_or_refused(read: Callable[[Path], None], tmp_pat
     refused = 0
     for number in range(300):
         path = tmp_path / ("a.npy" if number % 2 else "a.npz")
-        path.write_bytes(_mutants(rng, plain.getvalue() if number % 2 else packed.getvalue()))
+        path.write_bytes(mutated_array_file(rng, plain.getvalue() if number % 2 else packed.getvalue()))
         try:
             read(path)
         except HeliographError:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from helpers import hostile_artifacts
+from helpers.fuzzing import mutated_array_file
 from runtime import bootstrapped
 from runtime.support import mlp, toy_artifact
 
@@ -409,16 +410,7 @@ def _array_files() -> tuple[bytes, bytes]:
 
 
 def array_file(rng: random.Random) -> bytes:
-    data = bytearray(rng.choice(_array_files()))
-    for _ in range(rng.randint(1, 4)):
-        place, choice = rng.randrange(len(data)), rng.random()
-        if choice < 0.7:
-            data[place] = rng.choice((rng.randrange(256), ord("9"), ord("-"), ord("("), 0x1B))
-        elif choice < 0.85:
-            del data[place : place + rng.randint(1, 8)]
-        else:
-            data[place:place] = data[place : place + rng.randint(1, 8)]
-    return bytes(data)
+    return mutated_array_file(rng, rng.choice(_array_files()))
 
 
 def use_array_file(data: bytes) -> None:

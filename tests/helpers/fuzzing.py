@@ -55,3 +55,17 @@ def fuzz(make: Callable[[random.Random], Any], attempt: Callable[[Any], int], ro
             else:
                 tally.accepted += 1
     return tally
+
+
+def mutated_array_file(rng: random.Random, sound: bytes) -> bytes:
+    """A sound .npy or .npz file with a few bytes altered, left out or doubled, some to what headers are made of."""
+    data = bytearray(sound)
+    for _ in range(rng.randint(1, 4)):
+        place, choice = rng.randrange(len(data)), rng.random()
+        if choice < 0.7:
+            data[place] = rng.choice((rng.randrange(256), ord("9"), ord("-"), ord("("), 0x1B))
+        elif choice < 0.85:
+            del data[place : place + rng.randint(1, 8)]
+        else:
+            data[place:place] = data[place : place + rng.randint(1, 8)]
+    return bytes(data)
