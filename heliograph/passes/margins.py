@@ -21,7 +21,6 @@ import numpy as np
 
 from heliograph.approx.fit import Fit, Moments, density
 from heliograph.ir import Array, Node, Program, TensorType
-from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed, Tails
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -34,8 +33,9 @@ DEGREES = (15, 31, 63)
 WORTH_A_PROOF = 1.2
 # An error this much larger is not worth a level.
 _SLACK = 1.08
-# The polynomials before a layer move its input: room for the first, and for each further one.
-_ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.01, 0.3
+# Room on top, for each layer of the network: polynomials move the inputs of those behind them, and a network is left where
+# any of its layers is; what leaves the first ruins all that follow.
+_ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.03, 0.3
 # Few samples say little of a tail: its scale is taken for at least this share of the largest value, less with more samples.
 _LEAST_SCALE = 0.7
 # The tail is judged by the largest tenth of the samples, by so many at least and at most.
@@ -78,18 +78,16 @@ class Wide:
     margin: float
 
 
-def widened(program: Program, observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
+def widened(observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
     """The interval of every value that a polynomial reads and that the samples showed."""
-    behind = _polynomials_before(program)
-    table = {}
-    for node, seen in observed.items():
-        if seen.tails is not None:
-            room = min(_ROOM + _ROOM_EACH * behind[node], _MOST_ROOM)
-            table[node] = _wide(seen, seen.tails, (1.0 + room) * seen.room, _shape(node))
-    return table
+    watched = {node: seen for node, seen in observed.items() if seen.tails is not None}
+    room = min(_ROOM + _ROOM_EACH * len(watched), _MOST_ROOM)
+    return {node: _wide(seen, (1.0 + room) * seen.room, _shape(node)) for node, seen in watched.items()}
 
 
-def _wide(seen: Observed, tails: Tails, room: float, shape: tuple[int, ...]) -> Wide:
+def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
+    tails = seen.tails
+    assert tails is not None
     width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
     # Relative to the middle: both ends move alike where the distribution is shifted.
     high, low = tail(tails.highs, width), -tail(-tails.lows, width)
@@ -135,15 +133,6 @@ def _left_out(peaks: Array, blend: float) -> Array:
         out = fold == number
         ratios[out] = (peaks[out] / _blended(peaks[~out], blend)).max(axis=1)
     return ratios
-
-
-def _polynomials_before(program: Program) -> dict[Node, int]:
-    """How many polynomials a value has behind it, on the path with most of them."""
-    before: dict[Node, int] = {}
-    for node in program.nodes:
-        own = int(node.type.secret and OPS[node.op].activation is not None)
-        before[node] = own + max((before[operand] for operand in node.inputs), default=0)
-    return before
 
 
 def _shape(node: Node) -> tuple[int, ...]:
@@ -195,7 +184,7 @@ class Chooser:
 
     @classmethod
     def of(cls, program: Program, observed: Mapping[Node, Observed]) -> Chooser:
-        return cls(observed, widened(program, observed), unit_groups(program, observed, USUAL_MARGIN))
+        return cls(observed, widened(observed), unit_groups(program, observed, USUAL_MARGIN))
 
     def groups(self, program: Program) -> dict[Node, UnitGroup]:
         """The unit groups with the reach that was chosen."""
