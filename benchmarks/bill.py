@@ -79,9 +79,9 @@ def programs() -> dict[str, tuple[Callable[[], Any], tuple[int, ...], dict[str, 
 
 
 def _client_encrypt(folder: Path) -> dict[str, Any]:
-    from heliograph.compiler.artifact import PublicArtifact
+    from heliograph.artifact.public import PublicArtifact
     from heliograph.runtime.client import Client
-    from heliograph.runtime.measure import peak_rss_bytes
+    from heliograph.tools.measure import peak_rss_bytes
 
     public = PublicArtifact.load(folder / "public.helio")
     # The library makes its tables with the first context: that is not key generation.
@@ -108,8 +108,8 @@ def _client_encrypt(folder: Path) -> dict[str, Any]:
 
 
 def _server(folder: Path) -> dict[str, Any]:
-    from heliograph.compiler.artifact import Artifact
-    from heliograph.runtime.measure import peak_rss_bytes
+    from heliograph.artifact.artifact import Artifact
+    from heliograph.tools.measure import peak_rss_bytes
     from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
     from heliograph.runtime.server import Server
 
@@ -261,11 +261,11 @@ def main() -> None:
         return
     from common import machine
 
-    from heliograph.compiler.costs import default_costs
+    from heliograph.artifact.costs import default_costs
 
     costs = default_costs()
     if options.calibrate:
-        from heliograph.runtime.calibrate import calibrate
+        from heliograph.runtime.openfhe.calibrate import calibrate
 
         costs = calibrate().costs
     load = os.getloadavg()[0]

@@ -14,13 +14,13 @@ import time
 import numpy as np
 
 from common import machine
-from heliograph.chains import key_chains
+from heliograph.ckks.chains import key_chains
 from heliograph.compiler.bootstrap_planner import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
-from heliograph.evaluation_keys import evaluation_keys
-from heliograph.execution import noise
-from heliograph.execution.backend import execute
-from heliograph.interpret import pack_inputs
+from heliograph.ckks.keys import evaluation_keys
+from heliograph.ckks import noise
+from heliograph.execution.loop import execute
+from heliograph.execution.interface import pack_inputs
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.pair_bootstraps import PairBootstraps
@@ -28,7 +28,8 @@ from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.target import BUILT_IN, Ring
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.ring import Ring
 
 SCALE_BITS, BUDGET, DIGITS = 55, (3, 3), 4
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heliograph.runtime.measure import measure, peak_rss_bytes
+from heliograph.tools.measure import measure, peak_rss_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -28,9 +28,9 @@ from common import ROOT, data, hg, machine  # it imports heliograph, before torc
 import numpy as np
 import torch
 
-from heliograph.chains import key_chains
-from heliograph.compiler.plan import priced_ms
-from heliograph.compiler.report import bytes_text
+from heliograph.ckks.chains import key_chains
+from heliograph.execution.prices import priced_ms
+from heliograph.report.text import bytes_text
 from heliograph.interpret import interpret_many
 from encrypted_images import simulated_calls
 from results import Results

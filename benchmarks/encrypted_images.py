@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.execution.backend import Call
+from heliograph.execution.protocol import Call
 from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.measure import peak_rss_bytes
+from heliograph.tools.measure import peak_rss_bytes
 from heliograph.runtime.openfhe.floor import Floor
 from heliograph.runtime.server import require_server
 from results import Results, write

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from heliograph.ir import Builder, Stage
-from heliograph.runtime.measure import Measurement, measure, peak_rss_bytes
+from heliograph.tools.measure import Measurement, measure, peak_rss_bytes
 
 CLASSES, COLUMNS, LIMIT = 10, 10, 32.0
 ARGMAX_LAYER = "argmax"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from heliograph.container import write_file
+from heliograph.files import write_file
 
 
 class Results:

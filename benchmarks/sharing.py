@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 import heliograph as hg
-from heliograph.compiler.sharing import SHARE_MARGIN
+from heliograph.ckks.sharing import SHARE_MARGIN
 from heliograph.errors import InsecureWarning
 
 POWER = "program power\ninput x: secret tensor[{n}] in [-1, 1]\noutput y = x*x*x*x*x*x*x*x\n"

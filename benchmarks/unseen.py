@@ -24,8 +24,9 @@ from heliograph.compiler.bill import with_output_ranges
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.compiler.unseen import observe
 from heliograph.errors import RangeError
-from heliograph.interpret import check_range, interpret_many
-from heliograph.passes.depth import program_depth
+from heliograph.execution.interface import check_range
+from heliograph.interpret import interpret_many
+from heliograph.ir.depth import program_depth
 from heliograph.runtime.outputs import check_output
 
 BEFORE = hg.Options(degree=15, margin=0.1)

@@ -7,18 +7,12 @@ import costs neither torch nor OpenFHE.
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from typing import TYPE_CHECKING
 
+from heliograph import openmp as openmp  # first: it sets how OpenMP waits
 from heliograph.errors import HeliographError, packages_named
 
 __version__ = "0.1.0"
-
-# OpenMP threads that spin while they wait make OpenFHE ten times slower as soon as another process runs. The setting is
-# read when the first library with OpenMP is loaded, which is often torch, so it is made here; a user's own one stays.
-OPENMP_WAS_LOADED = "OMP_WAIT_POLICY" not in os.environ and "torch" in sys.modules
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Public name -> the module that defines it. Type checkers read the imports below instead; a test holds the two equal.
 _PUBLIC: dict[str, str] = {
@@ -26,21 +20,22 @@ _PUBLIC: dict[str, str] = {
     "parse": "heliograph.dsl.parse",
     "register_function": "heliograph.ir.activation_ops",
     "to_language": "heliograph.dsl.print",
+    "to_torch": "heliograph.frontends.torch_modules",
     "write_language": "heliograph.dsl.print",
     "compile": "heliograph.compiler.driver",
     "approximate": "heliograph.compiler.polynomials",
     "top1": "heliograph.compiler.top1",
-    "simulate": "heliograph.compiler.simulate",
-    "debug": "heliograph.runtime.debug",
-    "measure": "heliograph.runtime.measure",
-    "html_report": "heliograph.compiler.html",
-    "save_plots": "heliograph.compiler.plots",
+    "simulate": "heliograph.tools.simulate",
+    "debug": "heliograph.tools.debug",
+    "measure": "heliograph.tools.measure",
+    "html_report": "heliograph.report.html",
+    "save_plots": "heliograph.report.plots",
     "Options": "heliograph.compiler.options",
-    "CostTable": "heliograph.target",
-    "Recorder": "heliograph.compiler.explain",
-    "Artifact": "heliograph.compiler.artifact",
-    "PublicArtifact": "heliograph.compiler.artifact",
-    "Report": "heliograph.compiler.report",
+    "CostTable": "heliograph.ckks.costs",
+    "Recorder": "heliograph.report.explain",
+    "Artifact": "heliograph.artifact.artifact",
+    "PublicArtifact": "heliograph.artifact.public",
+    "Report": "heliograph.report.text",
     "Program": "heliograph.ir",
     "Client": "heliograph.runtime.client",
     "Server": "heliograph.runtime.server",
@@ -48,7 +43,7 @@ _PUBLIC: dict[str, str] = {
     "EvaluationKeys": "heliograph.runtime.messages",
     "EncryptedInput": "heliograph.runtime.messages",
     "EncryptedOutput": "heliograph.runtime.messages",
-    "Measurement": "heliograph.runtime.measure",
+    "Measurement": "heliograph.tools.measure",
     "ProgramError": "heliograph.errors",
     "UnsupportedError": "heliograph.errors",
     "PlanningError": "heliograph.errors",
@@ -65,16 +60,12 @@ _PUBLIC: dict[str, str] = {
 __all__ = ["HeliographError", "__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
-    from heliograph.compiler.artifact import Artifact as Artifact
-    from heliograph.compiler.artifact import PublicArtifact as PublicArtifact
+    from heliograph.artifact.artifact import Artifact as Artifact
+    from heliograph.artifact.public import PublicArtifact as PublicArtifact
+    from heliograph.ckks.costs import CostTable as CostTable
     from heliograph.compiler.driver import compile as compile
-    from heliograph.compiler.explain import Recorder as Recorder
-    from heliograph.compiler.html import html_report as html_report
     from heliograph.compiler.options import Options as Options
-    from heliograph.compiler.plots import save_plots as save_plots
     from heliograph.compiler.polynomials import approximate as approximate
-    from heliograph.compiler.report import Report as Report
-    from heliograph.compiler.simulate import simulate as simulate
     from heliograph.compiler.top1 import top1 as top1
     from heliograph.dsl.diagnostics import LanguageError as LanguageError
     from heliograph.dsl.parse import parse as parse
@@ -90,19 +81,24 @@ if TYPE_CHECKING:
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
     from heliograph.frontends.torch_export import trace as trace
+    from heliograph.frontends.torch_modules import to_torch as to_torch
     from heliograph.ir import Program as Program
     from heliograph.ir.activation_ops import register_function as register_function
+    from heliograph.report.explain import Recorder as Recorder
+    from heliograph.report.html import html_report as html_report
+    from heliograph.report.plots import save_plots as save_plots
+    from heliograph.report.text import Report as Report
     from heliograph.runtime.client import Client as Client
-    from heliograph.runtime.debug import debug as debug
     from heliograph.runtime.keyfolder import KeyFolder as KeyFolder
-    from heliograph.runtime.measure import Measurement as Measurement
-    from heliograph.runtime.measure import measure as measure
     from heliograph.runtime.memory import TooLittleMemoryError as TooLittleMemoryError
     from heliograph.runtime.messages import EncryptedInput as EncryptedInput
     from heliograph.runtime.messages import EncryptedOutput as EncryptedOutput
     from heliograph.runtime.messages import EvaluationKeys as EvaluationKeys
     from heliograph.runtime.server import Server as Server
-    from heliograph.target import CostTable as CostTable
+    from heliograph.tools.debug import debug as debug
+    from heliograph.tools.measure import Measurement as Measurement
+    from heliograph.tools.measure import measure as measure
+    from heliograph.tools.simulate import simulate as simulate
 else:
 
     def __getattr__(name):

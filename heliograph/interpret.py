@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import ProgramError, RangeError
+from heliograph.errors import ProgramError
+from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, unpack_outputs
 from heliograph.ir import Node, Program, Stage, TensorType
-from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context
 
@@ -42,75 +42,6 @@ def run_nodes(
     return [table[node] for node in program.outputs]
 
 
-def plain_values(value: Any) -> Any:
-    """A tensor of torch as it is in memory, apart from its gradient and its device; anything else as it is."""
-    for part in ("detach", "cpu"):
-        value = getattr(value, part)() if hasattr(value, "requires_grad") else value
-    return value
-
-
-def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
-    """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
-    try:
-        array = np.asarray(plain_values(value), dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise ProgramError(
-            f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
-        ) from None
-    if array.shape != tuple(shape):
-        raise ProgramError(
-            f"input {name!r} has shape {array.shape}, expected {tuple(shape)}",
-            hint="pass one sample, without a batch axis" if array.shape[1:] == tuple(shape) else "",
-        )
-    bad = np.flatnonzero(~np.isfinite(array))
-    if bad.size:
-        index = tuple(int(i) for i in np.unravel_index(bad[0], array.shape)) if array.shape else ()
-        raise ProgramError(f"input {name!r} holds {array[index]} at index {index}", hint="remove NaN and infinity")
-    return array
-
-
-def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:
-    """The samples that one ciphertext holds, (batch, *shape), from an array with a leading axis of at most `batch`.
-
-    Where there are fewer the last one stands in for those that are missing: any sample in range would do.
-    """
-    value = plain_values(value)
-    array = np.asarray(value) if np.ndim(value) else None
-    if array is None or array.shape[1:] != tuple(shape) or not 0 < array.shape[0] <= batch:
-        got = "a number" if array is None else f"shape {array.shape}"
-        raise ProgramError(
-            f"input {name!r} has {got}, expected up to {batch} samples of shape {tuple(shape)}",
-            hint="the program was compiled for several samples at once: pass them with a leading batch axis",
-        )
-    samples = check_input(name, array.shape, value)
-    return np.concatenate([samples, np.repeat(samples[-1:], batch - samples.shape[0], axis=0)])
-
-
-def batch_of(program: Program) -> int:
-    """How many samples a packed program takes at once."""
-    return int(program.metadata.get("batch", 1))
-
-
-def check_range(spec: Any, tensor: Array) -> None:
-    """Raise a RangeError that names the place of the first element outside the declared range.
-
-    Its value is left out: errors end in logs, and inputs are what is kept secret.
-    """
-    low, high = spec.get("low"), spec.get("high")
-    if low is None or high is None:
-        return
-    # Values computed in float32 may stick out by their rounding.
-    slack = 1e-6 * max(abs(low), abs(high), high - low)
-    bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
-    if bad.size:
-        index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape))
-        raise RangeError(
-            f"input {spec['name']!r} is outside its range [{low:g}, {high:g}] at index {index}",
-            why="the polynomials are only good for inputs in the range that was declared when the model was traced",
-            hint="scale the input, or trace again with an input_range that holds it",
-        )
-
-
 def interpret_batch(program: Program, *samples: Any) -> list[Array]:
     """The outputs of a tensor or polynomial program for many samples: each argument has a leading sample axis."""
     values: dict[Node, Array] = {}
@@ -129,13 +60,6 @@ def interpret_batch(program: Program, *samples: Any) -> list[Array]:
     return [np.broadcast_to(out, (count, *out.shape[1:])) for out in outputs]
 
 
-def input_shape(program: Program, node: Node) -> tuple[int, ...]:
-    """The shape of one sample of an input, also where the node is a ciphertext of a packed program."""
-    if isinstance(node.type, TensorType):
-        return node.type.shape
-    return tuple(next(spec["shape"] for spec in program.metadata["inputs"] if spec["name"] == node.attrs["name"]))
-
-
 def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
     """The outputs of a program of any stage for many samples: each array has a leading sample axis."""
     if program.stage.order < Stage.PACKED.order:
@@ -147,61 +71,6 @@ def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
         outputs = given_rows(program, here, unpack_outputs(program, [vector[0] for vector in vectors]))
         rows.append([out[np.newaxis] if batch == 1 else out for out in outputs])
     return [np.concatenate(column) for column in zip(*rows, strict=True)]
-
-
-def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
-    """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
-
-    Slot vectors for secret inputs; plain ones keep their shape. A program for several samples at once takes secret inputs
-    with a leading axis of at most so many.
-    """
-    batch = batch_of(program)
-    specs = {spec["name"]: spec for spec in program.metadata["inputs"]}
-    names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
-    if len(samples) != len(names):
-        raise ProgramError(f"program {program.name} takes {len(names)} inputs, not {len(samples)}")
-    given = dict(zip(names, samples, strict=True))
-    vectors: dict[Node, Array] = {}
-    packed: dict[str, list[Array]] = {}
-    for node in program.inputs:
-        name = node.attrs["name"]
-        if not node.type.secret:
-            vectors[node] = check_input(name, node.attrs["shape"], given[name])[np.newaxis]
-            continue
-        if name not in packed:
-            layout = Layout.from_json(specs[name]["layout"])
-            if batch == 1:
-                tensor = check_input(name, specs[name]["shape"], given[name]).reshape(layout.shape)
-            else:
-                tensor = check_samples(name, specs[name]["shape"], given[name], batch).reshape(batch, *layout.shape)
-            packed[name] = layout.pack(tensor)
-        vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
-    return vectors
-
-
-def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
-    """The output tensors from a packed program's output vectors (each (slots,)), in order.
-
-    Those of a program for several samples at once have a leading axis of so many.
-    """
-    outputs, position, batch = [], 0, batch_of(program)
-    for spec in program.metadata["outputs"]:
-        layout = Layout.from_json(spec["layout"])
-        count = layout.ciphertexts
-        tensor = layout.unpack([np.real(v) for v in vectors[position : position + count]])
-        outputs.append(tensor.reshape(spec["shape"] if batch == 1 else (batch, *spec["shape"])))
-        position += count
-    return outputs
-
-
-def given_rows(program: Program, samples: Sequence[Any], outputs: list[Array]) -> list[Array]:
-    """The outputs of the samples that were given, where a program takes several at once and got fewer."""
-    if batch_of(program) == 1:
-        return outputs
-    names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
-    secret = {node.attrs["name"] for node in program.inputs if node.type.secret}
-    count = next(len(sample) for name, sample in zip(names, samples, strict=True) if name in secret)
-    return [out[:count] for out in outputs]
 
 
 def interpret(program: Program, *samples: Any) -> Any:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from heliograph.approx import cache, proof
-from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import ArgmaxPlan, Composite, SignPlan, Stage, bits
 from heliograph.approx.sign import (
@@ -33,6 +32,7 @@ from heliograph.approx.sign import (
     sign,
 )
 from heliograph.errors import ProgramError
+from heliograph.ir.depth import depth_of_degree
 
 FAMILIES = ("iterated", "best")
 _MOST_ITERATED = 12

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heliograph.container import open_file, write_file
 from heliograph.errors import WireError
+from heliograph.files import open_file, write_file
 
 # Part of every key: raise it whenever a search may choose something else.
 VERSION = 1

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.ir.depth import depth_of_degree, trim
+
 Vector = npt.NDArray[np.float64]
 
 
@@ -63,20 +65,6 @@ class Plan:
 def power_depth(index: int) -> int:
     """Levels between T_1 and T_index."""
     return (index - 1).bit_length()
-
-
-def depth_of_degree(degree: int) -> int:
-    """Levels that a polynomial of that degree takes: ceil(log2(degree + 1)), at least 1."""
-    return max(1, degree.bit_length())
-
-
-def trim(coefficients: Sequence[float] | Vector) -> tuple[float, ...]:
-    """Coefficients without leading zeros (negligible ones count as zero)."""
-    values = [float(c) for c in coefficients]
-    limit = max((abs(c) for c in values), default=0.0) * 2.0**-60
-    while len(values) > 1 and abs(values[-1]) <= limit:
-        values.pop()
-    return tuple(values)
 
 
 def _divide(c: Vector, g: int) -> tuple[Vector, Vector]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.approx.evaluate import Plan, depth_of_degree, plan_polynomial
+from heliograph.approx.evaluate import Plan, plan_polynomial
+from heliograph.ir.depth import depth_of_degree
 
 Vector = npt.NDArray[np.float64]
 

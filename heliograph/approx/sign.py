@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from heliograph.approx import cache, proof
-from heliograph.approx.evaluate import depth_of_degree, plan_polynomial
+from heliograph.approx.evaluate import plan_polynomial
 from heliograph.approx.minimax import Minimax, remez
 from heliograph.approx.result import SignPlan, Stage, Vector, bits
 from heliograph.errors import ProgramError
+from heliograph.ir.depth import depth_of_degree
 
 FAMILIES = ("iterated", "minimax", "best", "hetal")
 COSTS = ("depth", "multiplications")

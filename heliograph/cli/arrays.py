@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from heliograph.arrays import read_npy
-from heliograph.container import open_file, write_file
 from heliograph.errors import ProgramError
+from heliograph.files import open_file, write_file
 
 MAX_FILE_BYTES = 8 * 1024**3
 _MAX_ENTRIES = 20_000

@@ -180,7 +180,7 @@ def compile_command(
     language in FILE.hg, and print the bill.
     """
     import heliograph as hg
-    from heliograph.compiler.explain import Recorder
+    from heliograph.report.explain import Recorder
 
     if gap is not None and not (top1 and 0 < gap < math.inf):
         raise ProgramError(

@@ -24,7 +24,7 @@ def demo(images: int, as_json: bool, quiet: bool) -> None:
     )
     from rich.table import Table
 
-    from heliograph.demo import run_demo
+    from heliograph.tools.demo import run_demo
 
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

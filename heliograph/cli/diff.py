@@ -15,8 +15,8 @@ from heliograph.cli.output import emit, output_options
 @output_options
 def diff_command(before: str, after: str, as_json: bool, quiet: bool) -> None:
     """Compare the costs of two artifacts, in all and by layer."""
-    from heliograph.compiler.artifact import Artifact
-    from heliograph.compiler.diff import diff
+    from heliograph.artifact.artifact import Artifact
+    from heliograph.report.diff import diff
 
     found = dataclasses.replace(diff(Artifact.load(before), Artifact.load(after)), before=before, after=after)
     emit(str(found), found.to_dict(), as_json=as_json, quiet=quiet)

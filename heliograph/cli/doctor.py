@@ -44,9 +44,9 @@ def _python() -> Check:
 
 
 def _openfhe() -> Check:
+    from heliograph.ckks.ring import Ring
     from heliograph.errors import HeliographError
     from heliograph.runtime.openfhe.context import make_context
-    from heliograph.target import Ring
 
     try:
         # A toy chain: its primes are compared with those that the compiler plans with.
@@ -100,9 +100,9 @@ def _threads(policy: str | None) -> Check:
 
 
 def _costs() -> Check:
-    from heliograph.compiler.costs import default_costs
+    from heliograph.artifact.costs import default_costs
+    from heliograph.ckks.costs import BUILT_IN
     from heliograph.errors import HeliographError
-    from heliograph.target import BUILT_IN
 
     try:
         costs = default_costs()
@@ -143,7 +143,7 @@ def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
 
 
 def _calibrate(as_json: bool, quiet: bool) -> None:
-    from heliograph.runtime.calibrate import calibrate_and_save
+    from heliograph.runtime.openfhe.calibrate import calibrate_and_save
 
     with progress_bar(quiet) as progress:
         result, path = calibrate_and_save(lambda done, total: progress("measuring", done, total))

@@ -12,8 +12,8 @@ import click
 
 from heliograph.cli.compile import load_object
 from heliograph.cli.output import emit, output_options, remark
-from heliograph.container import open_file
 from heliograph.errors import ProgramError, WireError
+from heliograph.files import open_file
 
 _RUN = "run.json"
 

@@ -46,7 +46,7 @@ def evaluate_command(
     stopped goes on with those that are missing. Outputs that were made from another input of that name, or with other
     plain inputs, are made again: beside each stands a digest of what it was made from (.NAME.made), not for the client.
     """
-    from heliograph.compiler.artifact import Artifact
+    from heliograph.artifact.artifact import Artifact
     from heliograph.runtime.batch import evaluate_files
     from heliograph.runtime.keyfolder import load_keys
     from heliograph.runtime.messages import EncryptedInput

@@ -10,7 +10,7 @@ from heliograph.cli.output import emit, output_options, remark
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
-    from heliograph.compiler.artifact import Artifact
+    from heliograph.artifact.artifact import Artifact
 
 _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 
@@ -36,10 +36,11 @@ def inspect_command(
     quiet: bool,
 ) -> None:
     """Print what ARTIFACT costs and how wrong it can be."""
-    from heliograph.compiler.artifact import Artifact, PublicArtifact
-    from heliograph.compiler.depth import artifact_depth
-    from heliograph.compiler.inspection import inspection
-    from heliograph.container import file_kind
+    from heliograph.artifact.artifact import Artifact
+    from heliograph.artifact.container import file_kind
+    from heliograph.artifact.public import PublicArtifact
+    from heliograph.report.depth import artifact_depth
+    from heliograph.report.inspection import inspection
 
     if file_kind(artifact) == "public artifact":
         if stage or depth or layers or html or png or dot:
@@ -67,11 +68,11 @@ def inspect_command(
 
 
 def _write_drawings(loaded: Artifact, html: str | None, png: str | None, dot: str | None, quiet: bool) -> None:
-    from heliograph.compiler.plots import dot_text, save_plots, write_text
+    from heliograph.report.plots import dot_text, save_plots, write_text
 
     written = []
     if html is not None:
-        from heliograph.compiler.html import html_report
+        from heliograph.report.html import html_report
 
         write_text(html, html_report(loaded))
         written.append(html)

@@ -83,9 +83,10 @@ def keygen_command(
     The secret key is written first. Where it is there and the evaluation keys are not, or not all of them, those that are
     missing are made: the same command goes on where it was stopped.
     """
-    from heliograph.compiler.artifact import Artifact, PublicArtifact
-    from heliograph.compiler.memory import FOLDER_KEY_BYTES, key_making_bytes, scratch_bytes
-    from heliograph.container import file_kind
+    from heliograph.artifact.artifact import Artifact
+    from heliograph.artifact.container import file_kind
+    from heliograph.artifact.public import PublicArtifact
+    from heliograph.execution.memory import FOLDER_KEY_BYTES, key_making_bytes, scratch_bytes
     from heliograph.runtime.client import Client
     from heliograph.runtime.keyfolder import check_disk
     from heliograph.runtime.memory import check_memory

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from heliograph.container import open_file
 from heliograph.errors import HeliographError
+from heliograph.files import open_file
 
 
 def _check_one(name: str) -> tuple[dict[str, Any], str]:

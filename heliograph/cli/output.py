@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from heliograph.execution.backend import Progress
+from heliograph.execution.loop import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""The report of a plan: what only the compiler can know is measured here, the rest follows (compiler/figures.py)."""
+"""The report of a plan: what only the compiler can know is measured here, the rest follows (artifact/figures.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from heliograph import rounding
-from heliograph.compiler.figures import complete, prices
+from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
-from heliograph.compiler.savings import critical_depth, largest_difference, savings
+from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Program, SparseMatrix, Stage
+from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.passes.approximate import degrees_by_layer
-from heliograph.passes.depth import node_depth
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
 

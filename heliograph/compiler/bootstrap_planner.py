@@ -7,19 +7,21 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from heliograph.bootstrap_keys import all_bootstrap_rotations, bootstrap_table_bytes
-from heliograph.compiler.memory import least_server_bytes, within
+from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
+from heliograph.ckks.ring import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, lower_passes, pack_passes
-from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error, total_ms
+from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error
+from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
+from heliograph.execution.memory import least_server_bytes
+from heliograph.execution.prices import total_ms
 from heliograph.ir import Node, Program
 from heliograph.ir.verify import verify
 from heliograph.passes.base import apply
 from heliograph.passes.pair_bootstraps import PairBootstraps
 from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
-from heliograph.target import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
 
 # A chain within this factor of the fastest is taken where its keys are smaller.
 _NEARLY = 1.1

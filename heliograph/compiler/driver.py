@@ -6,15 +6,14 @@ import time
 import warnings
 from dataclasses import replace
 
+from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.arguments import require_program
-from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.bill import bill, flooded, with_output_ranges
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomial_passes
 from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import make_plan
-from heliograph.compiler.report import Report
 from heliograph.compiler.unseen import Observation, observe
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_many
@@ -22,6 +21,7 @@ from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Calibrate
+from heliograph.report.text import Report
 
 _ERROR_SAMPLES = 64
 # Fewer samples kept apart than this, and it is worth a warning.
@@ -35,7 +35,7 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
     prices give the same artifact on one machine, byte for byte. Between processors, which sum in other orders, they nearly
     always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint in several places
     ships the artifact and does not compile it again. Paths of sources are kept as compiler/places.py has them.
-    `watch(name, program)` sees the program after each pass (compiler/explain.py has one that explains).
+    `watch(name, program)` sees the program after each pass (report/explain.py has one that explains).
     """
     require_program(program, "compile")
     if options is not None and not isinstance(options, Options):

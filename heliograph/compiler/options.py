@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.approx.fit import METHODS
-from heliograph.compiler.costs import default_costs
+from heliograph.artifact.costs import default_costs
+from heliograph.ckks.costs import CostTable
 from heliograph.errors import ProgramError
-from heliograph.target import CostTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.ir import Node, Program, Stage
@@ -21,7 +22,6 @@ from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.schedule import Schedule
 from heliograph.passes.select_keys import SelectKeys
 from heliograph.passes.simplify import Simplify
-from heliograph.target import Ring
 
 Watch = Callable[[str, Program], None]
 

@@ -21,7 +21,7 @@ def portable(program: Program) -> tuple[Program, Mapping[str, str]]:
     new: dict[Node, Node] = {}
     for node in program.nodes:
         loc = replace(node.loc, file=kept[node.loc.file], layer=shown(node.loc.layer))
-        new[node] = node.with_(inputs=tuple(new[operand] for operand in node.inputs), loc=loc)
+        new[node] = replace(node, inputs=tuple(new[operand] for operand in node.inputs), loc=loc)
     if all(node.loc == made.loc for node, made in new.items()):
         return program, {}
     inputs, nodes, outputs = (

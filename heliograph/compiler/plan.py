@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.chains import Chain, chain_at, key_chains
-from heliograph.execution.backend import BOOTSTRAPS, IN_WHOLE_CHAIN, Call, Trace, execute
+from heliograph.ckks.ring import Ring
+from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
+from heliograph.execution.loop import Trace, execute
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.ir import Array, Node, Program
-from heliograph.target import CostTable, Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +43,6 @@ class Plan:
     output_magnitude: float
     unbounded_ms: float | None = None
     loading_ms: float = 0.0
-
-
-def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
-    """The price of one homomorphic call."""
-    primitive, level, parts = call
-    if primitive in BOOTSTRAPS:
-        # The third number is that of its slots.
-        return costs.bootstrap_ms(ring, parts, paired=primitive == "bootstrap_pair")
-    if primitive in ("rotate", "conjugate"):
-        return costs.rotate_ms(ring, level)
-    if primitive == "rotate_hoisted":
-        return costs.rotate_ms(ring, level, hoisted=True)
-    if primitive == "decompose":
-        return costs.decompose_ms(ring, level + 1)
-    if primitive == "relinearize":
-        return costs.relinearize_ms(ring, level)
-    if primitive == "rescale":
-        return costs.rescale_ms(ring, level, parts)
-    if primitive == "mul":
-        return costs.mul_ms(ring, level)
-    if primitive in ("mul_plain", "mul_scalar"):
-        return costs.mul_plain_ms(ring, level, parts)
-    if primitive == "mul_pt":
-        # Its plaintext is encoded anew in every run.
-        return costs.mul_plain_ms(ring, level, parts) + costs.encode_ms(ring, level)
-    if primitive == "add_pt":
-        return costs.add_ms(ring, level, parts) + costs.encode_ms(ring, level)
-    return costs.add_ms(ring, level, parts)
-
-
-def priced_ms(call: Call, chains: Sequence[Chain], costs: CostTable) -> float:
-    """The price of one homomorphic call of a compiled program, in the part of its chain where the call happens."""
-    # A bootstrap leaves the lower part of the chain that its operand is in, and so do the parts of what it gave.
-    chain = chains[0] if call[0] in IN_WHOLE_CHAIN else chain_at(chains, call[1])
-    return call_ms(call, chain.ring, costs)
-
-
-def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> float:
-    """The price of many calls of a compiled program: a prediction from a cost table."""
-    chains = key_chains(program.metadata)
-    return sum(count * priced_ms(call, chains, costs) for call, count in calls.items())
 
 
 def sample_inputs(program: Program, count: int) -> list[Array]:

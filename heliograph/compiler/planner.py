@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from heliograph.ckks.ring import MIN_SCALE_BITS, Ring
+from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
-from heliograph.compiler.memory import least_server_bytes, within
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import Watch, back_passes
-from heliograph.compiler.plan import Plan, Wanted, sample_inputs, simulate_error, total_ms
+from heliograph.compiler.plan import Plan, Wanted, sample_inputs, simulate_error
+from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
+from heliograph.execution.memory import least_server_bytes
+from heliograph.execution.prices import total_ms
 from heliograph.interpret import interpret_many
 from heliograph.ir import Program
-from heliograph.passes.depth import program_depth
+from heliograph.ir.depth import program_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
-from heliograph.target import MAX_LOG_PQ_128, MIN_SCALE_BITS, Ring
 
 # Nothing is gained by a scale finer than this; errors are then far below float32's.
 _MAX_SCALE_BITS = 50

@@ -26,7 +26,7 @@ def approximate(program: Program, options: Options | None = None) -> Program:
 
     Convolutions and other layers stay what they are. A polynomial by unit stands between a division and a product by the
     sizes of the units. Functions that take a composition of polynomials (sign, softmax, ...) stay, and so does a ReLU of
-    what is never negative. `approximate(program, options).to_torch()` is a module whose training can recover what the
+    what is never negative. `to_torch(approximate(program, options))` is a module whose training can recover what the
     approximation lost; `compile` takes the result like any program, and holds its polynomials to their intervals.
     """
     require_program(program, "approximate")

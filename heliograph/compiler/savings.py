@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from heliograph import rounding
-from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.fit import METHODS
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.errors import HeliographError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.depth import critical_depth, depth_of_degree, node_depth, program_depth
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
-from heliograph.passes.depth import node_depth, program_depth
 
 # More candidates than this are not combined: the text shows three.
 _MAX_CANDIDATES = 24
@@ -41,24 +40,6 @@ class _Change:
     @property
     def layer(self) -> str:
         return self.node.loc.layer or self.node.op
-
-
-def critical_depth(program: Program, cheaper: frozenset[Node] = frozenset()) -> tuple[int, list[Node]]:
-    """The depth of a polynomial program and one longest path; `cheaper` nodes spend one level less."""
-    depth: dict[Node, int] = {}
-    before: dict[Node, Node | None] = {}
-    for node in program.nodes:
-        previous = max(node.inputs, key=lambda n: depth[n], default=None)
-        before[node] = previous
-        own = node_depth(program, node) - (1 if node in cheaper else 0)
-        depth[node] = (depth[previous] if previous is not None else 0) + own
-    last: Node | None = max(program.outputs, key=lambda n: depth[n])
-    assert last is not None
-    total, path = depth[last], []
-    while last is not None:
-        path.append(last)
-        last = before[last]
-    return total, path[::-1]
 
 
 def _candidates(program: Program) -> list[_Change]:

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 import numpy as np
 
 from heliograph.dsl.calls import emit_annotated
 from heliograph.dsl.diagnostics import Fault, Span
 from heliograph.dsl.values import Fixed, Items, Value, as_array, as_integer, index_bounds, kind_of, shape_text
+from heliograph.dsl.walk import Walk
 from heliograph.ir import Node, TensorType
 from heliograph.ir.node import Array
-
-if TYPE_CHECKING:
-    from heliograph.dsl.lower import Lowerer
 
 # A product with a whole number up to this size spends no level: it is a sum of the ciphertext with itself.
 _MAX_INTEGER_FACTOR = 1024
 MAX_POWER = 1024
-
-
-class Arithmetic(Protocol):
-    """What operators mean for the run-time values of one kind of program."""
-
-    def operand(self, value: Value, span: Span) -> Node:
-        """The value as a node; a fixed one becomes a constant where the stage has constants."""
-
-    def binary(self, operator: str, left: Value, right: Value, span: Span) -> Node:
-        """`left operator right`, at least one of which is a node."""
-
-    def negative(self, node: Node, span: Span) -> Node:
-        """`-node`."""
-
-    def index(self, node: Node, items: Items, span: Span) -> Node:
-        """`node[items]`."""
-
-    def fixed_attribute(self, array: Array, name: str, span: Span) -> Array:
-        """A fixed array as the attribute of that name stores it."""
 
 
 def _exponent(value: Value, span: Span) -> int:
@@ -71,7 +48,7 @@ class TensorArithmetic:
         "+": "add", "-": "sub", "*": "mul", "/": "div", "@": "matmul", ">": "gt", "<": "lt", ">=": "ge", "<=": "le",
     }  # fmt: skip
 
-    def __init__(self, low: Lowerer) -> None:
+    def __init__(self, low: Walk) -> None:
         self.low = low
 
     def operand(self, value: Value, span: Span) -> Node:
@@ -118,7 +95,7 @@ class SlotArithmetic:
     `size` is the n of `slots[n]`; a ciphertext has `slots`, the next power of two. Vectors are padded with zeros.
     """
 
-    def __init__(self, low: Lowerer, size: int, slots: int) -> None:
+    def __init__(self, low: Walk, size: int, slots: int) -> None:
         self.low = low
         self.size = size
         self.slots = slots

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from heliograph.dsl import ast
 from heliograph.dsl.diagnostics import Fault
 from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as_integer, kind_of, make_list, shape_text
+from heliograph.dsl.walk import Walk
 from heliograph.ir import Node, TensorType
 from heliograph.ir.types import SlotsType
 
-if TYPE_CHECKING:
-    from heliograph.dsl.lower import Lowerer
-
-Builtin = Callable[["Lowerer", Sequence[Value], ast.Call], Value]
+Builtin = Callable[[Walk, Sequence[Value], ast.Call], Value]
 
 # Other words for the operators on slots.
 SLOT_WORDS = {"add": "+", "sub": "-", "mul": "*", "multiply": "*", "neg": "-"}
@@ -42,12 +39,12 @@ def shape_of(value: Value, call: ast.Call) -> tuple[int, ...]:
     return tuple(as_array(value, call.span).shape)
 
 
-def _shape(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+def _shape(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, "shape(x)")
     return make_list(shape_of(values[0], call), call.span)
 
 
-def _len(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+def _len(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, "len(x)")
     if isinstance(values[0], List):
         return len(values[0])
@@ -58,7 +55,7 @@ def _len(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
 
 
 def _filled(number: float) -> Builtin:
-    def make(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+    def make(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
         _need(call, 1, f"{call.name.name}([2, 3])")
         sizes = values[0] if isinstance(values[0], List) else (values[0],)
         shape = tuple(as_integer(size, call.span, "a size") for size in sizes)
@@ -73,7 +70,7 @@ def _filled(number: float) -> Builtin:
     return make
 
 
-def _float32(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+def _float32(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, "float32(x)")
     with np.errstate(over="ignore"):
         array = as_array(values[0], call.span).astype(np.float32)
@@ -82,7 +79,7 @@ def _float32(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
     return Fixed(array)
 
 
-def _load(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+def _load(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
     usage = 'load("weights.npz", "name")'
     if call.keywords or not 1 <= len(values) <= 2 or not all(isinstance(value, str) for value in values):
         raise Fault(call.span, "load takes the path of a file and the name of an array", expected=usage)
@@ -90,14 +87,14 @@ def _load(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
     return Fixed(low.loader.from_file(path, key[0] if key else None, call.span))
 
 
-def _given(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+def _given(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, 'given("name")')
     if not isinstance(values[0], str):
         raise Fault(call.span, "given takes the name of a parameter", expected='given("name")')
     return Fixed(low.loader.from_given(values[0], call.span), values[0])
 
 
-def _flatten(low: Lowerer, values: Sequence[Value], call: ast.Call) -> Value:
+def _flatten(low: Walk, values: Sequence[Value], call: ast.Call) -> Value:
     _need(call, 1, "flatten(x)")
     size = math.prod(shape_of(values[0], call))
     if not isinstance(values[0], Node):

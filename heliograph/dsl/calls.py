@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from heliograph.dsl import ast
 from heliograph.dsl.diagnostics import Fault, Poisoned, Span, did_you_mean, shown
 from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as_integer, as_number, holds_node, kind_of
+from heliograph.dsl.walk import Walk
 from heliograph.errors import ProgramError
 from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context, OpSpec, check_call
-
-if TYPE_CHECKING:
-    from heliograph.dsl.lower import Lowerer
 
 # Attributes with one entry for each spatial axis of (channels, *spatial); one number stands for all of them.
 _PER_AXIS = {"kernel", "stride", "padding", "dilation", "output_size"}
@@ -79,14 +77,6 @@ def is_tuned(spec: OpSpec) -> bool:
     return any(spec.attrs.get(name, "").endswith("?") for name in _TUNED)
 
 
-class Annotation:
-    """What `with` says about one statement: attributes for the ops in it that take them."""
-
-    def __init__(self, entries: dict[str, tuple[Value, ast.Keyword]]) -> None:
-        self.entries = entries
-        self.used: set[str] = set()
-
-
 def expand_range(values: dict[str, tuple[Value, Span]]) -> dict[str, tuple[Value, Span]]:
     """`range = [a, b]` as `low` and `high`."""
     if "range" not in values:
@@ -100,7 +90,7 @@ def expand_range(values: dict[str, tuple[Value, Span]]) -> dict[str, tuple[Value
     return out
 
 
-def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value]) -> Value:
+def call_op(low: Walk, spec: OpSpec, call: ast.Call, values: Sequence[Value]) -> Value:
     """The node of an op on the values of a call's arguments; a Fault that says what the op takes."""
     spans = [argument.span for argument in call.arguments]
     given = {keyword.name: (low.evaluate(keyword.value), keyword.value.span) for keyword in call.keywords}
@@ -143,7 +133,7 @@ def call_op(low: Lowerer, spec: OpSpec, call: ast.Call, values: Sequence[Value])
     return low.emit(spec.name, operands, call.span, **converted)
 
 
-def emit_annotated(low: Lowerer, op: str, operands: Sequence[Node], span: Span) -> Node:
+def emit_annotated(low: Walk, op: str, operands: Sequence[Node], span: Span) -> Node:
     """The node of an operator: an op on these operands, with what annotations say."""
     spec = OPS[op]
     attributes: dict[str, tuple[Value, Span]] = {}
@@ -153,7 +143,7 @@ def emit_annotated(low: Lowerer, op: str, operands: Sequence[Node], span: Span) 
     return low.emit(op, operands, span, **attrs)
 
 
-def _folded(low: Lowerer, spec: OpSpec, call: ast.Call, arrays: list[Array], attrs: dict[str, Any]) -> Fixed:
+def _folded(low: Walk, spec: OpSpec, call: ast.Call, arrays: list[Array], attrs: dict[str, Any]) -> Fixed:
     """The op computed on arrays that are known."""
     context = Context({})
     try:
@@ -172,7 +162,7 @@ def _folded(low: Lowerer, spec: OpSpec, call: ast.Call, arrays: list[Array], att
 
 
 def _operands(
-    low: Lowerer,
+    low: Walk,
     spec: OpSpec,
     call: ast.Call,
     values: list[tuple[Value, Span]],
@@ -212,7 +202,7 @@ def _usage(spec: OpSpec) -> str:
     return f"{spec.name}({', '.join([*operands, *required])})"
 
 
-def _annotate(low: Lowerer, spec: OpSpec, attributes: dict[str, tuple[Value, Span]]) -> None:
+def _annotate(low: Walk, spec: OpSpec, attributes: dict[str, tuple[Value, Span]]) -> None:
     """Add what annotations say, the innermost first; what the call says itself stands."""
     own = set(attributes)
     for annotation in reversed(low.annotations):
@@ -224,7 +214,7 @@ def _annotate(low: Lowerer, spec: OpSpec, attributes: dict[str, tuple[Value, Spa
                     attributes[name] = (value, keyword.span)
 
 
-def _attribute(low: Lowerer, spec: OpSpec, name: str, value: Value, span: Span, shape: tuple[int, ...]) -> Any:
+def _attribute(low: Walk, spec: OpSpec, name: str, value: Value, span: Span, shape: tuple[int, ...]) -> Any:
     kind = spec.attrs[name].removesuffix("?")
     what = f"{spec.name}: attribute {name}"
     if kind == "constant":
@@ -292,7 +282,7 @@ def _check_numbers(spec: OpSpec, attrs: dict[str, Any], span: Span, given: Mappi
         raise Fault(place("low"), f"the range [{attrs['low']}, {attrs['high']}] is empty", expected="low below high")
 
 
-def make_constant(low: Lowerer, value: Value, span: Span, name: str) -> ConstantName:
+def make_constant(low: Walk, value: Value, span: Span, name: str) -> ConstantName:
     """The value among the program's constants, as the attribute of that name wants it."""
     array = low.arithmetic.fixed_attribute(as_array(value, span), name, span)
     label = value.name if isinstance(value, Fixed) and value.name else name

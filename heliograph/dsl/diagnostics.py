@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph import texts
-from heliograph.container import open_file
 from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.files import open_file
 from heliograph.ir.location import Location, display_path
 
 MAX_SOURCE_BYTES = 1 << 20

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from heliograph.dsl import ast
 from heliograph.dsl.arithmetic import SlotArithmetic
 from heliograph.dsl.diagnostics import Fault, Poisoned, Span, shown
 from heliograph.dsl.values import Fixed, Frame, Value, as_array, as_integer, as_number, kind_of, make_list, shape_text
+from heliograph.dsl.walk import Walk
 from heliograph.ir import Node, TensorType
 from heliograph.ir.types import SlotsType
-
-if TYPE_CHECKING:
-    from heliograph.dsl.lower import Lowerer
 
 # How deep evaluation may nest: each level costs two frames of Python's stack, of which there are a thousand; a call
 # costs as much as `_CALL_NESTING` nested expressions.
@@ -21,7 +18,7 @@ MAX_NESTING = 160
 _CALL_NESTING = 5
 
 
-def inline(low: Lowerer, call: ast.Call, function: ast.Function, values: list[Value]) -> Value:
+def inline(low: Walk, call: ast.Call, function: ast.Function, values: list[Value]) -> Value:
     """The results of the function on these values, its body copied to this place."""
     named = {keyword.name: (low.evaluate(keyword.value), keyword.value.span) for keyword in call.keywords}
     arguments = dict(named)
@@ -64,7 +61,7 @@ def inline(low: Lowerer, call: ast.Call, function: ast.Function, values: list[Va
     return results[0] if len(results) == 1 else make_list(results, call.span)
 
 
-def _match(low: Lowerer, parameter: ast.Parameter, value: Value, span: Span, frame: Frame, call: ast.Call) -> None:
+def _match(low: Walk, parameter: ast.Parameter, value: Value, span: Span, frame: Frame, call: ast.Call) -> None:
     """Check a value against its parameter's type, and bind the type's shape variables."""
     kind, name = parameter.type, shown(parameter.name.name)
     where = f"in the call of {shown(call.name.name)}"
@@ -100,7 +97,7 @@ def _match(low: Lowerer, parameter: ast.Parameter, value: Value, span: Span, fra
 
 
 def _match_dims(
-    low: Lowerer, dims: Sequence[ast.Expression], shape: tuple[int, ...], frame: Frame, span: Span, name: str
+    low: Walk, dims: Sequence[ast.Expression], shape: tuple[int, ...], frame: Frame, span: Span, name: str
 ) -> None:
     for dim, size in zip(dims, shape, strict=False):
         if isinstance(dim, ast.Name) and dim.name not in frame.values and dim.name not in low.globals:
@@ -120,7 +117,7 @@ def _match_dims(
             )
 
 
-def _check_result(low: Lowerer, function: ast.Function, results: list[Value]) -> None:
+def _check_result(low: Walk, function: ast.Function, results: list[Value]) -> None:
     kind = function.result
     if kind is None:
         return
@@ -133,7 +130,7 @@ def _check_result(low: Lowerer, function: ast.Function, results: list[Value]) ->
             shape = value.type.shape if isinstance(value.type, TensorType) else None
         else:
             shape = as_array(value, kind.span).shape
-        wanted = low._dims(kind.dims)
+        wanted = low.dims(kind.dims)
         if shape != wanted:
             raise Fault(
                 kind.span,
@@ -146,5 +143,5 @@ def _check_result(low: Lowerer, function: ast.Function, results: list[Value]) ->
         (as_integer if kind.kind == "int" else as_number)(value, kind.span, "the result")
 
 
-def _line(low: Lowerer, span: Span) -> int:
+def _line(low: Walk, span: Span) -> int:
     return low.source.line_column(span.start)[0]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heliograph.dsl import ast
-from heliograph.dsl.arithmetic import Arithmetic, SlotArithmetic, TensorArithmetic
+from heliograph.dsl.arithmetic import SlotArithmetic, TensorArithmetic
 from heliograph.dsl.builtins import BUILTINS, SLOT_WORDS
-from heliograph.dsl.calls import FOLDED, Annotation, call_op, expand_range, is_tuned, make_constant
+from heliograph.dsl.calls import FOLDED, call_op, expand_range, is_tuned, make_constant
 from heliograph.dsl.check import stage_of
 from heliograph.dsl.diagnostics import Diagnostics, Fault, Poisoned, Source, Span, TooMany, did_you_mean, shown
 from heliograph.dsl.functions import MAX_NESTING, inline
@@ -34,6 +34,7 @@ from heliograph.dsl.values import (
     make_list,
     shape_text,
 )
+from heliograph.dsl.walk import Annotation, Arithmetic
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, ConstantName, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
@@ -357,7 +358,7 @@ class Lowerer:
         elif self.stage is Stage.PACKED:
             raise Fault(statement.type.span, "a tensor among slots", expected="all inputs slots[n], or all tensors")
         else:
-            attrs["shape"] = self._dims(statement.type.dims)
+            attrs["shape"] = self.dims(statement.type.dims)
         self.layer = name
         loc = self.source.location(statement.name.span, name)
         layout = self.layout
@@ -403,7 +404,7 @@ class Lowerer:
         )
         return slots
 
-    def _dims(self, dims: Sequence[ast.Expression]) -> tuple[int, ...]:
+    def dims(self, dims: Sequence[ast.Expression]) -> tuple[int, ...]:
         shape = []
         for dim in dims:
             size = as_integer(self.evaluate(dim), dim.span, "a dimension")
@@ -431,7 +432,7 @@ class Lowerer:
         if statement.type is not None:
             if not isinstance(statement.type, ast.TensorOf):
                 raise Fault(statement.type.span, "a param is a tensor", expected="tensor[...]")
-            wanted = self._dims(statement.type.dims)
+            wanted = self.dims(statement.type.dims)
             if fixed.array.shape != wanted:
                 raise Fault(
                     name.span,

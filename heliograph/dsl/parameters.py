@@ -14,8 +14,8 @@ from typing import IO, Any
 import numpy as np
 
 from heliograph.arrays import read_npy, sound_shape
-from heliograph.container import open_file
 from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
+from heliograph.files import open_file
 from heliograph.ir.node import Array, SparseMatrix
 
 MAX_BYTES = 512 * 1024 * 1024

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.chains import Chain, chain_at, key_chains
+from heliograph.ckks import noise
+from heliograph.ckks.chains import Chain, chain_at, key_chains
+from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, RangeError
-from heliograph.execution import noise
-from heliograph.execution.backend import Call
+from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import SCALE_TOLERANCE, transform_diagonals
-from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
-from heliograph.target import Ring
+from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + os.sep
 # Ours that call the public functions themselves: whoever called these wrote no line of Python.
-_PROGRAMS = tuple(_PACKAGE + name for name in ("cli" + os.sep, "demo.py"))
+_PROGRAMS = tuple(_PACKAGE + name for name in ("cli" + os.sep, os.path.join("tools", "demo.py")))
 _REPEATED = re.compile(r"@\d+")
 # Modules that `to_torch` made: one op each, called as its layer was.
 _STEPS = "heliograph.frontends.torch_modules."

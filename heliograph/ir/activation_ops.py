@@ -15,7 +15,7 @@ from heliograph import functions
 from heliograph.errors import ProgramError
 from heliograph.functions import Family, Function
 from heliograph.ir.node import Array
-from heliograph.ir.ops import OPS, TENSOR, OpSpec, define
+from heliograph.ir.spec import OPS, TENSOR, OpSpec, define
 
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
 # How a function that may be a composition of several polynomials is to be approximated.

@@ -17,7 +17,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.activation_ops import ACTIVATION_ATTRS
 from heliograph.ir.layer_ops import window_shape, windows
 from heliograph.ir.node import Array
-from heliograph.ir.ops import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
+from heliograph.ir.spec import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
 from heliograph.ir.tensor_ops import align, broadcast_type
 from heliograph.ir.types import TensorType, Type
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array
-from heliograph.ir.ops import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
+from heliograph.ir.spec import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
 from heliograph.ir.types import TensorType, Type
 
 

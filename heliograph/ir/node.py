@@ -6,19 +6,15 @@ import enum
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.errors import packages_named
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.types import Type
-
-if TYPE_CHECKING:
-    import networkx
 
 
 class Stage(str, enum.Enum):
@@ -63,10 +59,6 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.op} : {self.type} at {self.loc}>"
-
-    def with_(self, **changes: Any) -> Node:
-        """A copy with the given fields replaced."""
-        return replace(self, **changes)
 
 
 def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
@@ -182,35 +174,6 @@ class Program:
     def names(self) -> dict[Node, str]:
         """The printed name of each node: `%0`, `%1`, ... in program order."""
         return {node: f"%{index}" for index, node in enumerate(self.nodes)}
-
-    def to_networkx(self) -> networkx.MultiDiGraph:
-        """The graph for library algorithms: nodes are indices with attributes `op`, `node`; edges have `position`."""
-        import networkx
-
-        graph = networkx.MultiDiGraph(name=self.name)
-        index = {node: i for i, node in enumerate(self.nodes)}
-        for node, i in index.items():
-            graph.add_node(i, op=node.op, node=node)
-        for node, i in index.items():
-            for position, operand in enumerate(node.inputs):
-                graph.add_edge(index[operand], i, position=position)
-        return graph
-
-    def to_language(self) -> str:
-        """The program as text of the language; see `heliograph.dsl.print.to_language`.
-
-        The one way up from here: a convenience for those who hold a program.
-        """
-        from heliograph.dsl.print import to_language
-
-        return to_language(self)
-
-    def to_torch(self, **options: Any) -> Any:
-        """The program as a torch module, trainable; see `heliograph.frontends.torch_modules.to_torch`."""
-        with packages_named():
-            from heliograph.frontends.torch_modules import to_torch
-
-        return to_torch(self, **options)
 
     def __str__(self) -> str:
         from heliograph.ir.text import print_program

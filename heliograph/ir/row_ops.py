@@ -14,7 +14,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
-from heliograph.ir.ops import Attrs, Context, OpSpec, define
+from heliograph.ir.spec import Attrs, Context, OpSpec, define
 from heliograph.ir.types import TensorType, Type
 
 _POLYNOMIAL = frozenset({Stage.POLYNOMIAL})

@@ -17,7 +17,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.diagonals import DiagonalMap, copies_fit, diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, SparseMatrix
-from heliograph.ir.ops import LEVELED, SLOTS, Attrs, Context, OpSpec, define
+from heliograph.ir.spec import LEVELED, SLOTS, Attrs, Context, OpSpec, define
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 # Two true scales count as equal where their logarithms differ by at most this; the planner meets this with room to spare.

@@ -13,7 +13,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
-from heliograph.ir.ops import (
+from heliograph.ir.spec import (
     ARITHMETIC,
     EVERYWHERE,
     TENSOR,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
+from heliograph.ir.liveness import last_use_table
 from heliograph.ir.metadata import unknown_names
 from heliograph.ir.node import Node, Program, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.text import print_node
+from heliograph.ir.transforms import rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
 
 
@@ -105,16 +105,6 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         )
 
 
-def rotation_steps(node: Node) -> Iterable[int]:
-    """The amounts by which evaluating this node rotates, before any composition of keys."""
-    if node.op == "rotate":
-        return (int(node.attrs["amount"]),)
-    if node.op == "linear_transform":
-        steps = (*node.attrs["baby_steps"], *node.attrs["giant_steps"])
-        return tuple(int(step) for step in steps if step)
-    return ()
-
-
 def _verify_executable(program: Program, after: str) -> None:
     lower = [
         (entry["level"], set(entry["rotation_keys"]), entry["relinearization_key"])
@@ -137,19 +127,3 @@ def _verify_executable(program: Program, after: str) -> None:
     last_uses = program.metadata.get("last_uses")
     if last_uses is None or [list(freed) for freed in last_uses] != last_use_table(program.nodes, program.outputs):
         raise VerifyError(f"after {after}: the table of last uses does not fit the program")
-
-
-def last_use_table(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[list[int]]:
-    """For each node the indices of the values that are not needed after it; outputs are never freed."""
-    index = {node: i for i, node in enumerate(nodes)}
-    last: dict[Node, int] = {}
-    for i, node in enumerate(nodes):
-        last[node] = i
-        for operand in node.inputs:
-            last[operand] = i
-    keep = set(outputs)
-    table: list[list[int]] = [[] for _ in nodes]
-    for node, i in last.items():
-        if node not in keep:
-            table[i].append(index[node])
-    return [sorted(entry) for entry in table]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
@@ -13,7 +14,6 @@ from heliograph.passes.intervals import Interval, hull
 from heliograph.passes.place_bootstraps import MAX_SIZE_BITS
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.slot_intervals import slot_intervals
-from heliograph.target import Ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from heliograph import functions, rounding
 from heliograph.approx import argmax as argmax_plans
 from heliograph.approx import proof
 from heliograph.approx import sign as sign_plans
-from heliograph.approx.evaluate import depth_of_degree
 from heliograph.approx.fit import Fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, Node, SparseMatrix, TensorType
+from heliograph.ir.depth import depth_of_degree
 from heliograph.ir.node import next_power_of_two
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, transfer

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Node, Program, SparseMatrix
+from heliograph.ir.depth import levels_below, program_depth
 from heliograph.ir.diagonals import copies_fit, make_diagonal_map, modulus_of, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
-from heliograph.passes.depth import levels_below, program_depth
 from heliograph.passes.map_offsets import MapOffsets
-from heliograph.target import CostTable, Ring
 
 # Where a program is deeper than the chain, maps stand between a bootstrap and its polynomial's levels: about here.
 _LEVEL_BETWEEN_BOOTSTRAPS = 4

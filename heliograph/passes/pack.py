@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from heliograph.ckks.costs import BUILT_IN, CostTable
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
-from heliograph.passes.bsgs import pair_offsets
+from heliograph.ir.transforms import pair_offsets
 from heliograph.passes.choose_layouts import (
     candidate_layouts,
     choose_layouts,
@@ -25,7 +27,6 @@ from heliograph.passes.choose_layouts import (
     largest_batch,
 )
 from heliograph.passes.map_plans import MapPlans, spread
-from heliograph.target import BUILT_IN, CostTable, Ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from typing import ClassVar
 
 import networkx as nx
 
+from heliograph.ckks.costs import BUILT_IN, CostTable
+from heliograph.ckks.ring import Ring
 from heliograph.ir import Attr, Builder, Node, Program, Stage
-from heliograph.target import BUILT_IN, CostTable, Ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from typing import ClassVar
 import numpy as np
 
 from heliograph.approx.evaluate import plan_polynomial
+from heliograph.ckks.costs import BUILT_IN, CostTable
+from heliograph.ckks.ring import Ring
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
+from heliograph.ir.depth import node_depth
 from heliograph.ir.layout import Layout
 from heliograph.ir.slot_ops import transform_diagonals
-from heliograph.passes.depth import node_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
-from heliograph.target import BUILT_IN, CostTable, Ring
 
 # Of so many states of one cut the cheapest are kept; residual networks have some dozens.
 _MAX_STATES = 4000

@@ -14,10 +14,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
-from heliograph.target import Ring
 
 _PLAIN_PRODUCTS = frozenset({"linear_transform", "mul_plain", "mul_pt", "lincomb"})
 _PRODUCTS = _PLAIN_PRODUCTS | {"mul_ct"}

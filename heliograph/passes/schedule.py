@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from heliograph.ir import CipherType, Node, Program, Stage
-from heliograph.ir.verify import last_use_table
-
-
-def _size(node: Node) -> int:
-    return node.type.parts * (node.type.level + 1) if isinstance(node.type, CipherType) else 0
-
-
-def peak_towers(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
-    """The largest number of polynomials times primes that is alive at once."""
-    frees = last_use_table(nodes, outputs)
-    alive = peak = 0
-    for node, freed in zip(nodes, frees, strict=True):
-        alive += _size(node)
-        peak = max(peak, alive)
-        alive -= sum(_size(nodes[i]) for i in freed)
-    return peak
+from heliograph.ir import Node, Program, Stage
+from heliograph.ir.liveness import last_use_table, peak_towers, size_in_towers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +27,8 @@ class Schedule:
             held = peak = 0
             for operand in operands:
                 peak = max(peak, held + need[operand])
-                held += _size(operand)
-            need[node] = max(peak, held + _size(node))
+                held += size_in_towers(operand)
+            need[node] = max(peak, held + size_in_towers(node))
         order: list[Node] = list(program.inputs)
         seen = set(order)
         for output in program.outputs:

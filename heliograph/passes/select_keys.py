@@ -9,11 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from heliograph.chains import Chain, chain_at
+from heliograph.ckks.chains import Chain, chain_at
+from heliograph.ckks.costs import BUILT_IN, CostTable
+from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.verify import rotation_steps
-from heliograph.target import BUILT_IN, CostTable, Ring
+from heliograph.ir.transforms import rotation_steps
 
 # An amount of rotation and the level at which it happens; a relinearization counts as an amount of its own.
 Use = tuple[int, int]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.container import open_file, write_file
 from heliograph.errors import ProgramError, WireError
-from heliograph.execution.backend import Progress
+from heliograph.execution.loop import Progress
+from heliograph.files import open_file, write_file
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 from heliograph.runtime.server import Server
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.compiler.memory import key_making_bytes, scratch_bytes
-from heliograph.compiler.sharing import least_error
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.public import PublicArtifact
+from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, SecurityError, WireError
-from heliograph.execution.backend import Progress
-from heliograph.interpret import check_input, check_range, check_samples
+from heliograph.execution.interface import check_input, check_range, check_samples
+from heliograph.execution.loop import Progress
+from heliograph.execution.memory import key_making_bytes, scratch_bytes
 from heliograph.ir import Array
 from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heliograph.compiler.artifact import PublicArtifact
-from heliograph.compiler.validate import check_interface, check_keys, check_ring, printable, real, refuse, whole
-from heliograph.container import Container, pack, read_file, unpack, write_file
+from heliograph.artifact.container import Container, pack, read_file, unpack
+from heliograph.artifact.public import PublicArtifact
+from heliograph.artifact.validate import check_interface, check_keys, check_ring, printable, real, refuse, whole
 from heliograph.errors import SecurityError, WireError
+from heliograph.files import write_file
 from heliograph.runtime.messages import is_fingerprint
 
 KIND = "a client's secret key"

@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heliograph.container import Bytes, Container, lock, parts, read_file, remove_parts, write_file
+from heliograph.artifact.container import Container, parts, read_file
 from heliograph.errors import HeliographError, WireError
+from heliograph.files import Bytes, lock, remove_parts, write_file
 from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_objects, is_fingerprint
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"

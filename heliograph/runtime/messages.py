@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from heliograph.container import Bytes, Container, parts, read_file, unpack, write_file
+from heliograph.artifact.container import Container, parts, read_file, unpack
 from heliograph.errors import WireError
+from heliograph.files import Bytes, write_file
 
 VERSION = 3
 # The first version in which inputs and outputs carry a request.
@@ -153,7 +154,7 @@ def is_fingerprint(value: object) -> bool:
 
 
 class EvaluationKeys(_Message):
-    """The evaluation keys of one client for one artifact (see heliograph/evaluation_keys.py for their names). Not secret."""
+    """The evaluation keys of one client for one artifact (see heliograph/ckks/keys.py for their names). Not secret."""
 
     kind = "evaluation keys"
     max_bytes = 64 * 1024**3

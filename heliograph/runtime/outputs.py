@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.compiler.sharing import SHARE_MARGIN, flooding_std, sharing_cost_bits
+from heliograph.ckks.sharing import SHARE_MARGIN, flooding_std, sharing_cost_bits
 from heliograph.errors import ProgramError, RangeError, SecurityError
 from heliograph.ir import Array
 
@@ -85,7 +85,7 @@ def check_sharing(
 def flood(tensor: Array, scheme_error: float, values: int) -> Array:
     """The tensor with Gaussian noise from the system's secure generator, rounded to a sixteenth of its deviation.
 
-    compiler/sharing.py says how much, and what for.
+    ckks/sharing.py says how much, and what for.
     """
     std = flooding_std(scheme_error, values)
     grid = 2.0 ** (math.floor(math.log2(std)) - 4)

@@ -6,9 +6,11 @@ import math
 import warnings
 from collections.abc import Iterable
 
-from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.public import PublicArtifact
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import max_log_pq
 from heliograph.errors import InsecureWarning, SecurityError
-from heliograph.target import Ring, max_log_pq
 
 REQUIRED_BITS = 128
 
@@ -16,7 +18,7 @@ REQUIRED_BITS = 128
 def weakness(rings: Iterable[Ring]) -> str:
     """Why keys on these rings do not have 128 bits of security; an empty text where they do.
 
-    What a ring claims does not count: its modulus is compared with the table (`heliograph/target.py`).
+    What a ring claims does not count: its modulus is compared with the table (`heliograph/ckks/security.py`).
     """
     for ring in rings:
         if ring.security_bits is None:

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.compiler.artifact import Artifact
-from heliograph.compiler.key_use import key_use
-from heliograph.compiler.memory import memory_bytes
-from heliograph.compiler.validate import check_transforms
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.validate import check_transforms
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
-from heliograph.evaluation_keys import EvaluationKey
-from heliograph.execution.backend import Progress, Trace, execute
-from heliograph.interpret import check_input, check_range
+from heliograph.execution.interface import check_input, check_range
+from heliograph.execution.key_use import key_use
+from heliograph.execution.loop import Progress, Trace, execute
+from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import available_bytes
@@ -32,7 +33,6 @@ from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.outputs import secure_normal
 from heliograph.runtime.security import require_security
-from heliograph.target import Ring
 
 
 class Server:

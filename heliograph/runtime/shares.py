@@ -14,9 +14,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from heliograph.compiler.sharing import SHARE_RESULTS
-from heliograph.container import Container, pack, read_file, write_file
+from heliograph.artifact.container import Container, pack, read_file
+from heliograph.ckks.sharing import SHARE_RESULTS
 from heliograph.errors import SecurityError, WireError
+from heliograph.files import write_file
 
 KIND = "the number of results shared under a key"
 VERSION = 1

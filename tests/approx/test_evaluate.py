@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.approx.evaluate import PowerStep, depth_of_degree, evaluate_plan, plan_polynomial, trim
+from heliograph.approx.evaluate import PowerStep, evaluate_plan, plan_polynomial
 from heliograph.approx.fit import fit
+from heliograph.ir.depth import depth_of_degree, trim
 
 T = np.cos(np.linspace(0, math.pi, 201))
 

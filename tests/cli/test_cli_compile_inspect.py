@@ -10,10 +10,10 @@ import pytest
 from cli.conftest import Call
 
 import heliograph as hg
+from heliograph.artifact.artifact import VERSION
+from heliograph.artifact.container import Container, pack, unpack
 from heliograph.cli import doctor
 from heliograph.cli.main import _COMMANDS
-from heliograph.compiler.artifact import VERSION
-from heliograph.container import Container, pack, unpack
 
 PACKAGE = Path(hg.__file__).parent
 
@@ -202,12 +202,12 @@ def test_inspect_refuses_other_files(call: Call, file: str) -> None:
 
 
 def test_faults_of_ours_have_no_traceback_either(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    import heliograph.container
+    import heliograph.artifact.container
 
     def broken(path: object) -> str:
         raise ZeroDivisionError("no such thing")
 
-    monkeypatch.setattr(heliograph.container, "file_kind", broken)
+    monkeypatch.setattr(heliograph.artifact.container, "file_kind", broken)
     result = call("inspect", "m.helio")
     assert result.code == 2
     assert "ZeroDivisionError: no such thing" in result.err

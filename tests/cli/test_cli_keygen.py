@@ -77,7 +77,7 @@ def test_keys_that_take_much_are_written_one_by_one(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder of the name that was given: the commands after it are the same."""
-    monkeypatch.setattr("heliograph.compiler.memory.FOLDER_KEY_BYTES", 1000)
+    monkeypatch.setattr("heliograph.execution.memory.FOLDER_KEY_BYTES", 1000)
     (folder / "eval.keys").write_bytes(b"of another artifact")
     code, _, err = run(capsys, "keygen", "--insecure", "public")
     assert code == 2

@@ -13,18 +13,18 @@ import pytest
 from helpers.fuzzing import fuzz
 from helpers.hostile_artifacts import MUTATIONS, artifacts, containers, mutated_fields, run_artifact
 
-from heliograph.compiler.artifact import Artifact
-from heliograph.compiler.diff import diff
-from heliograph.compiler.html import html_report
-from heliograph.compiler.inspection import inspection
-from heliograph.compiler.plots import dot_text
-from heliograph.compiler.simulate import simulate
-from heliograph.compiler.validate import check_sizes
-from heliograph.container import Container, pack
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.container import Container, pack
+from heliograph.artifact.validate import check_sizes
+from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, RangeError, WireError
+from heliograph.ir.liveness import last_use_table
 from heliograph.ir.text import parse_program
-from heliograph.ir.verify import last_use_table
-from heliograph.target import Ring
+from heliograph.report.diff import diff
+from heliograph.report.html import html_report
+from heliograph.report.inspection import inspection
+from heliograph.report.plots import dot_text
+from heliograph.tools.simulate import simulate
 
 # Arrays of numpy alive at once: the plain part may take a third of it.
 BYTES = 3 << 29

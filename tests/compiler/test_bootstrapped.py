@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import heliograph as hg
-from heliograph.chains import key_chains
-from heliograph.compiler.key_use import key_use
+from heliograph.ckks.chains import key_chains
 from heliograph.errors import PlanningError, RangeError, WireError
+from heliograph.execution.key_use import key_use
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, CipherType, Stage
 
@@ -81,9 +81,9 @@ def test_it_runs_on_real_ciphertexts(program: hg.Program, artifact: hg.Artifact)
 
 
 def _calls(artifact: hg.Artifact, x: np.ndarray) -> object:
-    from heliograph.execution.backend import execute
+    from heliograph.execution.interface import pack_inputs
+    from heliograph.execution.loop import execute
     from heliograph.execution.simulator import Simulator
-    from heliograph.interpret import pack_inputs
 
     simulator = Simulator(artifact.program)
     return execute(artifact.program, simulator, simulator.encrypt_inputs(pack_inputs(artifact.program, [x])))[1].calls
@@ -107,8 +107,9 @@ def test_memory_is_bounded_at_a_cost_in_time(program: hg.Program, artifact: hg.A
 def test_keys_that_do_not_fit_are_read_again(program: hg.Program, artifact: hg.Artifact, tmp_path: Path) -> None:
     """With the same chain and less memory than its keys take; a server follows the plan by itself."""
     pytest.importorskip("openfhe")
-    from heliograph.compiler.key_use import key_use
-    from heliograph.compiler.memory import memory_bytes, within
+    from heliograph.compiler.residency import within
+    from heliograph.execution.key_use import key_use
+    from heliograph.execution.memory import memory_bytes
 
     use, planned = key_use(artifact.program), memory_bytes(artifact.program, artifact.ring)
     spare = planned["resident_keys"] - use.least_bytes
@@ -138,7 +139,7 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
     )
     options = hg.Options(security_bits=None, log_ring=12)
     free = hg.compile(hg.parse(source), options)
-    from heliograph.compiler.memory import memory_bytes
+    from heliograph.execution.memory import memory_bytes
 
     planned = memory_bytes(free.program, free.ring)
     bound = planned["server_folder"] - planned["resident_keys"] // 5

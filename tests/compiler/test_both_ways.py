@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from heliograph.compiler.driver import compile  # noqa: E402
 from heliograph.compiler.options import Options  # noqa: E402
 from heliograph.dsl.parse import parse  # noqa: E402
-from heliograph.dsl.print import circuit  # noqa: E402
+from heliograph.dsl.print import circuit, to_language  # noqa: E402
 from heliograph.frontends.torch_export import trace  # noqa: E402
 from heliograph.ir import Program  # noqa: E402
 
@@ -120,7 +120,7 @@ def test_both_ways_compile_to_one_circuit(
 
 def test_a_traced_program_prints_itself_in_the_language() -> None:
     _, traced = build(MLP, [(6,)])
-    again = parse(traced.to_language(), parameters=traced.constants)
+    again = parse(to_language(traced), parameters=traced.constants)
     assert circuit(compile(again, TOY).program) == circuit(compile(traced, TOY).program)
 
 

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from helpers.random_programs import random_inputs
 
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
+from heliograph.ckks.security import MAX_LOG_PQ_128, Ring, max_log_pq
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.planner import candidates
-from heliograph.compiler.simulate import simulate
 from heliograph.errors import HeliographError, PlanningError, ProgramError, SecurityError, UnsupportedError
 from heliograph.interpret import interpret
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.target import MAX_LOG_PQ_128, Ring, max_log_pq
+from heliograph.tools.simulate import simulate
 
 INSECURE = Options(security_bits=None)
 

@@ -8,6 +8,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,23 @@ from runtime.support import mlp, toy_artifact
 
 import heliograph as hg
 from heliograph import rounding
-from heliograph.compiler import artifact as artifact_module
-from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact
-from heliograph.compiler.depth import artifact_depth
-from heliograph.compiler.diff import diff
-from heliograph.compiler.figures import STORED
-from heliograph.compiler.html import html_report
-from heliograph.compiler.inspection import inspection
-from heliograph.compiler.memory import memory_bytes
-from heliograph.compiler.plots import dot_text
-from heliograph.compiler.simulate import simulate
+from heliograph.artifact import artifact as artifact_module
+from heliograph.artifact.artifact import VERSION, Artifact
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.figures import STORED
+from heliograph.artifact.public import PublicArtifact
 from heliograph.compiler.unseen import Unseen
-from heliograph.container import Container, pack, unpack
 from heliograph.errors import WireError
-from heliograph.execution.backend import execute
+from heliograph.execution.interface import batch_of, input_shape, pack_inputs
+from heliograph.execution.loop import execute
+from heliograph.execution.memory import memory_bytes
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import batch_of, input_shape, pack_inputs
+from heliograph.report.depth import artifact_depth
+from heliograph.report.diff import diff
+from heliograph.report.html import html_report
+from heliograph.report.inspection import inspection
+from heliograph.report.plots import dot_text
+from heliograph.tools.simulate import simulate
 
 TOY = hg.Options(security_bits=None, degree=3)
 DEEP = """program deep
@@ -314,7 +316,7 @@ def test_layers_with_odd_names_compile_to_a_file_that_loads() -> None:
     new: dict[Any, Any] = {}
     for node in program.nodes:
         loc = dataclasses.replace(node.loc, layer=node.loc.layer + EVIL, file="models/a\x1b\nb.py")
-        new[node] = node.with_(inputs=tuple(new[operand] for operand in node.inputs), loc=loc)
+        new[node] = replace(node, inputs=tuple(new[operand] for operand in node.inputs), loc=loc)
     odd = dataclasses.replace(
         program, nodes=tuple(new.values()), inputs=(new[program.inputs[0]],), outputs=(new[program.outputs[0]],)
     )

@@ -10,6 +10,7 @@ import pytest
 from helpers.backends import openfhe, run, simulator
 
 import heliograph as hg
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.pipeline import level_passes
 from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.ranges import bootstrap_inputs
@@ -20,7 +21,6 @@ from heliograph.ir.node import freeze_attrs
 from heliograph.passes.base import apply
 from heliograph.passes.pair_bootstraps import PairBootstraps
 from heliograph.runtime.openfhe.floor import Floor
-from heliograph.target import Ring
 
 SLOTS = 1024
 RING = Ring(11, 60, 55, 21, 4, None, (2, 2))
@@ -260,7 +260,7 @@ def test_what_an_artifact_says_of_bounded_values_is_checked(
         attrs = dict(node.attrs)
         if node.op == op and set(changes) & set(attrs):
             attrs |= changes
-        new[node] = node.with_(inputs=tuple(new[operand] for operand in node.inputs), attrs=freeze_attrs(attrs))
+        new[node] = replace(node, inputs=tuple(new[operand] for operand in node.inputs), attrs=freeze_attrs(attrs))
     program = replace(
         artifact.program,
         nodes=tuple(new.values()),

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.ring import Ring
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.passes.depth import node_depth
+from heliograph.ir.depth import node_depth
 from heliograph.passes.place_bootstraps import PlaceBootstraps, _Bound, _Search, slot_periods
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
-from heliograph.target import BUILT_IN, Ring
 
 SLOTS = 1024
 # Six levels between bootstraps: they begin at level 3 and come back to level 9.

@@ -11,7 +11,7 @@ import pytest
 from runtime.support import mlp
 
 import heliograph as hg
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.places import portable, portable_files
 from heliograph.errors import ProgramError
 from heliograph.ir.text import print_program, without_places

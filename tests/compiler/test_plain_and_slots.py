@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heliograph.artifact.artifact import Artifact
 from heliograph.cli.main import main
-from heliograph.compiler.artifact import Artifact
 from heliograph.compiler.driver import compile
-from heliograph.compiler.memory import memory_bytes
 from heliograph.compiler.options import Options
-from heliograph.compiler.simulate import simulate
 from heliograph.dsl.parse import parse
 from heliograph.errors import PlanningError, ProgramError, RangeError, WireError
+from heliograph.execution.memory import memory_bytes
 from heliograph.interpret import interpret
+from heliograph.tools.simulate import simulate
 
 TOY = Options(security_bits=None, precision_bits=16, degree=5)
 SCORER = """program scorer

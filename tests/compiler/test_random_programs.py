@@ -11,7 +11,7 @@ from helpers.random_programs import random_inputs, random_program, random_slot_p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes

@@ -18,7 +18,7 @@ from heliograph.compiler.unseen import observe, rate_bound
 from heliograph.errors import RangeError
 from heliograph.interpret import interpret_many, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.passes.depth import program_depth
+from heliograph.ir.depth import program_depth
 from heliograph.passes.margins import RATE, tail
 from heliograph.runtime.outputs import check_output
 

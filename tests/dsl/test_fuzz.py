@@ -15,12 +15,12 @@ from helpers.fuzzing import fuzz
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import sample_inputs
-from heliograph.compiler.simulate import simulate
 from heliograph.dsl.format import format_text
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError, InternalError, VerifyError
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
+from heliograph.tools.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "language.md").read_text()

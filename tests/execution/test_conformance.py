@@ -13,16 +13,16 @@ from helpers.random_programs import random_inputs
 from runtime.bootstrapped import PERIOD, only_bootstrap
 from runtime.bootstrapped import RING as BOOTSTRAPPED
 
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import HeliographError, ProgramError, RangeError
-from heliograph.execution.backend import execute
+from heliograph.execution.loop import execute
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import OPS
 from heliograph.passes.schedule import Schedule
-from heliograph.target import Ring
 
 RING = Ring(10, 60, 45, 4, 2, None)
 SLOTS = RING.slots

@@ -21,15 +21,17 @@ from helpers.fuzzing import fuzz
 from helpers.hostile_artifacts import altered
 
 import heliograph as hg
-from heliograph.compiler import artifact as artifacts
-from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.container import Container, pack, unpack
+from heliograph.artifact import artifact as artifacts
+from heliograph.artifact import public
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import PublicArtifact
+from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.errors import HeliographError, SecurityError, WireError
 from heliograph.runtime import keyfile, keyfolder, messages, shares
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.target import MAX_LOG_PQ_128
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"
@@ -152,7 +154,7 @@ def test_keys_do_not_depend_on_the_versions_of_other_formats(
     def gone(*arguments: object) -> PublicArtifact:
         raise AssertionError("a key file is read without the reader of public artifacts")
 
-    monkeypatch.setattr(artifacts, "VERSION", 99)
+    monkeypatch.setattr(public, "VERSION", 99)
     monkeypatch.setattr(PublicArtifact, "from_bytes", staticmethod(gone))
     monkeypatch.setattr(PublicArtifact, "_read", staticmethod(gone))
     client = Client.load(files / name, PASSPHRASE if "locked" in name else None, allow_insecure=True)

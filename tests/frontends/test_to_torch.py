@@ -18,6 +18,7 @@ from torch import nn
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes
 from heliograph.errors import UnsupportedError
+from heliograph.frontends.torch_modules import to_torch
 from heliograph.frontends.torch_polynomial import polynomial, sparse_map
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
@@ -27,7 +28,7 @@ A, B = (torch.linspace(-1, 1, n, dtype=torch.float64) for n in (12, 4))
 
 def same(program: Program, *shapes: tuple[int, ...], again: bool = True) -> nn.Module:
     """Module and program agree to rounding, and so does the program that the module gives."""
-    module = program.to_torch(dtype=torch.float64)
+    module = to_torch(program, dtype=torch.float64)
     samples = [x.abs() + 0.1 for x in inputs(shapes, 5)]
     expected = interpret_batch(program, *(x.numpy() for x in samples))
     with torch.no_grad():
@@ -94,7 +95,7 @@ def test_programs_of_sparse_maps() -> None:
     trained = [name for name, _ in module.named_parameters()]
     assert any(name.endswith("values0") for name in trained)
     assert not any("coefficients" in name for name in trained)
-    with_them = made.to_torch(train_coefficients=True)
+    with_them = to_torch(made, train_coefficients=True)
     assert sum("coefficients" in name for name, _ in with_them.named_parameters()) == 5
     with_them(torch.rand(2, 3, 8, 8)).sum().backward()
     assert all(parameter.grad is not None for parameter in with_them.parameters())
@@ -118,11 +119,11 @@ def test_approximate_has_the_polynomials_of_compile() -> None:
 def test_refusals() -> None:
     program = hg.trace(Fn(lambda x: torch.argmax(x, 1)), inputs([(4,)], 1))
     with pytest.raises(UnsupportedError, match="argmax has no counterpart"):
-        program.to_torch()
+        to_torch(program)
     linear = hg.trace(nn.Linear(4, 2), torch.zeros(1, 4), input_range=(-1, 1))
     artifact = hg.compile(linear, hg.Options(security_bits=None, log_ring=11))
     with pytest.raises(UnsupportedError, match="slots of ciphertexts"):
-        artifact.program.to_torch()
+        to_torch(artifact.program)
 
 
 def test_training_recovers_what_low_degrees_lost() -> None:
@@ -152,7 +153,7 @@ def test_training_recovers_what_low_degrees_lost() -> None:
     train(model, 100, 0.01)
     program = hg.trace(model, images[:1], calibration=images[:300])
     low = hg.approximate(program, hg.Options(degree=2, margin=2.0))
-    module = low.to_torch(train_coefficients=True)
+    module = to_torch(low, train_coefficients=True)
     assert float(module.range_penalty()) == 0.0
     train(module, 60, 0.002, module.range_penalty)
     copy.deepcopy(module)  # nothing of the training's graph is kept

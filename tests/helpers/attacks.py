@@ -28,21 +28,22 @@ from helpers.fuzzing import mutated_array_file
 from runtime import bootstrapped
 from runtime.support import mlp, toy_artifact
 
+from heliograph.artifact.artifact import VERSION, Artifact
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import PublicArtifact
 from heliograph.cli.arrays import read_arrays
-from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
-from heliograph.compiler.simulate import simulate
-from heliograph.container import Container, pack, unpack
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError
-from heliograph.interpret import batch_of, input_shape
+from heliograph.execution.interface import batch_of, input_shape
 from heliograph.ir.layout import Layout
 from heliograph.runtime import keyfile
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.server import Server
+from heliograph.tools.simulate import simulate
 
 # What a mutant may ask for and still be run to the end: every other one would only tell that a machine has no such memory.
 MAX_KEY_BYTES, MAX_RING, MAX_KEYS = 150_000_000, 8192, 60

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heliograph.evaluation_keys import program_keys
-from heliograph.execution.backend import Call, execute
+from heliograph.ckks.keys import program_keys
+from heliograph.ckks.ring import Ring
+from heliograph.execution.interface import pack_inputs, unpack_outputs
+from heliograph.execution.loop import execute
+from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import pack_inputs, unpack_outputs
 from heliograph.ir import Array, Node, Program
-from heliograph.target import Ring
 
 
 @dataclass(slots=True)

@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.compiler.artifact import VERSION, Artifact
+from heliograph.artifact.artifact import VERSION, Artifact
+from heliograph.artifact.container import Container, pack, unpack
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
-from heliograph.compiler.simulate import simulate
-from heliograph.container import Container, pack, unpack
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError
-from heliograph.interpret import input_shape
+from heliograph.execution.interface import input_shape
 from heliograph.ir import Node, Program
+from heliograph.ir.liveness import last_use_table
 from heliograph.ir.node import ConstantName, freeze_attrs
 from heliograph.ir.ops import OPS, TENSOR, Context, check_call, check_type
 from heliograph.ir.types import TensorType
-from heliograph.ir.verify import last_use_table
+from heliograph.tools.simulate import simulate
 
 TOY = Options(security_bits=None, precision_bits=16, degree=5)
 TEXTS = (

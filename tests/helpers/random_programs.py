@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from heliograph.interpret import input_shape
+from heliograph.execution.interface import input_shape
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage, TensorType
 from heliograph.ir.layout import Layout
 

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import SparseMatrix
 from heliograph.ir.diagonals import DiagonalMap, diagonal_map, make_diagonal_map, positions_in_slots, shift_for
 from heliograph.ir.layout import Layout
-from heliograph.passes.bsgs import StepCosts, pair_offsets, plan_steps
-from heliograph.target import BUILT_IN, Ring
+from heliograph.ir.transforms import pair_offsets
+from heliograph.passes.bsgs import StepCosts, plan_steps
 
 
 def apply_map(diagonals: DiagonalMap, vector: np.ndarray, out_period: int) -> np.ndarray:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, front_passes
 from heliograph.errors import HeliographError, ProgramError, VerifyError
 from heliograph.ir import Builder, CipherType, Node, OpaqueConstant, Program, SlotsType, Stage, TensorType
 from heliograph.ir.text import parse_program, print_program, programs_equal
 from heliograph.ir.verify import verify
-from heliograph.target import Ring
 
 RING = Ring(10, 60, 40, 5, 2, None)
 
@@ -151,7 +151,7 @@ def swap(program: Program, node: Node, new: Node, **changes: Any) -> Program:
     table = {node: new}
     nodes = []
     for n in program.nodes:
-        made = table.get(n) or n.with_(inputs=tuple(table.get(i, i) for i in n.inputs))
+        made = table.get(n) or replace(n, inputs=tuple(table.get(i, i) for i in n.inputs))
         table[n] = made if made.inputs != n.inputs or n in table else n
         nodes.append(table[n])
     return replace(
@@ -170,7 +170,7 @@ def find(program: Program, op: str) -> Node:
 def retyped(op: str, **changes: Any) -> Callable[[Program], Program]:
     def change(program: Program) -> Program:
         node = find(program, op)
-        return swap(program, node, node.with_(type=replace(node.type, **changes)))  # type: ignore[type-var]
+        return swap(program, node, replace(node, type=replace(node.type, **changes)))  # type: ignore[type-var]
 
     return change
 
@@ -178,7 +178,7 @@ def retyped(op: str, **changes: Any) -> Callable[[Program], Program]:
 def with_attrs(op: str, **attrs: Any) -> Callable[[Program], Program]:
     def change(program: Program) -> Program:
         node = find(program, op)
-        return swap(program, node, node.with_(attrs={**node.attrs, **attrs}))
+        return swap(program, node, replace(node, attrs={**node.attrs, **attrs}))
 
     return change
 
@@ -190,7 +190,7 @@ def metadata(**entries: Any) -> Callable[[Program], Program]:
 def foreign_operand(program: Program) -> Program:
     node = find(program, "add")
     outside = Node("neg", (), {}, node.inputs[0].type)
-    return swap(program, node, node.with_(inputs=(outside, node.inputs[1])))
+    return swap(program, node, replace(node, inputs=(outside, node.inputs[1])))
 
 
 BREAKS: list[tuple[str, str, Callable[[Program], Program], str]] = [
@@ -241,12 +241,12 @@ def paths(program: Program, path: list[int]) -> dict[str, list[int]]:
 
 def retyped_input(program: Program, kind: Any) -> Program:
     node = program.inputs[0]
-    return swap(program, node, node.with_(type=kind))
+    return swap(program, node, replace(node, type=kind))
 
 
 def without_attr(program: Program, op: str, name: str) -> Program:
     node = find(program, op)
-    return swap(program, node, node.with_(attrs={k: v for k, v in node.attrs.items() if k != name}))
+    return swap(program, node, replace(node, attrs={k: v for k, v in node.attrs.items() if k != name}))
 
 
 @pytest.mark.parametrize(("stage", "change", "words"), [b[1:] for b in BREAKS], ids=[b[0] for b in BREAKS])

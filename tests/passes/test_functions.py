@@ -13,17 +13,17 @@ from helpers.backends import openfhe, run
 from heliograph.approx.argmax import argmax as argmax_plan
 from heliograph.approx.softmax import softmax as softmax_plan
 from heliograph.approx.steps import run as run_steps
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.driver import compile
 from heliograph.compiler.lowered import lowered_softmax
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes
-from heliograph.compiler.simulate import simulate
 from heliograph.compiler.top1 import top1
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.passes.depth import program_depth
+from heliograph.ir.depth import program_depth
+from heliograph.tools.simulate import simulate
 
 TOY = Options(security_bits=None)
 LOC = Location("net.py", 7, 5, "layer")

@@ -17,7 +17,6 @@ import heliograph.approx
 from heliograph import functions
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
-from heliograph.compiler.report import largest_error_text
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Program, Stage
 from heliograph.ir.ops import OPS
@@ -26,6 +25,7 @@ from heliograph.passes.base import apply
 from heliograph.passes.calibrate import Calibrate
 from heliograph.passes.expand import Expand
 from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.report.text import largest_error_text
 
 TOY = Options(security_bits=None)
 

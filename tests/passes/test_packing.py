@@ -16,28 +16,31 @@ from helpers.backends import BACKENDS, largest_difference, run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
-from heliograph.compiler.simulate import simulate
 from heliograph.errors import PlanningError, ProgramError, RangeError
-from heliograph.execution.backend import calls_table, execute
+from heliograph.execution.interface import pack_inputs
+from heliograph.execution.loop import calls_table, execute
 from heliograph.execution.ranges import polynomial_inputs
-from heliograph.interpret import interpret, pack_inputs, run_nodes
+from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
 from heliograph.ir.diagonals import copies_fit, make_diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transforms import pair_offsets, share_babies, transform_terms
 from heliograph.passes import pack as pack_module
-from heliograph.passes.bsgs import StepCosts, pair_offsets, plan_steps, share_babies, transform_terms
+from heliograph.passes.bsgs import StepCosts, plan_steps
 from heliograph.passes.calibrate import Calibrate
 from heliograph.passes.choose_layouts import _descend, _eliminate, candidate_layouts, choose_layouts, group_values
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.map_offsets import MapOffsets
 from heliograph.passes.map_plans import MapPlans
 from heliograph.passes.pack import Pack
-from heliograph.target import BUILT_IN, Ring
+from heliograph.tools.simulate import simulate
 
 RING = Ring(7, 60, 45, 3, 2, None)
 
@@ -416,7 +419,7 @@ def test_layouts_pack_samples_side_by_side() -> None:
 def test_ranges_and_layers_of_values_in_several_ciphertexts() -> None:
     """A polynomial's input in four ciphertexts: each is watched, and one value is put together from all."""
     pytest.importorskip("openfhe")
-    from heliograph.runtime.debug import debug
+    from heliograph.tools.debug import debug
 
     def body(b: Builder, x: Node) -> Node:
         kernel = np.zeros((8, 2, 1, 1))

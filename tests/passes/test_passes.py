@@ -15,17 +15,19 @@ from helpers.random_programs import random_inputs, random_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, front_passes
 from heliograph.errors import InternalError, PlanningError, ProgramError, UnsupportedError
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, CipherType, Location, Node, Program, Stage
-from heliograph.ir.verify import rotation_steps
+from heliograph.ir.depth import program_depth
+from heliograph.ir.liveness import peak_towers
+from heliograph.ir.transforms import rotation_steps
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
 from heliograph.passes.calibrate import Calibrate
 from heliograph.passes.clean_slots import CleanSlots
-from heliograph.passes.depth import program_depth
 from heliograph.passes.expand import Expand
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
@@ -33,10 +35,8 @@ from heliograph.passes.intervals import program_intervals
 from heliograph.passes.lower_polynomials import LowerPolynomials
 from heliograph.passes.pack import Pack
 from heliograph.passes.plan_levels import PlanLevels, TooFewLevelsError
-from heliograph.passes.schedule import peak_towers
 from heliograph.passes.select_keys import SelectKeys
 from heliograph.passes.simplify import Simplify
-from heliograph.target import Ring
 
 R = np.random.default_rng(0)
 RING = Ring(10, 60, 40, 12, 3, None)

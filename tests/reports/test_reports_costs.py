@@ -8,10 +8,11 @@ import json
 import pytest
 
 import heliograph as hg
-from heliograph.compiler.costs import costs_path, default_costs, load_costs, save_costs
+from heliograph.artifact.costs import costs_path, default_costs, load_costs, save_costs
+from heliograph.ckks.costs import BUILT_IN, CostTable
+from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError, WireError
-from heliograph.runtime import calibrate
-from heliograph.target import BUILT_IN, CostTable, Ring
+from heliograph.runtime.openfhe import calibrate
 
 OTHER = CostTable("another machine", 0.5, 1.5, 0.3, 0.9, 2.0, 40.0, 300.0, 20.0)
 
@@ -78,7 +79,7 @@ def test_an_interrupted_save_leaves_the_old_table(cache, monkeypatch):
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr("heliograph.compiler.costs.os.replace", fail)
+    monkeypatch.setattr("heliograph.artifact.costs.os.replace", fail)
     with pytest.raises((OSError, HeliographError)):
         save_costs(BUILT_IN)
     assert load_costs(costs_path()) == OTHER

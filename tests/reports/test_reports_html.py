@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from reports_support import SmallConv, artifact
 
-from heliograph.compiler.depth import artifact_depth
-from heliograph.compiler.drawing import graph_svg, place
-from heliograph.compiler.html import html_report
-from heliograph.compiler.plots import dot_text, save_plots
+from heliograph.report.depth import artifact_depth
+from heliograph.report.drawing import graph_svg, place
+from heliograph.report.html import html_report
+from heliograph.report.plots import dot_text, save_plots
 
 MEASURED = {"evaluate_ms": 61.25, "ms_by_layer": {"fc1": 20.0, "relu": 11.0}, "server_peak_bytes": 168_000_000}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"

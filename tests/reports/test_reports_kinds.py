@@ -11,10 +11,10 @@ from kinds_of_programs import KINDS, TEXTS, artifact, program
 
 import heliograph as hg
 from heliograph.cli.main import cli
-from heliograph.compiler.explain import JOINT, Recorder
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret
 from heliograph.passes import expand
+from heliograph.report.explain import JOINT, Recorder
 
 
 def run(*arguments) -> str:

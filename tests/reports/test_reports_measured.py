@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.target import BUILT_IN
+from heliograph.ckks.costs import BUILT_IN
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bill.py"
 

@@ -16,15 +16,15 @@ import torch
 from reports_support import Net, TwoOutputs, artifact, program, samples, weighted
 
 import heliograph as hg
-from heliograph.compiler.depth import artifact_depth
-from heliograph.compiler.html import html_report
 from heliograph.compiler.pipeline import linear_passes
-from heliograph.compiler.report import error_text, seconds_text
 from heliograph.compiler.unseen import observe
-from heliograph.demo import DemoResult
 from heliograph.interpret import interpret_many
+from heliograph.report.depth import artifact_depth
+from heliograph.report.html import html_report
+from heliograph.report.text import error_text, seconds_text
 from heliograph.rounding import upward_text
-from heliograph.runtime.measure import Measurement, measure
+from heliograph.tools.demo import DemoResult
+from heliograph.tools.measure import Measurement, measure
 
 MEASURED = {
     "evaluate_ms": 61.25, "ms_by_layer": {"fc1": 20.0, "relu": 11.0}, "process_peak_bytes": 168_000_000,

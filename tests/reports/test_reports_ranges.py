@@ -11,10 +11,11 @@ from reports_support import Net, SmallConv, TwoOutputs, artifact, program, sampl
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes
 from heliograph.errors import ProgramError, RangeError
-from heliograph.execution.backend import execute
+from heliograph.execution.interface import pack_inputs
+from heliograph.execution.loop import execute
 from heliograph.execution.ranges import RangeWatch, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
-from heliograph.interpret import interpret, pack_inputs, run_nodes
+from heliograph.interpret import interpret, run_nodes
 from heliograph.runtime import outputs
 
 CASES = [(Net, (16,)), (SmallConv, (1, 8, 8)), (TwoOutputs, (16,))]

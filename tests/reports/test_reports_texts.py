@@ -10,13 +10,13 @@ import pytest
 from reports_support import Branches, Net, SmallConv, TwoOutputs, artifact, program
 
 import heliograph as hg
-from heliograph.compiler.artifact import VERSION
-from heliograph.compiler.diff import diff
-from heliograph.compiler.explain import Recorder
-from heliograph.compiler.inspection import inspection
-from heliograph.compiler.report import bytes_text, error_text, seconds_text
-from heliograph.container import Container, pack, unpack
+from heliograph.artifact.artifact import VERSION
+from heliograph.artifact.container import Container, pack, unpack
 from heliograph.errors import ProgramError, WireError
+from heliograph.report.diff import diff
+from heliograph.report.explain import Recorder
+from heliograph.report.inspection import inspection
+from heliograph.report.text import bytes_text, error_text, seconds_text
 
 MEASURED = {
     "compile_s": 0.31,
@@ -170,7 +170,7 @@ def test_a_fusion_that_saves_a_level_is_found_and_exact():
     from heliograph.compiler.pipeline import front_passes
     from heliograph.compiler.savings import fuse_into
     from heliograph.interpret import interpret_batch
-    from heliograph.passes.depth import program_depth
+    from heliograph.ir.depth import program_depth
 
     report = artifact(TwoOutputs).report.values
     fusions = [saving for saving in report["savings"] if saving["kinds"] == ["fusion"]]

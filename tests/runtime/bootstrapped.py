@@ -7,11 +7,11 @@ import functools
 import numpy as np
 from runtime.support import toy_artifact
 
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
+from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.schedule import Schedule
-from heliograph.target import Ring
 
 # CoeffsToSlots and SlotsToCoeffs take two levels each; five levels are left after a bootstrap.
 RING = Ring(11, 60, 55, 17, 4, None, (2, 2))

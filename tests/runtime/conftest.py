@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from runtime.support import sample, toy_artifact
 
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.server import Server

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
 from heliograph.ir import Builder, Location, Program, Stage

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.compiler.artifact import VERSION, Artifact, PublicArtifact
-from heliograph.compiler.depth import artifact_depth, depth_report
-from heliograph.container import Container, pack, unpack
+from heliograph.artifact.artifact import VERSION, Artifact
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import ProgramError, WireError
+from heliograph.report.depth import artifact_depth, depth_report
 
 _FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

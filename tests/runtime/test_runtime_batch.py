@@ -29,7 +29,7 @@ _EVALUATE = """
     import sys, time
     from pathlib import Path
     import numpy as np
-    from heliograph.compiler.artifact import Artifact
+    from heliograph.artifact.artifact import Artifact
     from heliograph.runtime.batch import evaluate_files
     from heliograph.runtime.messages import EvaluationKeys
     from heliograph.runtime.server import Server

@@ -9,13 +9,14 @@ import pytest
 from helpers.backends import openfhe, run, simulator
 from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, only_bootstrap, program, sample
 
-from heliograph.bootstrap_keys import bootstrap_rotations
-from heliograph.interpret import pack_inputs, run_nodes
+from heliograph.ckks.bootstrap import bootstrap_rotations
+from heliograph.ckks.ring import Ring
+from heliograph.execution.interface import pack_inputs
+from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, CipherType, Node, Stage
 from heliograph.ir.layout import Layout
 from heliograph.passes.schedule import Schedule
 from heliograph.runtime.openfhe.context import library, make_context
-from heliograph.target import Ring
 
 
 @pytest.mark.parametrize("chains", [True, False])

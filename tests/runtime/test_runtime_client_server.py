@@ -15,8 +15,8 @@ import pytest
 from runtime.support import INPUTS, sample, toy_artifact
 
 import heliograph as hg
-from heliograph.compiler.artifact import Artifact
-from heliograph.container import Container, pack, read_file
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.container import Container, pack, read_file
 from heliograph.errors import HeliographError, ProgramError, RangeError, SecurityError, WireError
 from heliograph.runtime import keyfile, memory
 from heliograph.runtime.client import Client

@@ -19,17 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.container import (
-    Container,
-    file_kind,
-    open_file,
-    pack,
-    read_file,
-    remove_parts,
-    unpack,
-    write_file,
-)
+from heliograph.artifact.container import Container, file_kind, pack, read_file, unpack
 from heliograph.errors import WireError
+from heliograph.files import open_file, remove_parts, write_file
 
 _MANY = 1 << 30
 
@@ -160,7 +152,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 _SLOW_WRITER = """
 import sys, time
-from heliograph.container import write_file
+from heliograph.artifact.container import write_file
 
 def parts():
     yield b"n" * 100000
@@ -237,9 +229,9 @@ def test_only_parts_of_files_are_removed(tmp_path: Path) -> None:
 
 def test_a_part_that_was_taken_for_a_dead_ones_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process removes it between its making and its locking."""
-    from heliograph import container
+    from heliograph import files
 
-    locked, original = [], container.lock
+    locked, original = [], files.lock
 
     def late(handle: int, *, wait: bool) -> None:
         if not locked:
@@ -248,7 +240,7 @@ def test_a_part_that_was_taken_for_a_dead_ones_is_begun_again(tmp_path: Path, mo
         locked.append(handle)
         original(handle, wait=wait)
 
-    monkeypatch.setattr(container, "lock", late)
+    monkeypatch.setattr(files, "lock", late)
     write_file(tmp_path / "f", b"whole")
     assert len(locked) == 2
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("f", b"whole")]
@@ -258,7 +250,7 @@ def test_a_file_system_without_locks_and_links_will_do(tmp_path: Path, monkeypat
     def none(*_: object, **__: object) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("heliograph.container.lock", none)
+    monkeypatch.setattr("heliograph.files.lock", none)
     monkeypatch.setattr(os, "link", none)
     (tmp_path / ".f.0123abcd.part").write_bytes(b"nobody can tell whose")
     write_file(tmp_path / "f", b"mine", private=True, overwrite=False)

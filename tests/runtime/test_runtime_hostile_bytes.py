@@ -13,8 +13,9 @@ from helpers.hostile_messages import attempt, forged
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.container import Container, pack, unpack
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import RangeError, WireError
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import VERSION, EncryptedInput, EncryptedOutput, EvaluationKeys

@@ -18,9 +18,10 @@ import pytest
 from runtime.bootstrapped import PERIOD, meaning, sample
 from runtime.bootstrapped import artifact as bootstrapped_artifact
 
-from heliograph.compiler.artifact import Artifact, PublicArtifact
-from heliograph.compiler.validate import check_keys
-from heliograph.container import Container, pack, unpack
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import PublicArtifact
+from heliograph.artifact.validate import check_keys
 from heliograph.errors import WireError
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder
@@ -269,7 +270,7 @@ def test_bootstraps_need_a_ring_that_does(artifact: Artifact) -> None:
 def test_a_bootstrap_that_openfhe_would_refuse_is_refused_before() -> None:
     from runtime.bootstrapped import RING, program
 
-    from heliograph.compiler.validate import check_program
+    from heliograph.artifact.validate import check_program
 
     made = program()
     check_program(made)

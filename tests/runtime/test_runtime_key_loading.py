@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.compiler.key_use import KeyUse, key_use
-from heliograph.compiler.memory import memory_bytes
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
-from heliograph.evaluation_keys import EvaluationKey
+from heliograph.execution.key_use import KeyUse, key_use
+from heliograph.execution.memory import memory_bytes
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.openfhe import registry
-from heliograph.target import Ring
 
 
 def _sum(of: str, amounts: range) -> str:
@@ -192,9 +192,9 @@ def test_a_server_takes_what_the_machine_has_left(
 _PEAK = """
     import sys
     from pathlib import Path
-    from heliograph.compiler.artifact import Artifact
+    from heliograph.artifact.artifact import Artifact
     from heliograph.runtime.keyfolder import KeyFolder
-    from heliograph.runtime.measure import peak_rss_bytes
+    from heliograph.tools.measure import peak_rss_bytes
     from heliograph.runtime.messages import EncryptedInput
     from heliograph.runtime.server import Server
     folder = Path(sys.argv[1])

@@ -18,8 +18,8 @@ from runtime.bootstrapped import RING, meaning, sample
 from runtime.bootstrapped import artifact as bootstrapped_artifact
 from runtime.support import toy_artifact
 
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, WireError
-from heliograph.evaluation_keys import EvaluationKey
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder, check_disk
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys

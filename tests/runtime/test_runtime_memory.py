@@ -15,13 +15,13 @@ import pytest
 
 import heliograph as hg
 from heliograph.cli.main import main
-from heliograph.compiler.key_use import key_use
-from heliograph.compiler.memory import key_making_bytes, memory_bytes
+from heliograph.execution.key_use import key_use
+from heliograph.execution.memory import key_making_bytes, memory_bytes
 from heliograph.runtime import client as client_module
 from heliograph.runtime import server as server_module
-from heliograph.runtime.measure import measure
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.server import require_server
+from heliograph.tools.measure import measure
 
 REFRESHED = """program refreshed
 input x: secret slots[64] in [-1, 1]
@@ -44,8 +44,9 @@ _ROLES = """
     import sys
     from pathlib import Path
     import numpy as np
-    from heliograph.compiler.artifact import Artifact, PublicArtifact
-    from heliograph.runtime.measure import peak_rss_bytes
+    from heliograph.artifact.artifact import Artifact
+    from heliograph.artifact.public import PublicArtifact
+    from heliograph.tools.measure import peak_rss_bytes
     role, ways, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     keys = folder / ways
     if role == "client":

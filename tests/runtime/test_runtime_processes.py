@@ -12,7 +12,7 @@ import pytest
 from runtime.support import mlp, sample
 
 import heliograph as hg
-from heliograph.compiler.artifact import Artifact
+from heliograph.artifact.artifact import Artifact
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import EncryptedOutput
 
@@ -41,6 +41,7 @@ with hg.Server(artifact, keys, allow_insecure=True) as server:
         "named": named,
         "held": held,
         "modules": sorted(name for name in sys.modules if name.startswith("heliograph.runtime")),
+        "rooms": sorted({name.split(".")[1] for name in sys.modules if name.startswith("heliograph.")}),
         "torch": sys.modules["torch"] is not None,
     }))
 """
@@ -72,6 +73,10 @@ def test_server_in_another_process(artifact: Artifact, tmp_path: Path) -> None:
     assert isinstance(modules, list)
     for name in ("client", "keyfile", "openfhe.cryptor"):
         assert f"heliograph.runtime.{name}" not in modules
+    # Nor is anything that compiles.
+    rooms = told["rooms"]
+    assert isinstance(rooms, list)
+    assert not {"passes", "compiler", "approx", "interpret", "dsl", "frontends", "tools"} & set(rooms), rooms
     secret = client._cryptor.secret_bytes()
     piece = secret[len(secret) // 2 : len(secret) // 2 + 64]
     assert piece in (tmp_path / "client.key").read_bytes()

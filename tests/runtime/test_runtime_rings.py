@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.ckks.ring import Ring
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.template import rotation_key_template
-from heliograph.target import Ring
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from runtime.bootstrapped import RING, artifact, sample
 
-from heliograph.evaluation_keys import EvaluationKey
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.runtime.client import Client
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, _coefficients
 from heliograph.runtime.openfhe.encapsulation import encapsulation_template
 from heliograph.runtime.openfhe.serial import serialize
-from heliograph.target import Ring
 
 
 def _root(ring: Ring) -> tuple[int, int]:

@@ -13,11 +13,12 @@ from helpers.commands import run
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.compiler.artifact import VERSION, PublicArtifact
-from heliograph.container import Container, pack, unpack
+from heliograph.artifact.artifact import VERSION
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import PublicArtifact
+from heliograph.ckks.security import MAX_LOG_PQ_128, Ring
 from heliograph.errors import InsecureWarning, SecurityError, WireError
 from heliograph.runtime.security import artifact_weakness, weakness
-from heliograph.target import MAX_LOG_PQ_128, Ring
 
 
 def secure_artifact() -> hg.Artifact:

@@ -17,10 +17,11 @@ import pytest
 from runtime.support import mlp, sample
 
 import heliograph as hg
-from heliograph.compiler import sharing
-from heliograph.compiler.artifact import Artifact, PublicArtifact
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.public import PublicArtifact
+from heliograph.ckks import sharing
+from heliograph.ckks.noise import encryption_std, rescale_std
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.execution.noise import encryption_std, rescale_std
 from heliograph.runtime import outputs, shares
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import EncryptedOutput

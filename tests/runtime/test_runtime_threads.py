@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.compiler.key_use import key_use
-from heliograph.execution.backend import execute
+from heliograph.execution.key_use import key_use
+from heliograph.execution.loop import execute
 from heliograph.ir import Builder, Program, Stage
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.openfhe.plaintexts import PlaintextCache

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heliograph.container import open_file
 from heliograph.dp.accounting.accountant import epsilon
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
@@ -29,6 +28,7 @@ from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
 from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, Neighboring, SampledGaussian, SampledLaplace
 from heliograph.errors import ProgramError, WireError
+from heliograph.files import open_file
 
 FORMAT = "heliograph-privacy-report"
 VERSION = 1

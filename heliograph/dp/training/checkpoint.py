@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heliograph.container import open_file, sync_folder
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
+from heliograph.files import open_file, sync_folder
 
 _VERSION = 1
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import bootstrap_context, pair_context
 from heliograph.runtime.openfhe.template import moved, transferred
-from heliograph.target import Ring
 
 # What a first iteration leaves over is made larger by so many bits for the second: it is below 2**-16 of a value of size
 # one, and the second adds less than its own floor from ten bits on.

@@ -12,10 +12,10 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from heliograph import OPENMP_WAS_LOADED
+from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, InternalError, SecurityError
+from heliograph.openmp import OPENMP_WAS_LOADED
 from heliograph.runtime.openfhe.process import note_use, require_own_process
-from heliograph.target import Ring
 
 # OpenFHE takes contexts with equal parameters for one; these differ in a parameter that nothing depends on.
 _MARK = 31.0

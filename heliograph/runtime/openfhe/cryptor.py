@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
-from heliograph.evaluation_keys import EvaluationKey
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
@@ -18,7 +19,6 @@ from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import automorphism_index
 from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
-from heliograph.target import Ring
 
 
 class OpenFHECryptor:

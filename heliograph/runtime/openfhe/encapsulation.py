@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, InternalError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import key_context, library, lower_key_context
@@ -34,7 +35,6 @@ from heliograph.runtime.openfhe.template import (
     learn_secret_key,
     rotation_key_template,
 )
-from heliograph.target import Ring
 
 _COUNT_OFFSET = INDEX_OFFSET - 8
 # Where the name of the key stands in an entry of a map: after index, types, number of the object and its context.

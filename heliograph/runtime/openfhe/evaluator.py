@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.chains import chain_at, key_chains
+from heliograph.ckks.chains import chain_at, key_chains
+from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import transform_diagonals
-from heliograph.passes.bsgs import BabySteps, share_babies, transform_terms
+from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import make_context, working_context
 from heliograph.runtime.openfhe.plaintexts import EncodeAhead, Encoding, PlaintextCache
@@ -23,7 +24,6 @@ from heliograph.runtime.openfhe.run import OpenFHERun
 from heliograph.runtime.openfhe.serial import retagged
 from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
 from heliograph.runtime.openfhe.template import meaningless, moved, transferred
-from heliograph.target import Ring
 
 DEFAULT_CACHE_BYTES = 1 << 30
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.chains import chain_at
+from heliograph.ckks.chains import chain_at
 from heliograph.errors import InternalError
-from heliograph.execution.backend import BOOTSTRAPS, IN_WHOLE_CHAIN, Call
+from heliograph.execution.protocol import BOOTSTRAPS, IN_WHOLE_CHAIN, Call
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
 from heliograph.runtime.openfhe.encapsulation import conjugation_index

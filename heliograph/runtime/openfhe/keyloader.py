@@ -1,7 +1,7 @@
 """Evaluation keys that do not all fit in memory: loaded before the node that reads them, dropped when others need the room.
 
 Keys of bootstraps and relinearization keys stay. The order in which a program reads the others is known, so the one whose
-next use is furthest away goes first (compiler/key_use.py), and the next ones are read, checked and made into OpenFHE's
+next use is furthest away goes first (execution/key_use.py), and the next ones are read, checked and made into OpenFHE's
 objects by a thread while nodes are evaluated. OpenFHE's maps are changed by the evaluating thread alone, between two nodes,
 while no evaluation of the process reads them (registry.pausing).
 """
@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from heliograph.compiler.key_use import KeyUse
-from heliograph.evaluation_keys import EvaluationKey
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
+from heliograph.execution.key_use import KeyUse
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.serial import check_installed, insert_key
 from heliograph.runtime.openfhe.template import Template, rotation_key_template
-from heliograph.target import Ring
 
 # A key of a tiny ring for an automorphism that does not exist, the first of every map: OpenFHE's map of a tag is the first
 # map that was given for it, and grows, so that one of a real key could not be put back without the others.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.execution.backend import Call
+from heliograph.execution.protocol import Call
 from heliograph.ir import CipherType, Node
-from heliograph.passes.bsgs import transform_terms
+from heliograph.ir.transforms import transform_terms
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.encapsulation import conjugation_index
 from heliograph.runtime.openfhe.plaintexts import EncodeAhead, Encoding

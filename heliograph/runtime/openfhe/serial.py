@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.errors import WireError
-from heliograph.evaluation_keys import EvaluationKey
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import (
@@ -23,7 +24,6 @@ from heliograph.runtime.openfhe.template import (
     relinearization_key_template,
     rotation_key_template,
 )
-from heliograph.target import Ring
 
 
 def serialize(value: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.target import Ring
+from heliograph.ckks.ring import Ring
 
 # Between the name of the keys of the whole chain and the level of a lower part; no client's name has it.
 _LEVEL_MARK = "/"

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, WireError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, working_context
-from heliograph.target import Ring
 
 Bytes = bytes | memoryview
 # One of the contexts of a ring.

@@ -1,0 +1,260 @@
+"""A compiled program: one file, safe to load from a stranger."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.container import Container, pack, read_file, unpack
+from heliograph.artifact.figures import complete, stored
+from heliograph.artifact.plain_bounds import check_plain_part
+from heliograph.artifact.public import PREDICTED, VERSION, PublicArtifact, brief
+from heliograph.artifact.report_fields import check_report, check_stored
+from heliograph.artifact.validate import (
+    check_program,
+    check_ring,
+    check_sizes,
+    check_stage_text,
+    check_texts,
+    check_transforms,
+    refuse,
+    whole,
+)
+from heliograph.ckks.keys import EvaluationKey, conjugates, program_keys
+from heliograph.ckks.ring import Ring
+from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.files import Bytes, write_file
+from heliograph.ir import Program, SparseMatrix, Stage
+from heliograph.ir.layout import Layout
+from heliograph.ir.node import Constant
+from heliograph.ir.text import parse_program, print_program, without_places
+from heliograph.ir.verify import verify
+from heliograph.report.text import Report
+
+MAX_ARTIFACT_BYTES = 4 * 1024**3
+MAX_TEXT_BYTES = 64 * 1024**2
+
+
+def _without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != key}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled program with its report.
+
+    `stages` holds the text of the program after the passes of each stage, for reading; `program` is what runs. Of the report
+    a file holds what does not follow from the program (figures.py).
+    `compile_s` is known only where it was compiled: a saved artifact is the same bytes on every run.
+    """
+
+    program: Program
+    report: Report
+    stages: Mapping[str, str]
+    compile_s: float | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        nodes, report = len(self.program.nodes), repr(self.report)
+        return f"<Artifact {self.name!r}, {nodes} nodes; {report.partition(': ')[2]}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first half of the page that `html_report` makes."""
+        return self.report._repr_html_()
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def ring(self) -> Ring:
+        return Ring.from_json(self.program.metadata["ring"])
+
+    @property
+    def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
+        """The keys that a server of this program takes."""
+        return program_keys(self.program)
+
+    @property
+    def plain_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that the server gives in the clear, at run time."""
+        return tuple(node.attrs["name"] for node in self.program.inputs if not node.type.secret)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the artifact: program, constants, report and the texts of its stages, but not the places in the sources.
+
+        It is that of the public part.
+        """
+        return self._public.fingerprint
+
+    @functools.cached_property
+    def _server_part(self) -> str:
+        """SHA-256 of what the public part does not hold."""
+        report = stored(self.report.values)
+        report["depth_by_line"] = [_without(row, "location") for row in report["depth_by_line"]]
+        report["savings"] = [_without(row, "locations") for row in report["savings"]]
+        if report["unseen"] is not None and report["unseen"]["worst"] is not None:
+            report["unseen"] = {**report["unseen"], "worst": _without(report["unseen"]["worst"], "location")}
+        digest = hashlib.sha256(json.dumps(report, sort_keys=True, allow_nan=False).encode())
+        for name, text in (("program", print_program(self.program)), *sorted(self.stages.items())):
+            part = without_places(text).encode()
+            digest.update(f"\n{name} {len(part)}\n".encode())
+            digest.update(part)
+        return digest.hexdigest()
+
+    def public(self) -> PublicArtifact:
+        """The part that a client needs; no weights."""
+        return self._public
+
+    @functools.cached_property
+    def _public(self) -> PublicArtifact:
+        metadata = self.program.metadata
+        inputs = []
+        for spec in metadata["inputs"]:
+            nodes = [node for node in self.program.inputs if node.attrs["name"] == spec["name"] and node.type.secret]
+            nodes.sort(key=lambda node: node.attrs["chunk"])
+            inputs.append(
+                {
+                    **spec,
+                    "levels": [node.attrs["level"] for node in nodes],
+                    "log_scales": [node.attrs["log_scale"] for node in nodes],
+                }
+            )
+        outputs, position = [], 0
+        for spec in metadata["outputs"]:
+            count = Layout.from_json(spec["layout"]).ciphertexts
+            nodes = list(self.program.outputs[position : position + count])
+            position += count
+            possible = metadata.get("output_ranges", {}).get(spec["name"], {})
+            log_scales = [node.type.log_scale for node in nodes]  # type: ignore[union-attr]
+            outputs.append({**spec, **possible, "log_scales": log_scales})
+        values = self.report.values
+        return PublicArtifact(
+            self.program.name,
+            self._server_part,
+            self.ring,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(metadata["rotation_keys"]),
+            metadata["relinearization_key"],
+            {key: values[key] for key in PREDICTED},
+            tuple(metadata.get("chains", ())),
+            tuple(metadata.get("bootstrap_slots", ())),
+            conjugates(self.program),
+        )
+
+    def to_bytes(self) -> bytes:
+        text = print_program(self.program).encode()
+        if len(text) > MAX_TEXT_BYTES:
+            raise ProgramError(f"the program's text has {len(text)} bytes; at most {MAX_TEXT_BYTES} are read back")
+        blobs: dict[str, Any] = {"text/program": text}
+        kinds: dict[str, Any] = {}
+        for key, stage in self.stages.items():
+            blobs[f"text/stage/{key}"] = stage.encode()
+        for key, constant in self.program.constants.items():
+            if isinstance(constant, SparseMatrix):
+                kinds[key] = list(constant.shape)
+                for part in ("data", "indices", "indptr"):
+                    blobs[f"constant/{key}/{part}"] = getattr(constant, part)
+            else:
+                assert isinstance(constant, np.ndarray)
+                kinds[key] = None
+                blobs[f"constant/{key}"] = constant
+        fields = {"constants": kinds, "stages": sorted(self.stages), "report": stored(self.report.values)}
+        return pack(Container("artifact", VERSION, fields, blobs))
+
+    @staticmethod
+    def from_bytes(data: Bytes, what: str = "data") -> Artifact:
+        """The artifact in `data`; a WireError where it is not an intact one."""
+        return Artifact._read(unpack(data, "artifact", VERSION, MAX_ARTIFACT_BYTES, what), what)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file whole or not at all."""
+        write_file(path, self.to_bytes())
+
+    @staticmethod
+    def load(path: str | Path) -> Artifact:
+        """The artifact in a file; a WireError where it is not an intact one."""
+        return Artifact._read(read_file(path, "artifact", VERSION, MAX_ARTIFACT_BYTES), str(path))
+
+    @staticmethod
+    def _read(container: Container, what: str) -> Artifact:
+        try:
+            artifact = _artifact(container)
+            # What a client will be given must be in order too.
+            PublicArtifact.from_bytes(artifact.public().to_bytes())
+            str(artifact.report)
+        except WireError as error:
+            raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
+        except HeliographError as error:
+            raise WireError(f"{what} holds a program that is not in order", why=str(error)[:2000]) from None
+        except Exception as error:
+            # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
+            raise WireError(f"{what} is not a usable artifact", why=f"bad field: {brief(error)}") from None
+        return artifact
+
+
+def _artifact(container: Container) -> Artifact:
+    """The artifact of a container; any exception where there is none."""
+    f = container.fields
+    if set(f) != {"constants", "stages", "report"} or not isinstance(f["report"], dict):
+        raise refuse("its fields are not those of an artifact")
+    constants: dict[str, Constant] = {}
+    for key, shape in f["constants"].items():
+        if shape is not None:
+            constants[key] = _sparse(container, key, shape)
+            continue
+        array = container.array(f"constant/{key}")
+        if array.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
+            raise refuse(f"constant {key[:60]!r} is not of floating-point numbers")
+        constants[key] = array
+    program = parse_program(container.text("text/program", MAX_TEXT_BYTES), constants)
+    if program.stage is not Stage.EXECUTABLE:
+        raise refuse(f"its program is at stage {program.stage.value}, not executable")
+    if set(program.constants) != set(constants):
+        raise refuse("its constants are not those of its program")
+    check_sizes(program, check_ring(program.metadata.get("ring")))
+    verify(program, after="loading")
+    ring = check_program(program)
+    check_plain_part(program, ring)
+    check_transforms(program, ring)
+    if not set(f["stages"]) <= {stage.value for stage in Stage}:
+        raise refuse("its list of stages is malformed")
+    # In the order of the pipeline, not of the file.
+    found = [stage.value for stage in Stage if stage.value in f["stages"]]
+    stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in found}
+    for name, text in stages.items():
+        check_stage_text(text, name)
+    check_stored(f["report"])
+    check_texts((program.metadata, f["report"]), "its report")
+    report = Report(complete(program, f["report"]))
+    check_report(report.values)
+    # A report that cannot be printed is refused here, not where someone looks at it.
+    str(report)
+    return Artifact(program, report, stages)
+
+
+def _sparse(container: Container, key: str, shape: Any) -> SparseMatrix:
+    rows, cols = shape
+    whole(rows, "the rows of a sparse constant", 1, 1 << 16)
+    whole(cols, "the columns of a sparse constant", 1, 1 << 16)
+    data, indices, indptr = (container.array(f"constant/{key}/{part}") for part in ("data", "indices", "indptr"))
+    good = (
+        data.dtype == np.float64
+        and indices.dtype == indptr.dtype == np.int32
+        and data.ndim == indices.ndim == indptr.ndim == 1
+        and indptr.size == rows + 1
+        and data.size == indices.size
+        and (indptr[0] == 0 and indptr[-1] == data.size and (np.diff(indptr) >= 0).all())
+        and (not indices.size or (indices.min() >= 0 and indices.max() < cols))
+    )
+    if not good:
+        raise refuse(f"the sparse constant {key[:60]!r} is malformed")
+    return SparseMatrix((rows, cols), data, indices, indptr)

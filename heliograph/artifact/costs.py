@@ -1,0 +1,97 @@
+"""Which cost table the compiler plans and predicts with: the one measured on this machine, or the built-in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from heliograph.ckks.costs import BUILT_IN, CostTable
+from heliograph.errors import ProgramError, WireError
+from heliograph.files import open_file
+
+VERSION = 1
+VARIABLE = "HELIOGRAPH_COSTS"
+_MAX_BYTES = 1 << 16
+# No machine that runs this is a million times faster or slower than ours.
+_LARGEST = 1e6
+
+
+def costs_path() -> Path:
+    """Where a measured table is kept for this user: `$XDG_CACHE_HOME/heliograph/costs.json` (`~/.cache` by default)."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(cache) if cache else Path.home() / ".cache"
+    return folder / "heliograph" / "costs.json"
+
+
+def default_costs() -> CostTable:
+    """The table that `Options` starts from.
+
+    The environment variable HELIOGRAPH_COSTS decides where it is set: `built-in`, or the path of a table. Otherwise the
+    measured table of this user is taken if there is one, else the built-in one. Artifacts record which: the same model
+    compiles to the same bytes only under the same table.
+    """
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen == "built-in":
+        return BUILT_IN
+    if chosen:
+        return load_costs(chosen)
+    try:
+        path = costs_path()
+        return load_costs(path) if path.is_file() else BUILT_IN
+    except RuntimeError:  # a user without a home
+        return BUILT_IN
+
+
+def save_costs(costs: CostTable, path: str | Path | None = None) -> Path:
+    """Write the table whole or not at all; its path."""
+    target = costs_path() if path is None else Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"heliograph_costs": VERSION, **dataclasses.asdict(costs)}, indent=1, sort_keys=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".costs-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def load_costs(path: str | Path) -> CostTable:
+    """The table in a file; a WireError where it is none."""
+    hint = "make it again with `heliograph doctor --calibrate`, or set HELIOGRAPH_COSTS=built-in"
+    try:
+        with open_file(path) as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ProgramError(f"the cost table {path} cannot be read", why=str(error), hint=hint) from None
+    try:
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        return _checked(json.loads(data))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise WireError(f"{path} is not a cost table", why=str(error)[:300], hint=hint) from None
+
+
+def _checked(fields: Any) -> CostTable:
+    if not isinstance(fields, dict) or fields.pop("heliograph_costs", None) != VERSION:
+        raise ValueError(f"it is not a table of version {VERSION}")
+    known = {field.name: field.type for field in dataclasses.fields(CostTable)}
+    if set(fields) != set(known):
+        raise ValueError(f"its fields are {', '.join(sorted(map(str, fields)))[:200]}")
+    machine = fields.pop("machine")
+    if not isinstance(machine, str) or len(machine) > 200:
+        raise ValueError("`machine` is not a short text")
+    for name, value in fields.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not 0 <= value <= _LARGEST:
+            raise ValueError(f"{name} is {value!r}")
+    return CostTable(machine, **{name: float(value) for name, value in fields.items()})

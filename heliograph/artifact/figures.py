@@ -1,0 +1,368 @@
+"""The figures of a report that follow from the executable program: computed when it is compiled, and again from a file.
+
+An artifact's file holds no security level, no key size and no count of operations: whoever reads it computes them, so that
+a bill cannot say less than its program takes. What only the compiler can know (errors, what was observed, the prices that
+times are predicted with) is stored, and the artifact's fingerprint covers it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.ckks.bootstrap import bootstrap_table_bytes
+from heliograph.ckks.chains import key_chains
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.keys import EvaluationKey, program_keys
+from heliograph.ckks.noise import bootstrap_std
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import max_log_pq
+from heliograph.execution.interface import batch_of
+from heliograph.execution.key_use import key_use, reading_ms
+from heliograph.execution.loop import calls_table
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
+from heliograph.execution.prices import priced_ms, total_ms
+from heliograph.execution.protocol import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call
+from heliograph.execution.simulator import SimulatedCiphertext, Simulator
+from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.ir.diagonals import DiagonalMap
+
+# Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
+# product or key switch, and per entry of a matrix.
+_COMPILE_BASE_S = 0.02
+_COMPILE_SLOT_NS = 190.0
+_COMPILE_ENTRY_NS = 750.0
+# The two special primes of the key to the sparse secret, beside the first prime (measured: docs/security.md).
+SPARSE_KEY_BITS = 66
+# What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
+_MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
+# What the compiler measured or was told, and nothing else can be asked for: all that a file holds of a report.
+STORED = frozenset({
+    "approximation_error", "calibrated", "class_agreement", "cost_table", "costs", "depth_by_line", "error_samples",
+    "errors_apart", "options", "output_magnitude", "savings", "scheme_error", "unbounded_ms", "unseen",
+})  # fmt: skip
+
+
+def stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file holds of a report."""
+    return {key: values[key] for key in sorted(STORED)}
+
+
+def prices(costs: CostTable) -> dict[str, float]:
+    """A cost table as a report holds it, without the name of its machine."""
+    return {key: value for key, value in dataclasses.asdict(costs).items() if key != "machine"}
+
+
+def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of an executable program, as JSON values: what is `known` of it (STORED), and all that follows."""
+    ring, costs = Ring.from_json(program.metadata["ring"]), CostTable(known["costs"], **known["cost_table"])
+    by_node = node_calls(program)
+    by_layer, chains = _by_layer(program, by_node), key_chains(program.metadata)
+    calls: Counter[Call] = Counter()
+    for found in by_node.values():
+        calls.update(found)
+    memory = memory_bytes(program, ring)
+    total_error = known["approximation_error"] + known["scheme_error"]
+    rotations = count(calls, *ROTATIONS)
+    keys = program_keys(program)
+    ranges = program.metadata.get("ranges", [])
+    proved = sum(entry["source"] == "proved" for entry in ranges)
+    predicted_ms, loading = total_ms(calls, program, costs), _key_loading(program)
+    evaluate_ms = predicted_ms + _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
+    evaluate_ms += 0.0 if loading is None else loading["ms"]
+    times = {
+        "compile_s": _compile_seconds(program, ring, calls),
+        "keygen_s": sum(costs.key_ms(key.ring) for key in keys) / 1e3,
+        "evaluate_ms": evaluate_ms,
+        "first_ms": evaluate_ms + _encode_ms(calls, ring, costs),
+        "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
+        "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
+    }
+    if batch_of(program) > 1:
+        times["evaluate_sample_ms"] = times["evaluate_ms"] / batch_of(program)
+    values: dict[str, Any] = {
+        **known,
+        "name": program.name,
+        "security_bits": ring.security_bits,
+        "insecure": ring.security_bits is None,
+        "secret_distribution": secret_distribution(ring),
+        "ring_dim": ring.ring_dim,
+        "slots": ring.slots,
+        "log_pq": ring.log_pq,
+        "max_log_pq": None if ring.security_bits is None else max_log_pq(ring.log_ring, ring.security_bits),
+        "first_mod_bits": ring.first_mod_bits,
+        "scale_bits": ring.scale_bits,
+        "special_primes": ring.special,
+        "digits": ring.digits,
+        "depth": _spent_levels(program),
+        "levels": ring.levels,
+        "rotations": rotations,
+        "rotation_keys": sum(key.kind == "rotation" for key in keys),
+        "rotation_key_bytes": ring.rotation_key_bytes,
+        "relinearization_key": program.metadata["relinearization_key"],
+        "bootstraps": count(calls, *BOOTSTRAPS),
+        "bootstrapping": _bootstrapping(program, ring),
+        "lower_chains": [
+            {"level": chain.ring.levels, "keys": chain.keys, "key_bytes": chain.ring.rotation_key_bytes}
+            for chain in chains[1:]
+        ],
+        "key_switches": rotations + count(calls, "relinearize"),
+        "ciphertext_products": count(calls, "mul"),
+        "plaintext_products": count(calls, *PLAIN_PRODUCTS),
+        "operations": {
+            f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
+            for (primitive, level, parts), number in sorted(calls.items())
+        },
+        "operations_by_kind": _by_kind(calls),
+        "evaluation_key_bytes": memory["evaluation_keys"],
+        "keys_by_kind": _keys_by_kind(keys),
+        "key_folder": bool(memory["folder"]),
+        "key_loading": loading,
+        "ciphertext_bytes": memory["inputs"],
+        "output_bytes": memory["outputs"],
+        "server_peak_bytes": memory["server"],
+        "client_peak_bytes": memory["client"],
+        "predicted_ms": predicted_ms,
+        "work_by_layer": [dataclasses.asdict(row) for row in calls_table(by_layer)],
+        # A list, because files sort the names of a mapping.
+        "predicted_ms_by_layer": [
+            {"layer": layer, "ms": sum(number * priced_ms(call, chains, costs) for call, number in found.items())}
+            for layer, found in by_layer.items()
+        ],
+        "predicted_max_abs_error": total_error,
+        "ranges": ranges,
+        "batch": batch_of(program),
+        "output_ranges": program.metadata.get("output_ranges", {}),
+        "flood": program.metadata.get("flood"),
+        "proved_share": proved / len(ranges) if ranges else 1.0,
+        "predicted": {
+            **times,
+            "server_peak_bytes": memory["server"],
+            "client_peak_bytes": memory["client"],
+            "evaluation_key_bytes": memory["evaluation_keys"],
+            "ciphertext_bytes": memory["inputs"],
+            "max_abs_error": total_error,
+            "relative_error": _relative(total_error, known["output_magnitude"]),
+            "scheme_error": known["scheme_error"],
+            "relative_scheme_error": _relative(known["scheme_error"], known["output_magnitude"]),
+        },
+    }
+    values["assumed"] = _assumed(values)
+    return values
+
+
+def count(calls: Mapping[Call, int], *primitives: str) -> int:
+    """How many calls were of these primitives, at any level."""
+    return sum(number for (primitive, _, _), number in calls.items() if primitive in primitives)
+
+
+def _relative(error: float, magnitude: float) -> float | None:
+    """The error as a share of the largest output; None where all outputs are zero."""
+    return error / magnitude if magnitude > 0 else None
+
+
+def _keys_by_kind(keys: Sequence[EvaluationKey]) -> list[dict[str, Any]]:
+    """How many evaluation keys there are of each kind and size, and their bytes; they add up to all of them."""
+    sizes = Counter((key.kind, key.bytes) for key in keys)
+    return [{"kind": kind, "keys": number, "key_bytes": size} for (kind, size), number in sizes.items()]
+
+
+def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
+    table: Counter[str] = Counter()
+    for (primitive, _, _), number in calls.items():
+        table[primitive] += number
+    return dict(sorted(table.items()))
+
+
+def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
+    """Encoding every plaintext once: what the first run pays on top."""
+    return sum(
+        number * costs.encode_ms(ring, level)
+        for (primitive, level, _), number in calls.items()
+        if primitive in ("mul_plain", "add_plain")
+    )
+
+
+def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
+    products = count(calls, "mul_plain", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale")
+    entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
+    return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
+
+
+class _Counting(Simulator):
+    """Counts calls without computing values: one slot, always zero, stands for all."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, noisy=False)
+        self._bias = np.zeros(1)
+
+    def _exact(self, diagonals: Sequence[DiagonalMap], operands: Sequence[SimulatedCiphertext]) -> Array:
+        return np.zeros(1)
+
+
+def node_calls(program: Program) -> dict[Node, Counter[Call]]:
+    """The homomorphic calls of each node of an executable program, as the simulator counts them."""
+    simulator = _Counting(program)
+    table: dict[Node, Counter[Call]] = {}
+    for node in program.nodes:
+        if node.op == "input" or not node.type.secret:
+            continue
+        simulator.calls.clear()
+        # A bootstrap looks at the copies of its value.
+        zeros = np.zeros(node.attrs["slots"] if node.op == "bootstrap" else 1)
+        operands: list[Any] = []
+        for operand in node.inputs:
+            if not isinstance(operand.type, CipherType):
+                operands.append(zeros[np.newaxis])
+                continue
+            operands.append(SimulatedCiphertext(zeros, operand.type.level, operand.type.log_scale, operand.type.parts))
+        simulator.evaluate(node, operands)
+        table[node] = +simulator.calls
+    return table
+
+
+def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dict[str, Counter[Call]]:
+    """The calls of each layer, in program order."""
+    table: dict[str, Counter[Call]] = {}
+    for node, found in calls.items():
+        table.setdefault(node.loc.layer or node.op, Counter()).update(found)
+    return table
+
+
+def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
+    """What the report says of bootstraps, None where there are none."""
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    if not slot_counts:
+        return None
+    return {
+        "slots": list(slot_counts),
+        "paired_slots": list(program.metadata.get("paired_slots", ())),
+        "from": ring.bootstrap_input_level,
+        "to": ring.bootstrap_level,
+        "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
+        "deviation": bootstrap_std(ring),
+        "iterations": ring.bootstrap_iterations,
+        "observed": program.metadata.get("observed_bootstraps", 0),
+    }
+
+
+def _key_loading(program: Program) -> dict[str, Any] | None:
+    """What the report says of keys that are read again in every run, None where all of them stay."""
+    resident = program.metadata.get("resident_key_bytes")
+    if resident is None:
+        return None
+    loads, loaded = key_use(program).loads(resident)
+    return {"resident_bytes": resident, "loads": loads, "loaded_bytes": loaded, "ms": reading_ms(loads, loaded)}
+
+
+def _spent_levels(program: Program) -> int:
+    """The most levels that rescales spend on the way from an input to an output."""
+    spent: dict[Node, int] = {}
+    for node in program.nodes:
+        before = max((spent[operand] for operand in node.inputs), default=0)
+        spent[node] = before + int(node.op == "rescale")
+    return max((spent[node] for node in program.outputs), default=0)
+
+
+def secret_distribution(ring: Ring) -> str:
+    """How the secret key is drawn, in words."""
+    if ring.bootstrap is None:
+        return "uniform ternary"
+    return "uniform ternary; bootstraps begin under a sparse one of Hamming weight 32 (encapsulated)"
+
+
+def _unseen_text(unseen: Mapping[str, Any]) -> str:
+    """How often unseen inputs leave, as far as the samples tell."""
+    if not unseen["apart"]:
+        return (
+            f"Unseen inputs: of {unseen['setting']} calibration sample{'s' * (unseen['setting'] != 1)} none could be kept "
+            "apart, and nothing is known of how often another input leaves."
+        )
+    text = (
+        f"Unseen inputs: with the ranges set on {unseen['setting']} of the samples, {unseen['left']} of the other "
+        f"{unseen['apart']} left an interval. Inputs like the samples leave at a rate of at most "
+        f"{unseen['rate_bound']:.2g} ({unseen['confidence']:.0%} confidence)"
+    )
+    worst = unseen["worst"]
+    if worst is not None and worst["left"]:
+        text += f"; {worst['layer']} was left by {worst['left']}, at most {worst['rate_bound']:.2g}"
+    elif worst is not None:
+        text += f"; {worst['layer']} was reached furthest, to {worst['largest']:.2f} of its interval"
+    return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
+
+
+def _assumed(values: Mapping[str, Any]) -> list[str]:
+    """What the figures rest on, one sentence each."""
+    lines = []
+    if values["security_bits"] is None:
+        lines.append("No security: the parameters were chosen without the security table, for tests.")
+    else:
+        lines.append(
+            f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the Security "
+            "Guidelines of 2024 have it (Bossuat et al., table 5.2) for a uniform ternary secret, errors of standard "
+            "deviation 3.19 and classical attacks."
+        )
+    if values["bootstrapping"] is not None:
+        lines.append(
+            "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "
+            f"2022). One key is under it, at a modulus of {values['first_mod_bits'] + SPARSE_KEY_BITS} bits; by our "
+            "estimate it is not the weakest part (docs/security.md). The secret itself is uniform ternary: the table "
+            "holds for it."
+        )
+        if values["bootstrapping"]["observed"]:
+            lines.append(
+                f"The sizes of {values['bootstrapping']['observed']} bootstrapped values rest on observation (widened by "
+                "twice the margin): another input may leave them, and the result is then nonsense."
+            )
+    ranges = values["ranges"]
+    seen = [entry for entry in ranges if entry["source"] == "observed"]
+    declared = [entry for entry in ranges if entry["source"] == "declared"]
+    if seen:
+        margins = sorted(entry["margin"] for entry in seen)
+        widened = f"{margins[0]:.0%}" + (
+            f" to {margins[-1]:.0%}" if f"{margins[0]:.0%}" != f"{margins[-1]:.0%}" else ""
+        )
+        lines.append(
+            f"{len(seen)} of {len(ranges)} polynomial inputs rest on observation ({max(e['samples'] for e in seen)} "
+            f"samples, widened by {widened}): another input may leave the interval, and the result is then nonsense."
+        )
+        lines.append(_unseen_text(values["unseen"]))
+    if declared:
+        lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
+    decisions = [entry for entry in ranges if entry.get("gap") is not None]
+    for entry in decisions:
+        lines.append(
+            f"{entry['layer'] or entry['function']}: differences below {entry['gap']:.3g} ({entry['gap_source']}) are not "
+            "told apart; there the result lies between the two."
+        )
+    if values["flood"] is not None:
+        line = f"The server adds noise of deviation {values['flood']:.3g} to the outputs."
+        if decisions:
+            soft = max(entry["max_error"] for entry in decisions)
+            hidden = math.log2(values["flood"] / soft)
+            line += (
+                f" Outside the gap decisions differ from their limit by at most {soft:.2g}, {hidden:.1f} bits below it."
+            )
+        lines.append(line)
+    kind = "random inputs from the declared ranges"
+    if values["calibrated"]:
+        kind = "samples kept apart" if values["errors_apart"] else "calibration samples"
+    lines.append(
+        f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
+        "simulated with OpenFHE's noise on two of them; neither is a bound."
+    )
+    lines.append(
+        f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept, "
+        "those beyond the server's bound in every run, by a thread beside the evaluation."
+    )
+    in_folder = "in a folder and are made, written and read one by one (Client.write_evaluation_keys)"
+    lines.append(
+        f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
+        f"plaintexts; keys come to it {in_folder if values['key_folder'] else 'as a file'}."
+    )
+    return lines

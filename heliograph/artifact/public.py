@@ -1,0 +1,193 @@
+"""The public part of an artifact: what a client needs, without weights."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heliograph.artifact.container import Container, pack, read_file, unpack
+from heliograph.artifact.validate import (
+    check_interface,
+    check_keys,
+    check_ring,
+    check_texts,
+    printable,
+    real,
+    refuse,
+)
+from heliograph.ckks.chains import key_chains
+from heliograph.ckks.keys import EvaluationKey, evaluation_keys
+from heliograph.ckks.ring import Ring
+from heliograph.errors import ProgramError, WireError
+from heliograph.files import Bytes, write_file
+
+VERSION = 4
+
+
+MAX_PUBLIC_BYTES = 64 * 1024**2
+
+
+# Figures of the report that a client has no other source for; those of bytes follow from ring and keys.
+PREDICTED = ("predicted_ms", "client_peak_bytes", "scheme_error", "output_magnitude")
+
+
+_PUBLIC_FIELDS = {
+    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots",
+    "conjugation_key", "predicted", "server_part",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PublicArtifact:
+    """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
+
+    `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
+    `chains` and `bootstrap_slots` are those of the program's metadata, `conjugation_key` says whether the program
+    conjugates, `predicted` has some figures of the report. `named` is the fingerprint where it was read from a client's key
+    file, which outlives the formats that fingerprints are computed from; such a part is not written again.
+    """
+
+    name: str
+    server_part: str
+    ring: Ring
+    inputs: tuple[Mapping[str, Any], ...]
+    outputs: tuple[Mapping[str, Any], ...]
+    rotation_keys: tuple[int, ...]
+    relinearization_key: bool
+    predicted: Mapping[str, Any]
+    chains: tuple[Mapping[str, Any], ...] = ()
+    bootstrap_slots: tuple[int, ...] = ()
+    conjugation_key: bool = False
+    named: str | None = None
+
+    def __repr__(self) -> str:
+        security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
+        size = f"N = {self.ring.ring_dim}, {self.ring.levels} levels, {len(self.evaluation_keys)} evaluation keys"
+        return f"<PublicArtifact {self.name!r}, {self.fingerprint[:12]}: {security}, {size}>"
+
+    def public(self) -> PublicArtifact:
+        return self
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Names the artifact: the first half of SHA-256 over all fields here, that of the server's part among them.
+
+        Whoever was told the fingerprint by somebody he trusts knows that the security, the ranges and the predicted error
+        here are those that were compiled.
+        """
+        if self.named is not None:
+            return self.named
+        text = json.dumps(self._fields(), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def predicted_bytes(self) -> dict[str, int]:
+        """The bytes of all evaluation keys, inputs and outputs, by the names of the report's figures."""
+        levels = [level for spec in self.inputs for level in spec["levels"]]
+        outputs = sum(len(spec["log_scales"]) for spec in self.outputs)
+        return {
+            "evaluation_key_bytes": sum(key.bytes for key in self.evaluation_keys),
+            "ciphertext_bytes": sum(map(self.ring.ciphertext_bytes, levels)),
+            "output_bytes": outputs * self.ring.ciphertext_bytes(0),
+        }
+
+    @property
+    def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
+        """The keys that the client makes for the server."""
+        fields = self._key_fields()
+        return evaluation_keys(key_chains(fields), self.bootstrap_slots, self.conjugation_key)
+
+    def _key_fields(self) -> dict[str, Any]:
+        return {
+            "ring": self.ring.to_json(),
+            "rotation_keys": list(self.rotation_keys),
+            "relinearization_key": self.relinearization_key,
+            "chains": [dict(chain) for chain in self.chains],
+            "bootstrap_slots": list(self.bootstrap_slots),
+            "conjugation_key": self.conjugation_key,
+        }
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "server_part": self.server_part,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "predicted": dict(self.predicted),
+            **self._key_fields(),
+        }
+
+    def to_bytes(self) -> bytes:
+        if self.named is not None:
+            raise ProgramError(
+                "a public artifact that comes from a key file is not written as a file of its own",
+                hint="take the one that the key was made for",
+            )
+        return pack(Container("public artifact", VERSION, self._fields()))
+
+    @staticmethod
+    def from_bytes(data: Bytes, what: str = "data") -> PublicArtifact:
+        return PublicArtifact._read(unpack(data, "public artifact", VERSION, MAX_PUBLIC_BYTES, what), what)
+
+    def save(self, path: str | Path) -> None:
+        write_file(path, self.to_bytes())
+
+    @staticmethod
+    def load(path: str | Path) -> PublicArtifact:
+        return PublicArtifact._read(read_file(path, "public artifact", VERSION, MAX_PUBLIC_BYTES), str(path))
+
+    @staticmethod
+    def _read(container: Container, what: str) -> PublicArtifact:
+        f = container.fields
+        try:
+            if set(f) != _PUBLIC_FIELDS:
+                raise refuse("its fields are not those of a public artifact")
+            ring = check_ring(f["ring"])
+            check_interface(f["inputs"], ring, "input")
+            check_interface(f["outputs"], ring, "output")
+            if any("levels" not in spec or "log_scales" not in spec for spec in f["inputs"]):
+                raise refuse("an input lacks its levels or scales")
+            if any("log_scales" not in spec for spec in f["outputs"]):
+                raise refuse("an output lacks its scales")
+            if not _is_digest(f["server_part"]):
+                raise refuse("the digest of the server's part is malformed")
+            check_keys(f, ring)
+            if type(f["conjugation_key"]) is not bool:
+                raise refuse("conjugation_key is malformed")
+            check_texts((f["inputs"], f["outputs"]), "its lists of inputs and outputs")
+            if set(f["predicted"]) != set(PREDICTED):
+                raise refuse("its predicted figures are not those of a public artifact")
+            for key in PREDICTED:
+                real(f["predicted"][key], key, 0.0, 1e18)
+            return PublicArtifact(
+                printable(f["name"], "its name"),
+                f["server_part"],
+                ring,
+                tuple(f["inputs"]),
+                tuple(f["outputs"]),
+                tuple(f["rotation_keys"]),
+                f["relinearization_key"],
+                {key: f["predicted"][key] for key in PREDICTED},
+                tuple(f["chains"]),
+                tuple(f["bootstrap_slots"]),
+                f["conjugation_key"],
+            )
+        except WireError as error:
+            raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
+        except Exception as error:
+            # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
+            raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {brief(error)}") from None
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def brief(error: Exception) -> str:
+    """An exception in a few words."""
+    return f"{type(error).__name__}: {error}"[:300]

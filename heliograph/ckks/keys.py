@@ -1,0 +1,71 @@
+"""The evaluation keys of a compiled program, each by its name: what a client makes and a server must be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from heliograph.ckks.bootstrap import all_bootstrap_rotations
+from heliograph.ckks.chains import Chain, key_chains
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Program
+from heliograph.ir.slot_ops import CONJUGATING
+
+# The key to the sparse secret: two polynomials over three primes.
+_SPARSE_KEY_POLYNOMIALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationKey:
+    """One key: its name in messages, the ring that it is made in, and what it does.
+
+    `kind` is "rotation" (by `amount`), "relinearization", "conjugation", or "encapsulation": the pair of keys that lead to
+    bootstrapping's sparse secret and back.
+    """
+
+    name: str
+    ring: Ring
+    kind: str
+    amount: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Its size, by its coefficients; what is written has some kilobytes more."""
+        sparse = _SPARSE_KEY_POLYNOMIALS * self.ring.ring_dim * 8 if self.kind == "encapsulation" else 0
+        return self.ring.rotation_key_bytes + sparse
+
+
+def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
+    """The keys of an executable program."""
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    return evaluation_keys(key_chains(program.metadata), slot_counts, conjugates(program))
+
+
+def conjugates(program: Program) -> bool:
+    """Whether a program conjugates ciphertexts."""
+    return any(node.op in CONJUGATING and node.type.secret for node in program.nodes)
+
+
+def evaluation_keys(
+    chains: Sequence[Chain], bootstrap_slots: Iterable[int] = (), conjugation: bool = False
+) -> tuple[EvaluationKey, ...]:
+    """The keys of these chains (see `key_chains`), of bootstraps with these numbers of slots, and of the conjugation.
+
+    Bootstraps take rotation keys, the relinearization key and the conjugation of the whole chain, which the program shares.
+    """
+    slot_counts = tuple(bootstrap_slots)
+    made: list[EvaluationKey] = []
+    for number, chain in enumerate(chains):
+        prefix = f"chain{chain.ring.levels}/" if number else ""
+        amounts, product = set(chain.rotation_keys), chain.relinearization_key
+        if slot_counts and not number:
+            amounts.update(all_bootstrap_rotations(chain.ring, slot_counts))
+            product = True
+        made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in sorted(amounts))
+        if product:
+            made.append(EvaluationKey(f"{prefix}relinearization", chain.ring, "relinearization"))
+        if (conjugation or slot_counts) and not number:
+            made.append(EvaluationKey("conjugation", chain.ring, "conjugation"))
+        if slot_counts and not number:
+            made.append(EvaluationKey("bootstrap/encapsulation", chain.ring, "encapsulation"))
+    return tuple(made)

@@ -1,0 +1,180 @@
+"""The parameters of a modulus chain: its sizes, its levels, whether it is legal and secure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heliograph.ckks.primes import chain_primes
+from heliograph.ckks.security import max_log_pq
+
+SPECIAL_PRIME_BITS = 60
+SIGMA = 3.19
+MAX_PRIME_BITS = 60
+MIN_SCALE_BITS = 20
+# What OpenFHE's bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular
+# reduction after CoeffsToSlots, and before SlotsToCoeffs one product that brings the message to its place.
+MODULAR_REDUCTION_LEVELS = 10
+ADJUSTMENT_LEVELS = 1
+MODULAR_REDUCTION_PRODUCTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The parameters of one modulus chain: HYBRID key switching, uniform ternary secret, FIXEDMANUAL scaling.
+
+    `digits` splits the chain for key switching; each digit has at most `alpha` primes, and `special` primes of 60 bits
+    cover the largest digit.
+
+    `bootstrap` has the levels that a bootstrap spends on (CoeffsToSlots, SlotsToCoeffs), None where there is none.
+    SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and comes back at
+    `bootstrap_level`.
+
+    With two `bootstrap_iterations` a bootstrap is followed by one of what it left over, which takes a level more (Bae,
+    Cheon, Cho, Kim and Kim, "META-BTS", 2022).
+
+    With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
+    digits and special primes of its own. The secret is the same; keys made here are smaller (see `lower`).
+    """
+
+    log_ring: int
+    first_mod_bits: int
+    scale_bits: int
+    levels: int
+    digits: int
+    security_bits: int | None = 128
+    bootstrap: tuple[int, int] | None = None
+    chain_levels: int | None = None
+    bootstrap_iterations: int = 1
+
+    @property
+    def ring_dim(self) -> int:
+        return 1 << self.log_ring
+
+    @property
+    def slots(self) -> int:
+        return self.ring_dim // 2
+
+    @property
+    def towers(self) -> int:
+        return self.levels + 1
+
+    @property
+    def alpha(self) -> int:
+        return -(-self.towers // self.digits)
+
+    @property
+    def special(self) -> int:
+        """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
+        sum_of_bits = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
+        # The primes lie on both sides of the powers of two: their product has this many bits or one more.
+        if (sum_of_bits + 4) % SPECIAL_PRIME_BITS:
+            return self.special_for_security
+        primes, alpha = self.primes, self.alpha
+        longest = max(math.prod(primes[i : i + alpha]).bit_length() for i in range(0, self.towers, alpha))
+        return -(-(longest + 4) // SPECIAL_PRIME_BITS)
+
+    @property
+    def special_for_security(self) -> int:
+        """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
+        return -(-(self.first_mod_bits + (self.alpha - 1) * self.scale_bits + 5) // SPECIAL_PRIME_BITS)
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        whole = self.levels if self.chain_levels is None else self.chain_levels
+        return chain_primes(self.log_ring, self.first_mod_bits, self.scale_bits, whole)[: self.towers]
+
+    @property
+    def log_primes(self) -> tuple[float, ...]:
+        return tuple(math.log2(q) for q in self.primes)
+
+    @property
+    def log_pq(self) -> float:
+        """log2 of the largest modulus that a key is published under; infinite where the chain does not exist."""
+        if not self.primes:
+            return math.inf
+        return sum(self.log_primes) + self.special * SPECIAL_PRIME_BITS
+
+    @property
+    def legal(self) -> bool:
+        """Whether the digits split the chain as OpenFHE accepts, and every prime has a size that exists."""
+        return (
+            1 <= self.digits <= self.towers
+            and self.alpha * (self.digits - 1) < self.towers
+            and self.first_mod_bits <= MAX_PRIME_BITS
+            and self.scale_bits <= self.first_mod_bits
+            # Primes that are 1 modulo 2N lie about 2N ln(q) apart; all must lie close to 2**scale_bits.
+            and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
+            and bool(self.primes)
+            and (self.bootstrap is None or self.bootstrap_level > self.bootstrap_input_level)
+        )
+
+    @property
+    def secure(self) -> bool:
+        """Whether log2(PQ) is within the table for the security asked for (always, where none was)."""
+        if self.security_bits is None:
+            return True
+        limit = max_log_pq(self.log_ring, self.security_bits)
+        # OpenFHE wants the sum of the nominal sizes below the limit, not at it; we want the true sizes within it.
+        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
+        roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
+        if roughly >= limit:
+            return False
+        return self.log_pq + special_bits - self.special * SPECIAL_PRIME_BITS <= limit
+
+    def digits_at(self, towers: int) -> int:
+        """Key-switching digits in use with so many towers left."""
+        return -(-towers // self.alpha)
+
+    @property
+    def bootstrap_input_level(self) -> int:
+        """Where a value must stand to be bootstrapped."""
+        assert self.bootstrap is not None
+        return self.bootstrap[1] + ADJUSTMENT_LEVELS
+
+    @property
+    def bootstrap_level(self) -> int:
+        """Where a bootstrapped value comes back."""
+        assert self.bootstrap is not None
+        return self.levels - self.bootstrap[0] - MODULAR_REDUCTION_LEVELS - (self.bootstrap_iterations - 1)
+
+    def lower(self, level: int, digits: int) -> Ring:
+        """The lower part of this chain up to `level`, with digits of its own."""
+        return replace(
+            self,
+            levels=level,
+            digits=digits,
+            bootstrap=None,
+            chain_levels=self.chain_levels or self.levels,
+            bootstrap_iterations=1,
+        )
+
+    @property
+    def rotation_key_bytes(self) -> int:
+        return 2 * self.digits * (self.towers + self.special) * self.ring_dim * 8
+
+    def ciphertext_bytes(self, level: int, parts: int = 2) -> int:
+        return parts * (level + 1) * self.ring_dim * 8
+
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "log_ring": self.log_ring,
+            "first_mod_bits": self.first_mod_bits,
+            "scale_bits": self.scale_bits,
+            "levels": self.levels,
+            "digits": self.digits,
+            "security_bits": self.security_bits,
+        }
+        if self.bootstrap is not None:
+            made["bootstrap"] = list(self.bootstrap)
+        if self.bootstrap_iterations > 1:
+            made["bootstrap_iterations"] = self.bootstrap_iterations
+        return made
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Ring:
+        """The ring that `to_json` described."""
+        bootstrap = value.get("bootstrap")
+        return Ring(**{**value, "bootstrap": None if bootstrap is None else tuple(bootstrap)})

@@ -1,0 +1,24 @@
+"""The security table: how large a modulus a ring can carry."""
+
+from __future__ import annotations
+
+from heliograph.errors import SecurityError
+
+# Largest log2(PQ) for 128-bit classical security, uniform ternary secret, sigma 3.19, by log2 of the ring dimension:
+# Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is stricter than the
+# table of 2018 that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same estimator's limits
+# for all dimensions; docs/security.md says how to compute them again.
+MAX_LOG_PQ_128 = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
+
+
+def max_log_pq(log_ring: int, security_bits: int) -> int:
+    """The largest log2(PQ) that keeps the security asked for."""
+    if security_bits != 128:
+        raise SecurityError(
+            f"a security level of {security_bits} bits is not in our table",
+            why="the table has 128 bits, classical",
+            hint="use security_bits=128 (or None, for tests, without any security)",
+        )
+    if log_ring not in MAX_LOG_PQ_128:
+        raise SecurityError(f"ring dimension 2^{log_ring} is not in the security table")
+    return MAX_LOG_PQ_128[log_ring]

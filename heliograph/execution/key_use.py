@@ -1,0 +1,139 @@
+"""When a program reads which evaluation key, and which stay in memory where not all of them do."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from heliograph.ckks.bootstrap import all_bootstrap_rotations
+from heliograph.ckks.chains import chain_at, key_chains
+from heliograph.ckks.keys import EvaluationKey, program_keys
+from heliograph.ir import CipherType, Program
+from heliograph.ir.transforms import rotation_steps
+
+# Reading a key, checking its digest and form, making OpenFHE's object of it, and putting back the others in OpenFHE's map:
+# 2 ms and 0.18 GB/s on one core, the file in the system's cache. (Keys of 0.8 to 5 MB; on a machine with twice as much work
+# as cores it took up to twice as long, and a slow disk adds to it.)
+_LOAD_MS = 2.0
+_LOAD_NS_PER_BYTE = 5.6
+# So many keys of the largest size may be read before they are needed, in at most this share of the room to spare.
+_AHEAD = 2
+_AHEAD_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """The keys of a program: those that always stay, and the others with the positions of the nodes that read them.
+
+    Bootstraps' keys stay, for each bootstrap reads all of them, and so do relinearization keys. A program is run again and
+    again, so after its last node comes its first.
+    """
+
+    staying: tuple[EvaluationKey, ...]
+    others: dict[str, EvaluationKey]
+    reads: tuple[frozenset[str], ...]
+    positions: dict[str, tuple[int, ...]]
+
+    def size(self, names: Collection[str]) -> int:
+        """The bytes of these keys."""
+        return sum(self.others[name].bytes for name in names)
+
+    @property
+    def staying_bytes(self) -> int:
+        return sum(key.bytes for key in self.staying)
+
+    @property
+    def least_bytes(self) -> int:
+        """The least room in which the program runs: the keys that stay and those of the node that reads most."""
+        return self.staying_bytes + max((self.size(names) for names in set(self.reads)), default=0)
+
+    def room(self, key_bytes: int) -> tuple[int, int]:
+        """(bytes for keys that are in use, bytes for keys read ahead) that a bound leaves beside the keys that stay."""
+        largest = max((key.bytes for key in self.others.values()), default=0)
+        spare = key_bytes - self.least_bytes
+        if key_bytes >= self.staying_bytes + self.size(self.others):
+            return key_bytes - self.staying_bytes, 0
+        ahead = max(0, min(_AHEAD * largest, int(_AHEAD_SHARE * spare)))
+        return key_bytes - self.staying_bytes - ahead, ahead
+
+    def next_use(self, name: str, after: int) -> int:
+        """The position at which a key is read next; those of the next run follow on this one's."""
+        found = self.positions.get(name, ())
+        if not found:
+            return 2 * len(self.reads)
+        where = bisect.bisect_right(found, after)
+        return found[where] if where < len(found) else found[0] + len(self.reads)
+
+    def dropped(self, held: Collection[str], position: int, room: int) -> list[str]:
+        """Which of the held keys go so that those needed at `position` fit `room` bytes with the rest: the ones whose next
+        use is furthest away (Belady, 1966; optimal for keys of one size).
+        """
+        needed = self.reads[position]
+        excess = self.size(held) + self.size(needed - set(held)) - room
+        gone = []
+        for name in sorted(set(held) - needed, key=lambda name: (-self.next_use(name, position), name)):
+            if excess <= 0:
+                break
+            gone.append(name)
+            excess -= self.others[name].bytes
+        return gone
+
+    def upcoming(self, position: int) -> Iterator[str]:
+        """The keys in the order of their next uses after a position, each once."""
+        yield from sorted(self.positions, key=lambda name: (self.next_use(name, position), name))
+
+    def loading_ms(self, key_bytes: int) -> float:
+        """What reading keys again takes in each run, were nothing of it done while nodes are evaluated."""
+        return reading_ms(*self.loads(key_bytes))
+
+    def loads(self, key_bytes: int) -> tuple[int, int]:
+        """(how many keys, how many bytes) are read again in each run within a bound on the bytes of keys in memory."""
+        room, _ = self.room(key_bytes)
+        held: set[str] = set()
+        count = loaded = 0
+        for run in range(2):
+            count = loaded = 0
+            for position, names in enumerate(self.reads):
+                missing = names - held
+                if missing:
+                    held -= set(self.dropped(held, position, room))
+                    held |= missing
+                    count, loaded = count + len(missing), loaded + self.size(missing)
+            if run == 0 and held == set(self.positions):
+                return 0, 0
+        return count, loaded
+
+
+def reading_ms(count: int, loaded: int) -> float:
+    """What reading so many keys with so many bytes takes."""
+    return count * _LOAD_MS + loaded * _LOAD_NS_PER_BYTE * 1e-6
+
+
+def key_use(program: Program) -> KeyUse:
+    """The use of keys of an executable program."""
+    chains, slot_counts = key_chains(program.metadata), program.metadata.get("bootstrap_slots", ())
+    whole, slots = chains[0].ring, chains[0].ring.slots
+    keys = program_keys(program)
+    of_bootstraps = set(all_bootstrap_rotations(whole, slot_counts)) if slot_counts else set()
+    staying = tuple(
+        key for key in keys if key.kind != "rotation" or (key.ring == whole and key.amount in of_bootstraps)
+    )
+    others = {key.name: key for key in keys if key not in staying}
+    named = {(key.ring, key.amount): name for name, key in others.items()}
+    paths = {int(amount): tuple(path) for amount, path in program.metadata["rotation_paths"].items()}
+    reads = []
+    for node in program.nodes:
+        names: set[str] = set()
+        if isinstance(node.type, CipherType):
+            ring = chain_at(chains, node.type.level).ring
+            for step in rotation_steps(node):
+                amount = step % slots
+                for part in paths.get(amount, (amount,)) if node.op == "linear_transform" else (amount,):
+                    names.update({named[ring, part]} if (ring, part) in named else ())
+        reads.append(frozenset(names))
+    positions: dict[str, list[int]] = {name: [] for name in others}
+    for position, found in enumerate(reads):
+        for name in found:
+            positions[name].append(position)
+    return KeyUse(staying, others, tuple(reads), {name: tuple(where) for name, where in positions.items()})

@@ -1,0 +1,120 @@
+"""Predicted bytes: keys, ciphertexts, and the peaks of the processes of client and server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heliograph.ckks.bootstrap import bootstrap_rotations, bootstrap_table_bytes
+from heliograph.ckks.keys import EvaluationKey, program_keys
+from heliograph.ckks.ring import Ring
+from heliograph.execution.key_use import key_use
+from heliograph.ir import CipherType, Program, SparseMatrix
+from heliograph.ir.liveness import peak_towers
+from heliograph.ir.slot_ops import transform_diagonals
+
+# What processes take, fitted to the peaks of benchmarks/bill.py (ten programs, within 2 %): Python with numpy, scipy and
+# OpenFHE, without torch; tables of the ring; and, beside the keys, the buffers of single keys on their way.
+BASE_BYTES = 72_000_000
+_BYTES_PER_COEFFICIENT = 1300
+_CLIENT_KEYS = 1.9
+_SERVER_KEYS = 4.6
+# Of ciphertexts, plaintexts and constants so much is there while the keys are read.
+_SHARE_AT_LOAD = 0.18
+# Programs that bootstrap have more contexts. (Rings of 2**11 and 2**12.)
+_BOOTSTRAP_BYTES = 12_000_000
+# The evaluator's bound on the encoded plaintexts that it keeps, where none is given.
+PLAINTEXT_CACHE_BYTES = 1 << 30
+# Keys that take more than this are predicted as a folder, one file each; fewer as one file.
+FOLDER_KEY_BYTES = 1 << 30
+
+
+def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> dict[str, int]:
+    """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
+
+    Keys come in one file, which a server has twice while it reads it, as the client has while it writes it (`server_file`,
+    `client_file`), or in a folder, of which both have one key at a time beside those that stay (`server_folder`,
+    `client_folder`). `server` and `client` are those of the folder where the keys take more than FOLDER_KEY_BYTES or the
+    program's metadata bound what stays (`resident_key_bytes`), and `folder` is then 1.
+
+    After that a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
+    runs, up to the evaluator's bound, `cache_bytes`). The larger of the two moments is its peak. `working` is what a run
+    takes beside the keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is
+    read.
+    """
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    keys = program_keys(program)
+    key_bytes = sum(key.bytes for key in keys)
+    resident = program.metadata.get("resident_key_bytes")
+    working = working_bytes(program, ring, cache_bytes)
+    tables = sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
+    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + (_BOOTSTRAP_BYTES if slot_counts else 0)
+    buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
+    kept = key_bytes if resident is None else min(resident, key_bytes)
+    one_file = max(fixed + 2 * key_bytes + buffers + _SHARE_AT_LOAD * working, fixed + key_bytes + working + tables)
+    in_folder = fixed + kept + buffers + working + tables
+    folder = resident is not None or key_bytes > FOLDER_KEY_BYTES
+    made = {one_by_one: fixed + key_making_bytes(keys, one_by_one) for one_by_one in (False, True)}
+    return {
+        "evaluation_keys": key_bytes,
+        "resident_keys": kept,
+        "loading": int(buffers),
+        "inputs": sum(ring.ciphertext_bytes(node.attrs["level"]) for node in program.inputs if node.type.secret),
+        "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
+        "working": working + tables,
+        "folder": int(folder),
+        "server_file": int(one_file),
+        "server_folder": int(in_folder),
+        "server": int(in_folder if folder else one_file),
+        "client_file": made[False],
+        "client_folder": made[True],
+        "client": made[folder],
+    }
+
+
+def least_server_bytes(program: Program, ring: Ring) -> int:
+    """The least memory that a server of this program can be bound to."""
+    memory = memory_bytes(program, ring)
+    return min(memory["server"], memory["server_folder"] - memory["resident_keys"] + key_use(program).least_bytes)
+
+
+def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> int:
+    """Ciphertexts alive at once, encoded plaintexts (at most `cache_bytes`) and constants of a run."""
+    plaintexts = 0
+    for node in program.nodes:
+        if not isinstance(node.type, CipherType):
+            continue
+        size = ring.ciphertext_bytes(node.type.level, parts=1) + 16 * ring.slots
+        if node.op == "linear_transform":
+            plaintexts += sum(
+                len(diagonals.offsets) * size
+                for diagonals in transform_diagonals(node.attrs, program.matrix, ring.slots)
+            )
+        elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
+            plaintexts += size
+    plaintexts = min(plaintexts, cache_bytes)
+    alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
+    constants = sum(
+        c.data.nbytes + c.indices.nbytes if isinstance(c, SparseMatrix) else getattr(c, "nbytes", 0)
+        for c in program.constants.values()
+    )
+    return alive + plaintexts + 3 * constants
+
+
+def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:
+    """What a client takes to make these keys: all of them twice, or, each written before the next is made, a few."""
+    largest = max((key.bytes for key in keys), default=0)
+    together = sum(map(scratch_bytes, keys))
+    total = sum(key.bytes for key in keys)
+    return int(_CLIENT_KEYS * largest) + (together if one_by_one else total + max(total, together))
+
+
+def scratch_bytes(key: EvaluationKey) -> int:
+    """What making a key takes for a while beside the key, in memory and once more on disk.
+
+    The pair that leads to bootstrapping's sparse secret and back is made together with the rotation keys of a bootstrap of
+    one slot, which are there at once (see runtime/openfhe/encapsulation.py).
+    """
+    if key.kind != "encapsulation":
+        return 0
+    return (len(bootstrap_rotations(replace(key.ring, bootstrap=(1, 1)), 1)) + 3) * key.ring.rotation_key_bytes

@@ -1,0 +1,168 @@
+"""Files that are found whole or not at all, and opened without waiting for whoever put a pipe in their place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from heliograph.errors import WireError
+
+if sys.platform != "win32":
+    import fcntl
+
+# What is read from files and sockets; a view saves the copy where a blob is hundreds of megabytes.
+Bytes = bytes | memoryview
+
+
+# A file that is being written: of which, and some letters of its own.
+_PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
+
+
+def open_file(path: str | Path, *, follow: bool = True) -> io.BufferedReader:
+    """A file, open for reading bytes; an OSError where there is none, or something else in its place.
+
+    With `follow=False` a link is something else too.
+
+    A pipe is not waited for: whoever may put one in the place of a file could hold a reader up for ever.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def write_file(
+    path: str | Path, data: Bytes | Iterable[Bytes], *, private: bool = False, overwrite: bool = True
+) -> None:
+    """Write a file so that a reader finds the old one or the whole new one, never a part.
+
+    `private` gives it mode 0600 from the start, whatever the umask allows, and otherwise 0644 as far as the umask allows;
+    `overwrite=False` refuses to replace a file. What killed processes left of the same file is removed.
+    """
+    path = Path(path)
+    try:
+        if not overwrite and path.exists():
+            raise _exists(path)
+        remove_parts(path.parent, path.name)
+        handle, temporary = _begin(path, 0o600 if private else 0o644)
+    except OSError as error:
+        raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in (data,) if isinstance(data, (bytes, memoryview)) else data:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+            if sys.platform == "win32":
+                # No open file is renamed there. Elsewhere it is locked until it has its name.
+                file.close()
+            if overwrite:
+                os.replace(temporary, path)
+            else:
+                _name_anew(temporary, path)
+        sync_folder(path.parent)
+    except FileExistsError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise _exists(path) from None
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _exists(path: Path) -> WireError:
+    return WireError(f"{path} exists already", hint="choose another name, or pass overwrite=True")
+
+
+def _begin(path: Path, mode: int) -> tuple[int, Path]:
+    """A new file beside `path`, open and locked: a lock tells that the process that writes it is alive."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        except FileExistsError:
+            continue
+        with contextlib.suppress(OSError):
+            lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, temporary
+        # Another process took it for a dead one's before it was locked.
+        os.close(handle)
+
+
+def _name_anew(temporary: Path, path: Path) -> None:
+    """Give a file its name where nothing has that name; a FileExistsError otherwise."""
+    try:
+        os.link(temporary, path)
+        os.unlink(temporary)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some file systems have no second names for a file. An empty file takes the name, then the whole one takes it.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.replace(temporary, path)
+
+
+def remove_parts(folder: str | Path, name: str | None = None) -> None:
+    """Remove what killed processes had begun to write of the file `name`, or of any file in the folder.
+
+    What a living process writes is locked and stays; on a file system without locks everything stays.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _PART.fullmatch(entry.name)
+            if found is None or name not in (None, found[1]):
+                continue
+            with contextlib.suppress(OSError):
+                _remove_part(entry.path)
+
+
+def _remove_part(path: str) -> None:
+    handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            lock(handle, wait=False)
+            os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+def lock(handle: int, *, wait: bool) -> None:
+    """Lock an open file until it is closed or this process ends.
+
+    Raises a BlockingIOError where another has the lock, not with `wait`; another OSError where there are no locks.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "no locks")
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Make new names in a folder last, through a power cut too; not every file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

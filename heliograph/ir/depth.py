@@ -1,0 +1,73 @@
+"""How many levels a program takes, from its operations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.ir import Node, Program, SlotsType
+from heliograph.ir.ops import OPS
+
+Vector = npt.NDArray[np.float64]
+
+
+def depth_of_degree(degree: int) -> int:
+    """Levels that a polynomial of that degree takes: ceil(log2(degree + 1)), at least 1."""
+    return max(1, degree.bit_length())
+
+
+def trim(coefficients: Sequence[float] | Vector) -> tuple[float, ...]:
+    """Coefficients without leading zeros (negligible ones count as zero)."""
+    values = [float(c) for c in coefficients]
+    limit = max((abs(c) for c in values), default=0.0) * 2.0**-60
+    while len(values) > 1 and abs(values[-1]) <= limit:
+        values.pop()
+    return tuple(values)
+
+
+def node_depth(program: Program, node: Node) -> int:
+    """Levels that one node of a polynomial or packed program spends."""
+    if not node.type.secret:
+        return 0
+    if node.op == "poly":
+        degree = len(trim(program.array(node.attrs["coefficients"]))) - 1
+        # On tensors the scaling to [-1, 1] is folded into what comes before; on slots it is a product.
+        scaled = isinstance(node.type, SlotsType) and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0)
+        return depth_of_degree(degree) + int(scaled)
+    return OPS[node.op].depth
+
+
+def levels_below(program: Program) -> dict[Node, int]:
+    """For each value the levels that the outputs still need after it."""
+    need = dict.fromkeys(program.nodes, 0)
+    for node in reversed(program.nodes):
+        spent = node_depth(program, node)
+        for operand in node.inputs:
+            need[operand] = max(need[operand], need[node] + spent)
+    return need
+
+
+def program_depth(program: Program) -> int:
+    """Levels between encrypted inputs and outputs."""
+    need = levels_below(program)
+    return max((need[node] for node in program.inputs if node.type.secret), default=0)
+
+
+def critical_depth(program: Program, cheaper: frozenset[Node] = frozenset()) -> tuple[int, list[Node]]:
+    """The depth of a polynomial program and one longest path; `cheaper` nodes spend one level less."""
+    depth: dict[Node, int] = {}
+    before: dict[Node, Node | None] = {}
+    for node in program.nodes:
+        previous = max(node.inputs, key=lambda n: depth[n], default=None)
+        before[node] = previous
+        own = node_depth(program, node) - (1 if node in cheaper else 0)
+        depth[node] = (depth[previous] if previous is not None else 0) + own
+    last: Node | None = max(program.outputs, key=lambda n: depth[n])
+    assert last is not None
+    total, path = depth[last], []
+    while last is not None:
+        path.append(last)
+        last = before[last]
+    return total, path[::-1]

@@ -1,0 +1,173 @@
+"""What the table of operations says of each: name, operands, attributes, type, meaning.
+
+An op is one `OpSpec`, defined in one of the files that `ops.py` names; read the table from there, where it is full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.functions import Family
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, OpaqueConstant, SparseMatrix, Stage
+from heliograph.ir.types import TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an op may look up beside its operands: the program's constants and its modulus chain, if planned."""
+
+    constants: Mapping[str, Constant]
+    # log2 of the primes of the chain: entry l is divided out by a rescale at level l.
+    log_primes: tuple[float, ...] = ()
+
+    def array(self, name: Attr) -> Array:
+        """The dense constant of that name."""
+        value = self.constants[str(name)]
+        if isinstance(value, SparseMatrix | OpaqueConstant):
+            raise ProgramError(f"constant @{name} is not an array that can be computed with")
+        return value
+
+    def matrix(self, name: Attr) -> SparseMatrix:
+        """The sparse constant of that name."""
+        value = self.constants[str(name)]
+        if not isinstance(value, SparseMatrix):
+            raise ProgramError(f"constant @{name} is not a sparse matrix")
+        return value
+
+    def shape(self, name: Attr) -> tuple[int, ...]:
+        """The shape of the constant of that name; known even where its contents are not."""
+        return tuple(self.constants[str(name)].shape)
+
+
+Attrs: TypeAlias = Mapping[str, Any]
+InferType: TypeAlias = "Callable[[Sequence[Any], Attrs, Context], Type]"
+# Every array has a leading axis of samples (length 1 broadcasts).
+Evaluate: TypeAlias = "Callable[[Sequence[Array], Attrs, Context], Array]"
+# Sparse matrices, one per operand, from the flattened operand to the flattened result, and the flat bias.
+LinearMap: TypeAlias = "Callable[[Sequence[Any], Attrs, Context], tuple[list[Any], Array | None]]"
+
+TENSOR = frozenset({Stage.TENSOR})
+ARITHMETIC = frozenset({Stage.TENSOR, Stage.POLYNOMIAL})
+SLOTS = frozenset({Stage.PACKED, Stage.MANAGED, Stage.EXECUTABLE})
+LEVELED = frozenset({Stage.MANAGED, Stage.EXECUTABLE})
+EVERYWHERE = frozenset(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One operation.
+
+    `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
+    a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
+    (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` is the family of
+    functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial.
+    """
+
+    name: str
+    stages: frozenset[Stage]
+    arity: tuple[int, int | None]
+    attrs: Mapping[str, str]
+    infer_type: InferType
+    evaluate: Evaluate
+    doc: str
+    depth: int = 0
+    linear: LinearMap | None = None
+    activation: Family | None = None
+
+
+OPS: dict[str, OpSpec] = {}
+
+
+def define(spec: OpSpec) -> OpSpec:
+    """Put an op into the table; a name is taken once."""
+    assert spec.name not in OPS, f"op {spec.name} is defined twice"
+    OPS[spec.name] = spec
+    return spec
+
+
+def spec_of(name: str) -> OpSpec:
+    """The table's entry; a ProgramError with the nearest names where there is none."""
+    try:
+        return OPS[name]
+    except KeyError:
+        import difflib
+
+        near = difflib.get_close_matches(name, OPS, n=3)
+        raise ProgramError(
+            f"there is no op called {name!r}", hint=f"did you mean {' or '.join(near)}?" if near else ""
+        ) from None
+
+
+_SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
+
+
+def attr_matches(kind: str, value: Attr) -> bool:
+    """Whether the value is of that kind (see `OpSpec.attrs`)."""
+    kind = kind.removesuffix("?")
+    if kind == "constant":
+        return isinstance(value, ConstantName)
+    if kind in _SCALARS:
+        if isinstance(value, bool) and kind != "bool":
+            return False
+        if isinstance(value, ConstantName):
+            return False
+        return isinstance(value, _SCALARS[kind])
+    return isinstance(value, tuple) and all(attr_matches(kind[:-1], item) for item in value)
+
+
+def check_call(spec: OpSpec, operands: int, attrs: Mapping[str, Attr], constants: Mapping[str, Constant]) -> None:
+    """Raise a ProgramError unless operand count and attributes are what the op takes."""
+    low, high = spec.arity
+    if operands < low or (high is not None and operands > high):
+        wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"at least {low}"
+        raise ProgramError(f"{spec.name} takes {wanted} operands, not {operands}")
+    for name, value in attrs.items():
+        if name not in spec.attrs:
+            raise ProgramError(
+                f"{spec.name} has no attribute {name!r}",
+                hint=f"its attributes: {', '.join(spec.attrs) or 'none'}",
+            )
+        if value is not None and not attr_matches(spec.attrs[name], value):
+            raise ProgramError(f"{spec.name}: attribute {name} = {value!r} is not of kind {spec.attrs[name]}")
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, ConstantName) and item not in constants:
+                raise ProgramError(f"{spec.name}: there is no constant @{item}")
+    for name, kind in spec.attrs.items():
+        if not kind.endswith("?") and attrs.get(name) is None:
+            raise ProgramError(f"{spec.name} needs the attribute {name!r}")
+
+
+def check_stage(spec: OpSpec, stage: Stage, inferred: Type) -> None:
+    """Raise a ProgramError unless the op may stand at that stage.
+
+    Tensor ops on plain values stand at every stage: the server computes them in the clear, before they meet a ciphertext.
+    """
+    clear = isinstance(inferred, TensorType) and not inferred.secret and Stage.TENSOR in spec.stages
+    if stage not in spec.stages and not clear:
+        raise ProgramError(f"op {spec.name} does not exist at the {stage.value} stage")
+
+
+def check_type(op: str, inferred: Type) -> None:
+    """Raise a ProgramError where a type has no room for a value."""
+    if isinstance(inferred, TensorType):
+        if min(inferred.shape, default=1) < 1:
+            raise ProgramError(f"{op}: a tensor of shape {inferred.shape} has no elements")
+    elif inferred.slots < 1 or inferred.slots & (inferred.slots - 1):
+        raise ProgramError(f"{op}: {inferred.slots} slots are not a power of two")
+
+
+def flat_indices(shape: tuple[int, ...]) -> Array:
+    """The flat index of each element, with a leading axis of one sample."""
+    return np.arange(math.prod(shape), dtype=np.int64).reshape((1, *shape))
+
+
+def check_constant(op: str, a: Attrs, context: Context, name: str, shape: tuple[int, ...]) -> None:
+    """Raise unless the optional constant of that attribute has the shape."""
+    if name in a and context.shape(a[name]) != shape:
+        raise ProgramError(f"{op}: {name} @{a[name]} has shape {context.shape(a[name])}, not {shape}")

@@ -1,0 +1,11 @@
+"""How OpenMP's idle threads wait, decided before a library with OpenMP is loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# OpenMP threads that spin while they wait make OpenFHE ten times slower as soon as another process runs. The setting is
+# read when the first library with OpenMP is loaded, which is often torch, so it is made here; a user's own one stays.
+OPENMP_WAS_LOADED = "OMP_WAIT_POLICY" not in os.environ and "torch" in sys.modules
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

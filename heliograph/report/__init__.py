@@ -1,0 +1,1 @@
+"""What people read of a program: texts, HTML, drawings, plots, differences, depth, explanations."""

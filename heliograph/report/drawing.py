@@ -1,0 +1,276 @@
+"""Drawings of the report as SVG texts: the graph by levels, level and scale along the program, intervals, bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from heliograph.report.depth import DepthRow
+from heliograph.report.text import degrees_text, largest_error_text
+
+_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
+# From few levels left (light) to many (dark): one hue, so that the order is seen without the legend.
+_LIGHT, _DARK = (222, 235, 247), (8, 64, 129)
+INK, MUTED, GRID = "#1f2933", "#5c6b7a", "#d8dee6"
+PREDICTED, MEASURED, WARM = "#2c6fbb", "#d9822b", "#b5452c"
+
+
+def number(value: float) -> str:
+    """A coordinate, short."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def level_colour(level: int, levels: int) -> str:
+    """The fill of a node at a level."""
+    share = level / levels if levels else 0.0
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(_LIGHT, _DARK, strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def text_colour(level: int, levels: int) -> str:
+    """Dark ink on light boxes, white on dark ones."""
+    return "#ffffff" if levels and level / levels > 0.5 else INK
+
+
+def _text(x: float, y: float, text: str, size: int = 12, anchor: str = "start", fill: str = INK, more: str = "") -> str:
+    return (
+        f'<text x="{number(x)}" y="{number(y)}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{more}>'
+        f"{escape(text)}</text>"
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, stroke: str = GRID, width: float = 1.0) -> str:
+    return (
+        f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" '
+        f'stroke="{stroke}" stroke-width="{number(width)}"/>'
+    )
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str, more: str = "", inner: str = "") -> str:
+    return (
+        f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.0))}" height="{number(height)}" '
+        f'fill="{fill}"{more}>{inner}</rect>'
+    )
+
+
+def _svg(width: float, height: float, body: Sequence[str], label: str, name: str = "") -> str:
+    identity = f' id="{escape(name)}"' if name else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg"{identity} width="{number(width)}" height="{number(height)}" '
+        f'viewBox="0 0 {number(width)} {number(height)}" role="img" aria-label="{escape(label)}">'
+        + "".join(body)
+        + "</svg>"
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, with its middle left out where it is too long."""
+    if len(text) <= most:
+        return text
+    head = (most - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
+
+
+def place(rows: Sequence[DepthRow]) -> dict[str, tuple[int, float]]:
+    """Rank (longest path from an input) and column of each node; columns follow the mean of the operands' columns."""
+    rank: dict[str, int] = {}
+    for row in rows:
+        rank[row.name] = max((rank[name] + 1 for name in row.inputs), default=0)
+    by_rank: dict[int, list[DepthRow]] = {}
+    for row in rows:
+        by_rank.setdefault(rank[row.name], []).append(row)
+    column: dict[str, float] = {}
+    for level in sorted(by_rank):
+        members = by_rank[level]
+        wanted = {
+            row.name: sum(column[name] for name in row.inputs) / len(row.inputs) if row.inputs else 0.0
+            for row in members
+        }
+        members.sort(key=lambda row: wanted[row.name])
+        centre = sum(wanted.values()) / len(wanted)
+        for position, row in enumerate(members):
+            column[row.name] = centre + position - (len(members) - 1) / 2
+    return {row.name: (rank[row.name], column[row.name]) for row in rows}
+
+
+def graph_svg(rows: Sequence[DepthRow], levels: int) -> str:
+    """The graph, top to bottom; the fill says the level, a thick frame the critical path."""
+    if not rows:
+        return _svg(200, 40, [_text(10, 24, "no nodes")], "empty graph", "graph")
+    places = place(rows)
+    left = min(column for _, column in places.values())
+    width = (max(column for _, column in places.values()) - left) * _COLUMN + _BOX_WIDTH + 40
+    height = max(rank for rank, _ in places.values()) * _RANK + _BOX_HEIGHT + 40
+
+    def corner(name: str) -> tuple[float, float]:
+        rank, column = places[name]
+        return 20 + (column - left) * _COLUMN, 20 + rank * _RANK
+
+    critical = {row.name for row in rows if row.critical}
+    edges, boxes = [], []
+    for row in rows:
+        x, y = corner(row.name)
+        for operand in row.inputs:
+            ox, oy = corner(operand)
+            x1, y1, x2, y2 = ox + _BOX_WIDTH / 2, oy + _BOX_HEIGHT, x + _BOX_WIDTH / 2, y
+            bend = (y2 - y1) / 2
+            thick = operand in critical and row.name in critical
+            edges.append(
+                f'<path d="M{number(x1)} {number(y1)}C{number(x1)} {number(y1 + bend)} {number(x2)} {number(y2 - bend)} '
+                f'{number(x2)} {number(y2)}" fill="none" stroke="{WARM if thick else "#9aa8b7"}" '
+                f'stroke-width="{2 if thick else 1}"/>'
+            )
+        frame = f' rx="4" stroke="{WARM if row.critical else "#7b8a99"}" stroke-width="{2 if row.critical else 1}"'
+        ink = text_colour(row.level, levels)
+        title = (
+            f"<title>{escape(row.name)} = {escape(row.op)}: level {row.level}, scale {row.scale_bits:.2f} bits, depth "
+            f"{row.depth}\n{escape(row.layer)} {escape(row.location)}</title>"
+        )
+        boxes.append(
+            f"<g>{title}{_rect(x, y, _BOX_WIDTH, _BOX_HEIGHT, level_colour(row.level, levels), frame)}"
+            + _text(x + _BOX_WIDTH / 2, y + 13, f"{row.name} {row.op}", 11, "middle", ink)
+            + _text(
+                x + _BOX_WIDTH / 2, y + 25, shortened(f"L{row.level} {row.layer or row.location}", 20), 9, "middle", ink
+            )
+            + "</g>"
+        )
+    return _svg(width, height, [*edges, *boxes], "graph of the program, levels as colour", "graph")
+
+
+def legend_svg(levels: int) -> str:
+    """The colours of the levels."""
+    shown = range(levels, -1, -1) if levels <= 16 else range(levels, -1, -max(1, levels // 12))
+    body = [_text(0, 15, "level", 12, fill=MUTED)]
+    x = 44.0
+    for level in shown:
+        body.append(_rect(x, 2, 26, 18, level_colour(level, levels), f' stroke="{GRID}"'))
+        body.append(_text(x + 13, 15, str(level), 11, "middle", text_colour(level, levels)))
+        x += 28
+    body.append(_rect(x + 14, 3, 24, 16, "none", f' rx="3" stroke="{WARM}" stroke-width="2"'))
+    body.append(_text(x + 44, 15, "critical path", 12, fill=MUTED))
+    return _svg(x + 130, 22, body, "colours of the levels")
+
+
+def levels_svg(rows: Sequence[DepthRow], levels: int) -> str:
+    """Level and scale of each node, in program order: two plots over one axis."""
+    width, left, right = 940.0, 56.0, 16.0
+    span = width - left - right
+    step = span / max(1, len(rows))
+    body = []
+    top_scale = max([row.scale_bits for row in rows], default=1.0) * 1.08
+    panels = (
+        ("level", 20.0, 150.0, [float(row.level) for row in rows], float(max(levels, 1)), "#0b5394"),
+        ("scale, bits", 200.0, 110.0, [row.scale_bits for row in rows], top_scale, "#2f7d5b"),
+    )
+    for label, top, height, values, most, colour in panels:
+        ticks = _ticks(most)
+        for tick in ticks:
+            y = top + height * (1 - tick / most)
+            body += [_line(left, y, width - right, y), _text(left - 8, y + 4, f"{tick:g}", 11, "end", MUTED)]
+        body.append(_text(left, top - 6, label, 12, fill=MUTED))
+        path = ""
+        for position, value in enumerate(values):
+            x, y = left + position * step, top + height * (1 - value / most)
+            path += f"{'M' if not position else 'L'}{number(x)} {number(y)}H{number(x + step)}"
+        body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+    previous = None
+    for position, row in enumerate(rows):
+        layer = row.layer or row.op
+        if layer != previous:
+            x = left + position * step
+            body.append(_line(x, 310, x, 316, MUTED))
+            previous = layer
+    marks = _runs([row.layer or row.op for row in rows])
+    last_end = -1e9
+    for layer, first, count in marks:
+        x, room = left + (first + count / 2) * step, max(count * step, 46.0)
+        text = shortened(layer, max(3, int(room / 7)))
+        if x - 3.5 * len(text) > last_end:
+            body.append(_text(x, 330, text, 11, "middle", MUTED))
+            last_end = x + 3.5 * len(text)
+    return _svg(width, 342, body, "level and scale along the program", "levels")
+
+
+def _runs(layers: Sequence[str]) -> list[tuple[str, int, int]]:
+    runs: list[tuple[str, int, int]] = []
+    for position, layer in enumerate(layers):
+        if runs and runs[-1][0] == layer:
+            runs[-1] = (layer, runs[-1][1], runs[-1][2] + 1)
+        else:
+            runs.append((layer, position, 1))
+    return runs
+
+
+def _ticks(most: float) -> list[float]:
+    """At most six round numbers from 0."""
+    if most <= 0:
+        return [0.0]
+    step = 10.0 ** math.floor(math.log10(most))
+    for factor in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
+        if most / (step * factor) <= 6:
+            step *= factor
+            break
+    return [i * step for i in range(int(most / step + 1e-9) + 1)]
+
+
+def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
+    """Each polynomial's interval with what was proved and observed of its input, on one axis by layer."""
+    width, left, row_height = 940.0, 230.0, 46.0
+    middle, half = left + (width - left - 190) / 2, (width - left - 190) / 2 / 1.6
+    body = []
+    for position, entry in enumerate(ranges):
+        y = 26 + position * row_height
+        low, high = float(entry["low"]), float(entry["high"])
+        centre, reach = (low + high) / 2, max((high - low) / 2, 1e-300)
+
+        def where(value: float, centre: float = centre, reach: float = reach) -> float:
+            # Beyond 1.6 times the interval the bar is cut.
+            return middle + half * max(-1.6, min(1.6, (value - centre) / reach))
+
+        name = shortened(str(entry["layer"] or entry["function"]), 26)
+        body.append(_text(8, y + 12, name, 12))
+        body.append(_text(8, y + 27, shortened(str(entry["location"]), 34), 10, fill=MUTED))
+        body.append(_rect(where(low), y, where(high) - where(low), 20, "#e4ecf5", f' stroke="{PREDICTED}"'))
+        for key, offset, colour in (("proved", 4.0, "#2f7d5b"), ("observed", 12.0, MEASURED)):
+            found = entry.get(key)
+            if found:
+                x1, x2 = where(float(found[0])), where(float(found[1]))
+                cut = float(found[0]) < centre - 1.6 * reach or float(found[1]) > centre + 1.6 * reach
+                title = f"<title>{key} [{float(found[0]):.5g}, {float(found[1]):.5g}]</title>"
+                dashes = ' stroke="#ffffff" stroke-dasharray="3 3"' if cut else ""
+                body.append(_rect(x1, y + offset, max(x2 - x1, 1.0), 4, colour, dashes, title))
+        body.append(_text(where(low), y + 34, f"{low:.4g}", 10, "middle", MUTED))
+        body.append(_text(where(high), y + 34, f"{high:.4g}", 10, "middle", MUTED))
+        body.append(_text(width - 176, y + 12, shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11))
+        body.append(_text(width - 176, y + 27, largest_error_text(entry), 11, fill=MUTED))
+    legend = [("polynomial's interval", "#e4ecf5"), ("proved", "#2f7d5b"), ("observed", MEASURED)]
+    x = left
+    for label, colour in legend:
+        body += [_rect(x, 4, 14, 10, colour, f' stroke="{GRID}"'), _text(x + 20, 13, label, 11, fill=MUTED)]
+        x += 40 + 7 * len(label)
+    return _svg(width, 36 + max(1, len(ranges)) * row_height, body, "ranges of polynomial inputs", "ranges")
+
+
+def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: str, name: str) -> str:
+    """Bars: (label, predicted, measured or None, text of each)."""
+    width, left, right = 940.0, 230.0, 130.0
+    most = max([max(p, m or 0.0) for _, p, m, _, _ in rows], default=0.0) or 1.0
+    both = any(measured is not None for _, _, measured, _, _ in rows)
+    height = 34.0 if both else 22.0
+    body = []
+    for position, (text, predicted, measured, predicted_text, measured_text) in enumerate(rows):
+        y = 24 + position * height
+        body.append(_text(left - 10, y + (19 if both else 13), shortened(text, 32), 12, "end"))
+        span = (width - left - right) * predicted / most
+        body.append(_rect(left, y + 2, span, 13, PREDICTED))
+        body.append(_text(left + span + 6, y + 13, predicted_text, 11, fill=MUTED))
+        if measured is not None:
+            span = (width - left - right) * measured / most
+            body.append(_rect(left, y + 16, span, 13, MEASURED))
+            body.append(_text(left + span + 6, y + 27, measured_text, 11, fill=MUTED))
+    body += [_rect(left, 4, 14, 10, PREDICTED), _text(left + 20, 13, "predicted", 11, fill=MUTED)]
+    if both:
+        body += [_rect(left + 100, 4, 14, 10, MEASURED), _text(left + 120, 13, "measured", 11, fill=MUTED)]
+    return _svg(width, 30 + max(1, len(rows)) * height, body, label, name)

@@ -1,0 +1,234 @@
+"""What one pass did: the program before, the program after, and the number that it improved."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from heliograph.ckks.ring import Ring
+from heliograph.errors import ProgramError
+from heliograph.ir import Node, Program, SlotsType, Stage
+from heliograph.ir.depth import critical_depth
+from heliograph.ir.liveness import peak_towers
+from heliograph.ir.ops import OPS
+from heliograph.ir.text import print_program
+from heliograph.ir.transforms import rotation_steps
+
+_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """One number: what it counts, before and after the pass."""
+
+    what: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before:g} -> {self.after:g}"
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Keeps the program after each pass; give it to `compile` as `watch`."""
+
+    steps: list[tuple[str, Program]] = field(default_factory=list)
+
+    def __call__(self, name: str, program: Program) -> None:
+        self.steps.append((name, program))
+
+    def explain(self, source: Program, name: str) -> Explanation:
+        """What the pass of that name did when `source` was compiled; a ProgramError with the names there are."""
+        names = [step for step, _ in self.steps]
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=2)
+            raise ProgramError(
+                f"there is no pass called {name!r}",
+                where="--explain",
+                hint=(f"did you mean {' or '.join(near)}? " if near else "") + f"the passes are {', '.join(names)}",
+            )
+        # A pass that ran more than once is explained as it ran last, on the parameters that were chosen.
+        position = len(names) - 1 - names[::-1].index(name)
+        before = self.steps[position - 1][1] if position else source
+        after = self.steps[position][1]
+        return Explanation(name, before, after, tuple(improvements(name, before, after)))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A pass with the programs around it."""
+
+    name: str
+    before: Program
+    after: Program
+    improved: tuple[Improvement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "pass": self.name,
+            "improved": [{"what": i.what, "before": i.before, "after": i.after} for i in self.improved],
+            "before": {"stage": self.before.stage.value, "ops": dict(_ops(self.before)), "text": str(self.before)},
+            "after": {"stage": self.after.stage.value, "ops": dict(_ops(self.after)), "text": str(self.after)},
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: from stage {self.before.stage.value} to {self.after.stage.value}"]
+        lines += [f"  {improvement}" for improvement in self.improved]
+        old, new = _ops(self.before), _ops(self.after)
+        changed = [f"{op} {old[op]} -> {new[op]}" for op in sorted(old | new) if old[op] != new[op]]
+        lines.append(f"  operations: {', '.join(changed) or 'the same'}")
+        for title, program in (("before", self.before), ("after", self.after)):
+            lines += [f"{title}:", *(f"  {line}" for line in _shown(program))]
+        return "\n".join(lines)
+
+
+def _ops(program: Program) -> Counter[str]:
+    return Counter(node.op for node in program.nodes)
+
+
+def _shown(program: Program) -> list[str]:
+    """The nodes of a program, the middle left out where there are many."""
+    lines = [line for line in print_program(program).splitlines() if line.startswith(("%", "return"))]
+    lines = [line if len(line) <= 160 else line[:157] + "..." for line in lines]
+    if len(lines) <= _LINES:
+        return lines
+    half = _LINES // 2
+    return [*lines[:half], f"... {len(lines) - 2 * half} more ...", *lines[-half:]]
+
+
+def improvements(name: str, before: Program, after: Program) -> list[Improvement]:
+    """The numbers that a pass is there to improve, measured on both programs."""
+    measures: dict[str, list[tuple[str, Callable[[Program], float]]]] = {
+        "simplify": [("nodes", _nodes)],
+        "expand": [("functions of several values, or along any axis", _joint)],
+        "fit-slots": [
+            ("slots of a ciphertext in use", _slots),
+            ("polynomials that stand on another interval than [-1, 1]", _unscaled),
+        ],
+        "fuse-linear": [("linear operations on the longest path", _linear_depth), ("nodes", _nodes)],
+        "approximate": [("functions that encryption cannot compute", _activations)],
+        "fold-scaling": [("polynomials that would spend a level on scaling their input", _unscaled), ("depth", _depth)],
+        "pack": [("rotations, where each diagonal would take one", _rotations)],
+        "lower-polynomials": [("polynomials", lambda p: _ops(p)["poly"])],
+        "plan-levels": [("rescales, where each product would take one", _rescales)],
+        "select-keys": [("rotation keys, where each amount would take one", _keys)],
+        "schedule": [("megabytes of ciphertexts alive at once", _alive)],
+    }
+    found = []
+    for what, measure in measures.get(name, [("nodes", _nodes)]):
+        found.append(Improvement(what, measure(before), measure(after)))
+    if name == "pack":
+        # Before packing nothing rotates: what counts is one rotation for each diagonal of the packed maps.
+        found = [Improvement(found[0].what, _diagonals(after), found[0].after)]
+    if name == "lower-polynomials":
+        found.append(
+            Improvement("products of ciphertexts, where powers would take", _ladder(before), _ops(after)["mul_ct"])
+        )
+    if name == "plan-levels":
+        lowered = _ops(before)
+        products = lowered["mul_ct"] + lowered["linear_transform"] + lowered["mul_plain"] + lowered["lincomb"]
+        found = [
+            Improvement(found[0].what, products, found[0].after),
+            Improvement(
+                "relinearizations, where each product of ciphertexts would take one",
+                lowered["mul_ct"],
+                _ops(after)["relinearize"],
+            ),
+        ]
+    if name == "select-keys":
+        amounts = {step for node in before.nodes for step in rotation_steps(node)} - {0}
+        found = [Improvement(found[0].what, len(amounts), found[0].after)]
+    return found
+
+
+def _nodes(program: Program) -> float:
+    return len(program.nodes)
+
+
+# What `expand` writes with functions of one variable, and with functions along axis 0.
+_PAIRS = ("gt", "ge", "lt", "le", "maximum", "minimum", "where", "div")
+JOINT = frozenset({*_PAIRS, "max", "min", "argmax", "softmax", "max_pool", "layer_norm"})
+# Functions along axis 0, which are lowered as they are.
+_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
+
+
+def _activations(program: Program) -> float:
+    """Plain ones are left as they are: the server computes them in the clear."""
+    return sum(node.type.secret and (OPS[node.op].activation is not None or node.op in _ROWS) for node in program.nodes)
+
+
+def _joint(program: Program) -> float:
+    return sum(node.type.secret and node.op in JOINT for node in program.nodes)
+
+
+def _slots(program: Program) -> float:
+    """The slots that the vectors of the program fill, repeated or not."""
+    return max(node.type.slots for node in program.nodes if isinstance(node.type, SlotsType))
+
+
+def _linear_depth(program: Program) -> float:
+    """Linear operations, reshaping included, on the longest path."""
+    depth: dict[Node, int] = {}
+    for node in program.nodes:
+        own = OPS[node.op].linear is not None and node.op not in ("input", "constant", "add", "sub", "neg")
+        depth[node] = max((depth[operand] for operand in node.inputs), default=0) + own
+    return max((depth[node] for node in program.outputs), default=0)
+
+
+def _unscaled(program: Program) -> float:
+    return sum(node.op == "poly" and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0) for node in program.nodes)
+
+
+def _depth(program: Program) -> float:
+    """Levels, counting one for each polynomial whose interval is not [-1, 1] yet."""
+    extra = frozenset[Node]()
+    return critical_depth(program, extra)[0] + _unscaled_on_path(program)
+
+
+def _unscaled_on_path(program: Program) -> int:
+    path = critical_depth(program)[1]
+    return sum(node.op == "poly" and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0) for node in path)
+
+
+def _rotations(program: Program) -> float:
+    return sum(sum(1 for step in rotation_steps(node) if step) for node in program.nodes)
+
+
+def _diagonals(program: Program) -> float:
+    from heliograph.ir.slot_ops import transform_diagonals
+
+    total = 0
+    for node in program.nodes:
+        if node.op == "linear_transform":
+            slots = node.inputs[0].type.slots  # type: ignore[union-attr]
+            for diagonals in transform_diagonals(node.attrs, program.matrix, slots):
+                total += sum(1 for offset in diagonals.offsets if offset)
+        elif node.op == "rotate":
+            total += 1
+    return total
+
+
+def _ladder(program: Program) -> float:
+    """Products that computing every power up to the degree would take."""
+    return sum(
+        len(program.array(node.attrs["coefficients"])) - 2 for node in program.nodes if node.op == "poly"
+    ) + _ops(program)["mul_ct"]  # fmt: skip
+
+
+def _rescales(program: Program) -> float:
+    return _ops(program)["rescale"]
+
+
+def _keys(program: Program) -> float:
+    return len(program.metadata.get("rotation_keys", ()))
+
+
+def _alive(program: Program) -> float:
+    if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
+        return 0.0
+    ring = Ring.from_json(program.metadata["ring"])
+    return round(peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8 / 1e6, 3)

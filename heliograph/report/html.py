@@ -1,0 +1,198 @@
+"""The report as one self-contained page: no file, font or script from elsewhere, and nothing that is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from heliograph.ir.text import print_program
+from heliograph.report.compiled import Compiled
+from heliograph.report.depth import artifact_depth
+from heliograph.report.drawing import bars_svg, graph_svg, legend_svg, levels_svg, ranges_svg
+from heliograph.report.markup import table, tiles
+from heliograph.report.text import Report, bytes_text, seconds_text
+
+# A graph with more nodes is drawn without those that only add, drop levels or rescale.
+_MAX_DRAWN = 2500
+# Characters of one stage's text in the page; the artifact has the rest.
+_MAX_STAGE = 3_000_000
+
+_STYLE = """
+:root { color-scheme: light; }
+body { margin: 0 auto; max-width: 1000px; padding: 28px 24px 80px; background: #fff; color: #1f2933;
+  font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 36px 0 10px; }
+p { margin: 6px 0; } .muted { color: #5c6b7a; }
+.badge { display: inline-block; padding: 2px 10px; border-radius: 10px; background: #e3f1e8;
+  color: #1c5c3c; font-weight: 600; }
+.badge.bad { background: #b5452c; color: #fff; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 18px 0; }
+.tile { border: 1px solid #d8dee6; border-radius: 8px; padding: 10px 14px; }
+.tile b { display: block; font-size: 20px; } .tile span { color: #5c6b7a; font-size: 13px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid #e8edf2; vertical-align: top; }
+th { color: #5c6b7a; font-weight: 600; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+.box { overflow: auto; border: 1px solid #d8dee6; border-radius: 8px; max-height: 640px; }
+.box svg { display: block; } .plot { overflow-x: auto; } svg text { font-family: inherit; }
+.warn { border-left: 4px solid #d9822b; padding: 6px 14px; background: #fdf5ec; }
+.bar { display: flex; gap: 10px; align-items: center; margin: 8px 0; flex-wrap: wrap; }
+select, input, button { font: inherit; padding: 4px 10px; border: 1px solid #b9c4cf; border-radius: 6px;
+  background: #fff; color: inherit; }
+input[type=search] { flex: 1; min-width: 200px; }
+pre { margin: 0; padding: 10px 14px; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; tab-size: 4; }
+nav a { margin-right: 16px; color: #2c6fbb; text-decoration: none; }
+"""
+
+_SCRIPT = """
+"use strict";
+const stages = JSON.parse(document.getElementById("stages").textContent);
+const choice = document.getElementById("stage"), query = document.getElementById("query");
+const view = document.getElementById("ir"), found = document.getElementById("found");
+for (const name of Object.keys(stages)) {
+  const option = document.createElement("option");
+  option.value = name; option.textContent = name; choice.append(option);
+}
+const MOST = 4000;
+function show() {
+  const lines = (stages[choice.value] || "").split("\\n"), wanted = query.value.toLowerCase();
+  const kept = [];
+  let count = 0;
+  lines.forEach((line, i) => {
+    if (wanted && !line.toLowerCase().includes(wanted)) return;
+    count += 1;
+    if (kept.length < MOST) kept.push(String(i + 1).padStart(6) + "  " + line);
+  });
+  view.textContent = kept.join("\\n");
+  found.textContent = count + " of " + lines.length + " lines" + (count > MOST ? ", the first " + MOST + " shown" : "");
+}
+choice.addEventListener("change", show);
+query.addEventListener("input", show);
+const names = Object.keys(stages);
+choice.value = names[names.length - 1];
+show();
+const graph = document.getElementById("graph"), holder = document.getElementById("holder");
+const size = [graph.width.baseVal.value, graph.height.baseVal.value];
+function zoom(factor) { graph.setAttribute("width", size[0] * factor); graph.setAttribute("height", size[1] * factor); }
+document.getElementById("fit").addEventListener("click", () => zoom(Math.min(1, (holder.clientWidth - 4) / size[0])));
+document.getElementById("full").addEventListener("click", () => zoom(1));
+if (size[0] > holder.clientWidth) { zoom(Math.max(0.55, (holder.clientWidth - 4) / size[0])); }
+document.documentElement.dataset.ready = "yes";
+"""
+
+
+def _safe_json(value: Any) -> str:
+    """JSON that cannot end the script element that it stands in."""
+    text = json.dumps(value)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _stages(artifact: Compiled) -> dict[str, str]:
+    stages = {**artifact.stages, "executable": print_program(artifact.program)}
+    cut = "\n... the text goes on; print it with `heliograph inspect --stage`"
+    return {name: text if len(text) <= _MAX_STAGE else text[:_MAX_STAGE] + cut for name, text in stages.items()}
+
+
+def _times(report: Report) -> str:
+    """Bars of the layers; measured ones where a run was given."""
+    by_layer = report.measured.get("ms_by_layer") or {}
+    predicted = report.predicted_ms_by_layer()
+    rows = [
+        (
+            layer,
+            float(predicted.get(layer, 0.0)),
+            float(by_layer[layer]) if layer in by_layer else None,
+            seconds_text(predicted.get(layer, 0.0) / 1e3),
+            seconds_text(by_layer[layer] / 1e3) if layer in by_layer else "",
+        )
+        for layer in dict.fromkeys((*predicted, *by_layer))
+    ]
+    return bars_svg([row for row in rows if row[1] or row[2]], "time by layer", "times")
+
+
+def _keys(v: Mapping[str, Any]) -> str:
+    rows = [
+        *((_key_label(row), row["keys"] * row["key_bytes"]) for row in v["keys_by_kind"]),
+        ("encrypted input", v["ciphertext_bytes"]),
+        ("encrypted output", v["output_bytes"]),
+    ]
+    return bars_svg([(name, float(size), None, bytes_text(size), "") for name, size in rows], "keys and bytes", "keys")
+
+
+def _key_label(row: Mapping[str, Any]) -> str:
+    kind = {"encapsulation": "keys of the sparse secret"}.get(
+        row["kind"], f"{row['kind']} key{'s' * (row['keys'] > 1)}"
+    )
+    return f"{row['keys']} {kind} of {bytes_text(row['key_bytes'])}"
+
+
+def html_report(artifact: Compiled, report: Report | None = None) -> str:
+    """The page as text; `report` replaces the artifact's own (one with a measured column, say)."""
+    report = report or artifact.report
+    v, depth = report.values, artifact_depth(artifact)
+    rows = depth.rows
+    drawn = rows if len(rows) <= _MAX_DRAWN else ()
+    levels = artifact.ring.levels
+    spent = [(str(levels_), place, layer) for place, layer, levels_ in depth.spent]
+    savings = "".join(f"<li>{escape(text)}</li>" for text in report.saving_texts())
+    graph = (
+        graph_svg(drawn, levels)
+        if drawn
+        else '<svg id="graph" width="600" height="40" xmlns="http://www.w3.org/2000/svg">'
+        f'<text x="10" y="24">{len(rows)} nodes are too many to draw; see the text below, or --dot</text></svg>'
+    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    parts = [
+        "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>",
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name=viewport content="width=device-width, initial-scale=1"><link rel=icon href="data:,">',
+        f"<title>{escape(artifact.name)}: the bill</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{escape(artifact.name)}</h1>",
+        f"<p>{report.badge()} <span class=muted>artifact {escape(artifact.fingerprint)}</span></p>",
+        "<nav>",
+        *(
+            f"<a href='#{name}-section'>{title}</a>"
+            for name, title in (
+                ("bill", "bill"),
+                ("graph", "graph"),
+                ("levels", "levels"),
+                ("ranges", "ranges"),
+                ("keys", "keys"),
+                ("times", "time"),
+                ("ir", "program"),
+            )
+        ),
+        "</nav>",
+        tiles(report.tiles()),
+        "<h2 id=bill-section>The bill</h2>",
+        report.figures_table(),
+        "<p></p>",
+        table(("what was decided", ""), list(report.rows())),
+        "<h2>Assumed</h2><ul>",
+        *(f"<li>{escape(str(line))}</li>" for line in v["assumed"]),
+        f"</ul><p class=warn>{escape(report.sharing())}</p>",
+        "<h2 id=graph-section>The program by levels</h2><div class=bar>",
+        legend_svg(levels),
+        "<button id=fit>fit</button><button id=full>100 %</button></div>",
+        f"<div class=box id=holder>{graph}</div>",
+        "<h2 id=levels-section>Level and scale along the program</h2>",
+        f"<div class=plot>{levels_svg(rows, levels)}</div>",
+        table(("levels spent", "line", "layer"), spent),
+        f"<p>What would save a level:</p><ul>{savings}</ul>" if savings else "<p>Nothing simple saves a level.</p>",
+        f"<h2 id=ranges-section>Ranges of polynomials</h2><p class=muted>proved: {float(v['proved_share']):.0%}</p>",
+        f"<div class=plot>{ranges_svg(v['ranges'])}</div>" if v["ranges"] else "<p>There is no polynomial.</p>",
+        "<ul>",
+        *(f"<li>{escape(line)}</li>" for line in report.range_lines()),
+        f"</ul><h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(v)}</div>",
+        f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(v['costs']))}</p>",
+        f"<div class=plot>{_times(report)}</div>",
+        "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
+        "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "
+        "aria-label=search><span id=found class=muted></span></div><div class=box><pre id=ir></pre></div>",
+        f'<script type="application/json" id="stages">{_safe_json(_stages(artifact))}</script>',
+        f"<script>{_SCRIPT}</script></body></html>\n",
+    ]
+    return "".join(parts)

@@ -1,0 +1,212 @@
+"""Measure what the primitives cost on this machine, and fit the cost table that the compiler plans with."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from heliograph.artifact.costs import save_costs
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.runtime.openfhe import registry
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+
+# Rings of the sizes that programs are planned on; without the security table, so that levels can be chosen freely.
+_RINGS = (
+    Ring(12, 45, 35, 3, 2, None),
+    Ring(13, 45, 35, 5, 3, None),
+    Ring(14, 50, 40, 7, 4, None),
+    Ring(15, 50, 40, 9, 3, None),
+)
+_REPEATS = 15
+_COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The median of one primitive: on which ring, at which level, in milliseconds."""
+
+    primitive: str
+    ring: Ring
+    level: int
+    milliseconds: float
+
+    def predicted(self, costs: CostTable) -> float:
+        """What the table says, without a call's overhead counted twice."""
+        return _price(self.primitive, self.ring, self.level, costs)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fitted table, the samples it was fitted to, and how far it is from them (a factor: the worst and the median)."""
+
+    costs: CostTable
+    samples: tuple[Sample, ...]
+    seconds: float
+    load_average: float
+
+    @property
+    def factors(self) -> list[float]:
+        ratios = [sample.predicted(self.costs) / sample.milliseconds for sample in self.samples]
+        return sorted(max(ratio, 1.0 / ratio) if ratio > 0 else float("inf") for ratio in ratios)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "costs": dataclasses.asdict(self.costs),
+            "seconds": self.seconds,
+            "load_average": self.load_average,
+            "median_factor": statistics.median(self.factors),
+            "worst_factor": self.factors[-1],
+            "samples": [
+                {
+                    "primitive": sample.primitive,
+                    "ring_dim": sample.ring.ring_dim,
+                    "level": sample.level,
+                    "measured_ms": sample.milliseconds,
+                    "fitted_ms": sample.predicted(self.costs),
+                }
+                for sample in self.samples
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.samples)} primitives measured in {self.seconds:.0f} s, load average {self.load_average:.2f}"
+        ]
+        lines += [f"  {name:<10} {getattr(self.costs, name):.4g}" for name in _COEFFICIENTS]
+        lines.append(
+            f"the table is off by a factor of {statistics.median(self.factors):.2f} in the median, "
+            f"{self.factors[-1]:.2f} at worst"
+        )
+        if self.load_average > 0.5 * (os.cpu_count() or 1):
+            lines.append("the machine was busy: measure again when it is quiet")
+        return "\n".join(lines)
+
+
+def _price(primitive: str, ring: Ring, level: int, costs: CostTable) -> float:
+    prices: dict[str, Callable[[], float]] = {
+        "rotate": lambda: costs.rotate_ms(ring, level),
+        "rotate_hoisted": lambda: costs.rotate_ms(ring, level, hoisted=True),
+        "decompose": lambda: costs.decompose_ms(ring, level + 1),
+        "relinearize": lambda: costs.relinearize_ms(ring, level),
+        "rescale": lambda: costs.rescale_ms(ring, level),
+        "mul": lambda: costs.mul_ms(ring, level),
+        "mul_plain": lambda: costs.mul_plain_ms(ring, level),
+        "add": lambda: costs.add_ms(ring, level),
+        "encode": lambda: costs.encode_ms(ring, level),
+        "key": lambda: costs.key_ms(ring),
+    }
+    return prices[primitive]()
+
+
+def machine_name() -> str:
+    """Processor and threads: what a measured table is called."""
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        model = names[0] if names else model
+    except OSError:
+        pass
+    threads = os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0)))
+    return f"measured on {model[:100]}, {threads} threads"
+
+
+def calibrate(progress: Callable[[int, int], None] | None = None, rings: tuple[Ring, ...] = _RINGS) -> Calibration:
+    """Measure the primitives (under a minute on a quiet machine) and fit the table; nothing is written."""
+    begun, load = time.perf_counter(), os.getloadavg()[0]
+    prepared = [_prepare(ring) for ring in rings]
+    operations = {
+        (name, number, level): operation
+        for number, (_, found) in enumerate(prepared)
+        for (name, level), operation in found.items()
+    }
+    times: dict[tuple[str, int, int], list[float]] = {key: [] for key in operations}
+    try:
+        # All rings in turns: other work on the machine then slows all of them alike.
+        for repeat in range(_REPEATS + 1):
+            for key, operation in operations.items():
+                start = time.perf_counter()
+                operation()
+                if repeat:  # the first call of each warms up
+                    times[key].append(time.perf_counter() - start)
+            if progress is not None:
+                progress(repeat + 1, _REPEATS + 1)
+    finally:
+        for cryptor, _ in prepared:
+            registry.release(cryptor.tag)
+    samples = [
+        Sample(name, rings[number], level, 1e3 * statistics.median(found))
+        for (name, number, level), found in times.items()
+    ]
+    costs = fit_costs(samples, machine_name())
+    return Calibration(costs, tuple(samples), time.perf_counter() - begun, load)
+
+
+def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tuple[Calibration, str]:
+    """Measure and keep the table for this user; compiling takes it from then on. The calibration and the file's path."""
+    result = calibrate(progress)
+    return result, str(save_costs(result.costs))
+
+
+def fit_costs(samples: list[Sample], machine: str) -> CostTable:
+    """The table of least relative squared error with coefficients that are not negative."""
+    rows = []
+    for sample in samples:
+        row = []
+        for name in _COEFFICIENTS:
+            unit = CostTable(machine, **{other: float(other == name) for other in _COEFFICIENTS})
+            row.append(sample.predicted(unit) / sample.milliseconds)
+        rows.append(row)
+    matrix = np.array(rows)
+    # Columns of one size, or the smallest coefficients are lost.
+    size = np.maximum(np.linalg.norm(matrix, axis=0), 1e-30)
+    solution, _ = scipy.optimize.nnls(matrix / size, np.ones(len(samples)))
+    return CostTable(machine, **{name: float(v) for name, v in zip(_COEFFICIENTS, solution / size, strict=True)})
+
+
+def _prepare(ring: Ring) -> tuple[OpenFHECryptor, dict[tuple[str, int], Callable[[], Any]]]:
+    """A key on a ring, and the primitives by level: at the top of the chain, in the middle and near the bottom."""
+    cryptor = OpenFHECryptor(ring)
+    cc = cryptor.context
+    rotation, product = cryptor.rotation_key(1), cryptor.relinearization_key()
+    with registry.changing():
+        cc.InsertEvalAutomorphismKey(rotation, cryptor.tag)
+        cc.InsertEvalMultKey([product], cryptor.tag)
+    values = np.linspace(-1.0, 1.0, ring.slots)
+    # Another key of the same secret under another name would leave with the first; a second secret makes keys.
+    other = OpenFHECryptor(ring)
+    operations: dict[tuple[str, int], Callable[[], Any]] = {("key", ring.levels): lambda: other.rotation_key(1)}
+    for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
+        x = cryptor.encrypt(values, level, ring.scale_bits)
+        plain = cc.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
+        operations.update(_operations(cc, ring, level, x, plain, values))
+    return cryptor, operations
+
+
+def _operations(
+    cc: Any, ring: Ring, level: int, x: Any, plain: Any, values: Any
+) -> dict[tuple[str, int], Callable[[], Any]]:
+    digits = cc.EvalFastRotationPrecompute(x)
+    product = cc.EvalMultNoRelin(x, x)
+    scaled = cc.EvalMult(x, plain)
+    return {
+        ("rotate", level): lambda: cc.EvalRotate(x, 1),
+        ("rotate_hoisted", level): lambda: cc.EvalFastRotation(x, 1, 2 * ring.ring_dim, digits),
+        ("decompose", level): lambda: cc.EvalFastRotationPrecompute(x),
+        ("relinearize", level): lambda: cc.Relinearize(product),
+        ("rescale", level): lambda: cc.Rescale(scaled),
+        ("mul", level): lambda: cc.EvalMultNoRelin(x, x),
+        ("mul_plain", level): lambda: cc.EvalMult(x, plain),
+        ("add", level): lambda: cc.EvalAdd(x, x),
+        ("encode", level): lambda: cc.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots),
+    }

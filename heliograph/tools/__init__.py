@@ -1,0 +1,1 @@
+"""Tools for those who write programs: debug, measure, simulate, demo."""

@@ -1,0 +1,352 @@
+"""Compare a program's layers, original, as polynomials and encrypted, on one sample: where do they part?
+
+For the client only: it makes a key of its own and decrypts what a server never may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import linear_passes, polynomial_passes
+from heliograph.compiler.places import portable
+from heliograph.compiler.unseen import observe
+from heliograph.errors import HeliographError, ProgramError, RangeError
+from heliograph.execution.interface import batch_of, pack_inputs
+from heliograph.execution.loop import execute
+from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
+from heliograph.execution.simulator import Simulator
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
+from heliograph.ir.layout import Layout
+from heliograph.runtime.messages import EncryptedInput
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.server import Server, require_server
+
+
+@dataclass(frozen=True, slots=True)
+class LayerValues:
+    """The values of one place: the input of an activation, or an output.
+
+    `original` is what the traced network computes (None without the program), `polynomial` what the compiled program
+    means, `decrypted` what the ciphertext holds (None where it cannot be decrypted). All are in the network's own units
+    where the program was given; without it the inputs of polynomials are in units of their interval.
+    """
+
+    layer: str
+    location: str
+    kind: str
+    original: Array | None
+    polynomial: Array
+    decrypted: Array | None
+    scale: float
+    outside: float | None = None
+    failure: str = ""
+
+    @property
+    def approximation_error(self) -> float | None:
+        """The largest distance between the original and the polynomial values."""
+        return None if self.original is None else _distance(self.original, self.polynomial)
+
+    @property
+    def encryption_error(self) -> float | None:
+        """The largest distance between the polynomial and the decrypted values; None where nothing was decrypted."""
+        return None if self.decrypted is None else _distance(self.polynomial, self.decrypted)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugReport:
+    """Layers in program order; `first_deviation` is the first that is off by more than `tolerance` of its size."""
+
+    layers: Sequence[LayerValues]
+    tolerance: float
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def deviates(self, layer: LayerValues) -> str:
+        """Why a layer counts as deviating; an empty text where it does not."""
+        if layer.failure:
+            return layer.failure
+        if layer.outside is not None and layer.outside > 1.0 + SLACK:
+            return f"the polynomial's input reaches {layer.outside:.4g} times its interval"
+        limit = self.tolerance * max(layer.scale, 1e-12)
+        if layer.encryption_error is not None and layer.encryption_error > limit:
+            return f"encryption is off by {layer.encryption_error:.3g} (values reach {layer.scale:.3g})"
+        if layer.approximation_error is not None and layer.approximation_error > limit:
+            return (
+                f"the polynomials before it are off by {layer.approximation_error:.3g} (values reach {layer.scale:.3g})"
+            )
+        return ""
+
+    @property
+    def first_deviation(self) -> LayerValues | None:
+        return next((layer for layer in self.layers if self.deviates(layer)), None)
+
+    def __str__(self) -> str:
+        names = [f"{layer.layer} ({layer.location})" for layer in self.layers]
+        width = max([len(name) for name in names], default=0)
+        lines = [f"{'':<{width}}  {'kind':<10}  {'size':>9}  {'polynomial':>11}  {'encryption':>11}"]
+        for name, layer in zip(names, self.layers, strict=True):
+            lines.append(
+                f"{name:<{width}}  {layer.kind:<10}  {layer.scale:>9.3g}  {_cell(layer.approximation_error):>11}  "
+                f"{_cell(layer.encryption_error):>11}"
+            )
+        first = self.first_deviation
+        if first is None:
+            lines.append(f"no layer deviates by more than {self.tolerance:g} of its size")
+        else:
+            lines.append(f"first deviation: {first.layer} ({first.location}): {self.deviates(first)}")
+        return "\n".join([*lines, *self.notes])
+
+
+def _cell(error: float | None) -> str:
+    return "-" if error is None else f"{error:.2g}"
+
+
+def _distance(a: Array, b: Array) -> float:
+    distance = np.abs(a - b)
+    return float(distance.max(initial=0.0)) if np.isfinite(distance).all() else float("inf")
+
+
+def debug(
+    artifact: Artifact, *samples: Any, program: Program | None = None, tolerance: float = 0.05, encrypted: bool = True
+) -> DebugReport:
+    """Values of every layer for one sample: original, polynomial and decrypted, and the first layer that deviates.
+
+    `program` is what `trace` or `parse` gave; without it there are no original values. Intermediate ciphertexts are
+    decrypted with a key made here and forgotten: the values are never those of another client. `encrypted=False` leaves
+    encryption out. A layer deviates where its polynomial's interval was left or an error is above `tolerance` times its
+    largest value.
+    """
+    executable = artifact.program
+    if program is not None:
+        # Layers are found by their places, and an artifact keeps those in a form of its own.
+        program, _ = portable(program)
+    if batch_of(executable) > 1:
+        raise ProgramError(
+            "an artifact for several samples at once cannot be looked into",
+            hint="compile the same program without Options.batch: its layers hold the same values",
+        )
+    points = polynomial_inputs(executable)
+    exact, failures = _simulated(executable, samples, points)
+    decrypted = _decrypted(artifact, samples, points, failures) if encrypted else {}
+    originals, sizes = _originals(artifact, program, samples) if program is not None else ({}, {})
+    layers, notes = [], []
+    for node in executable.nodes:
+        if node not in points or points[node][1]:
+            continue
+        entry, _ = points[node]
+        # The ciphertexts of one value, in their order.
+        parts = sorted((other for other in points if points[other][0] == entry), key=points.__getitem__)
+        known = executable.metadata["ranges"][entry]
+        layout = range_layout(executable, entry)
+        middle, half = (known["low"] + known["high"]) / 2, (known["high"] - known["low"]) / 2
+        unit: Array | float = half
+        if "units" in known:
+            # By unit the interval is [-size, size] of each; without the program the sizes are not known.
+            middle, unit = 0.0, sizes[entry].reshape(layout.shape) if entry in sizes else 1.0
+        elif program is None:
+            middle, unit = 0.0, 1.0
+        layers.append(
+            _layer(
+                known["layer"] or known["function"],
+                known["location"],
+                "activation",
+                originals.get(entry),
+                _tensor([exact.get(part) for part in parts], layout, middle, unit),
+                _tensor([decrypted.get(part) for part in parts], layout, middle, unit),
+                next((failures[part] for part in parts if part in failures), ""),
+                [exact[part] for part in parts if part in exact],
+                layout,
+            )
+        )
+    position = 0
+    for number, spec in enumerate(executable.metadata["outputs"]):
+        layout = Layout.from_json(spec["layout"])
+        nodes = executable.outputs[position : position + layout.ciphertexts]
+        position += layout.ciphertexts
+        loc = nodes[0].loc
+        vectors = [[table.get(node) for node in nodes] for table in (exact, decrypted)]
+        plain, clear = (
+            None
+            if any(v is None for v in found)
+            else layout.unpack([v for v in found if v is not None]).reshape(spec["shape"])
+            for found in vectors
+        )
+        layers.append(
+            _layer(
+                spec["name"], loc.short, "output", originals.get(-1 - number), plain, clear, failures.get(nodes[0], "")
+            )
+        )
+    if any(node not in exact for node in executable.outputs):
+        notes.append("there are no outputs: a value outgrows its modulus on the way")
+    if program is None:
+        notes.append("no original values: pass program=, what trace or parse gave")
+    return DebugReport([layer for layer in layers if layer is not None], tolerance, tuple(notes))
+
+
+def _layer(
+    layer: str,
+    location: str,
+    kind: str,
+    original: Array | None,
+    polynomial: Array | None,
+    decrypted: Array | None,
+    failure: str,
+    slots: Sequence[Array] = (),
+    layout: Layout | None = None,
+) -> LayerValues | None:
+    if polynomial is None:
+        return None
+    reference = polynomial if original is None else original.reshape(polynomial.shape)
+    outside = None
+    if slots and layout is not None:
+        outside = max(float(np.abs(layout.copies(part, i)).max(initial=0.0)) for i, part in enumerate(slots))
+    size = float(np.abs(reference).max(initial=0.0))
+    kept = None if original is None else reference
+    return LayerValues(layer, location, kind, kept, polynomial, decrypted, size, outside, failure)
+
+
+def _tensor(slots: Sequence[Array | None], layout: Layout, middle: float, unit: Array | float) -> Array | None:
+    found = [part for part in slots if part is not None]
+    return np.asarray(middle + unit * layout.unpack(found)) if len(found) == len(slots) else None
+
+
+def _simulated(
+    program: Program, samples: Sequence[Any], points: Iterable[Node]
+) -> tuple[dict[Node, Array], dict[Node, str]]:
+    """The exact meaning of the compiled program at the points and outputs, as far as it stays finite."""
+    simulator = Simulator(program, noisy=False)
+    wanted = {*points, *program.outputs}
+    seen: dict[Node, Array] = {}
+    inputs = simulator.encrypt_inputs(pack_inputs(program, samples))
+
+    def observe(node: Node, value: Any) -> None:
+        if node in wanted:
+            seen[node] = np.real(value.slots)
+
+    failures: dict[Node, str] = {}
+    try:
+        execute(program, simulator, inputs, observe=observe)
+    except RangeError as error:
+        # The layers before the overflow tell where it comes from.
+        last = next((node for node in reversed(program.nodes) if node in seen), None)
+        if last is not None:
+            failures[last] = f"after it a value outgrows its modulus: {error.what}"
+    return seen, failures
+
+
+def _decrypted(
+    artifact: Artifact, samples: Sequence[Any], points: Iterable[Node], failures: dict[Node, str]
+) -> dict[Node, Array]:
+    """The decrypted slots at the points and outputs of a real encrypted run, under a key made for it."""
+    from heliograph.runtime.client import Client
+
+    program = artifact.program
+    # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
+    client = Client(artifact.public(), allow_insecure=True)
+    cryptor: OpenFHECryptor = client._cryptor
+    wanted = {*points, *program.outputs}
+    seen: dict[Node, Array] = {}
+    # Not by Client.encrypt, which refuses what is out of range: that may be the very thing to look at.
+    packed = pack_inputs(program, samples)
+    live = {
+        f"{node.attrs['name']}/{node.attrs['chunk']}": cryptor.encrypt(
+            vector[0], node.attrs["level"], node.attrs["log_scale"]
+        )
+        for node, vector in packed.items()
+        if node.type.secret
+    }
+
+    def observe(node: Node, value: Any) -> None:
+        if node not in wanted:
+            return
+        assert isinstance(node.type, CipherType)
+        try:
+            seen[node] = cryptor.decrypt(server.evaluator.released(value, client.id), node.type.log_scale)
+        except RangeError:
+            failures.setdefault(node, "it cannot be decrypted: its error is larger than its message")
+
+    try:
+        require_server(artifact)
+        with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server, server.evaluating():
+            plain = {node.attrs["name"]: value[0] for node, value in packed.items() if not node.type.secret}
+            inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live), plain)
+            execute(program, server.evaluator, inputs, observe=observe)
+    except HeliographError as error:
+        raise ProgramError("the encrypted run stopped", why=error.what, where=error.where) from None
+    return seen
+
+
+def _originals(
+    artifact: Artifact, program: Program, samples: Sequence[Any]
+) -> tuple[dict[int, Array], dict[int, Array]]:
+    """The traced network's values at the inputs of activations (by range entry) and outputs (-1, -2, ...), and the unit
+    sizes of entries that have them.
+    """
+    if program.stage is not Stage.TENSOR:
+        return _slot_originals(artifact, program, samples), {}
+    chosen = artifact.report.values["options"]
+    options = Options(
+        degree=chosen["degree"],
+        degrees=chosen["degrees"],
+        target_error=chosen["target_error"],
+        method=chosen["method"],
+        spread=chosen["spread"],
+        margin=chosen["margin"],
+    )
+    made: dict[str, Program] = {}
+    fused = linear_passes(program, made.__setitem__)
+    polynomial_passes(fused, options, made.__setitem__, observe(fused, options).observed)
+    approximated = made["approximate"]
+    ranges = artifact.program.metadata["ranges"]
+    if [(e["layer"], e["location"]) for e in approximated.metadata["ranges"]] != [
+        (e["layer"], e["location"]) for e in ranges
+    ]:
+        raise _another_program()
+    values: dict[Node, Array] = {}
+    inputs = {}
+    for node, sample in zip(fused.inputs, samples, strict=True):
+        assert isinstance(node.type, TensorType)
+        inputs[node] = np.asarray(sample, dtype=np.float64).reshape(1, *node.type.shape)
+    run_nodes(fused, inputs, values.__setitem__)
+    originals: dict[int, Array] = {}
+    entry = 0
+    for node in fused.nodes:
+        # Entries stand in the order of the activations; those that turned out to be the identity have none, and those of
+        # compositions are no activation's: their inputs are not values of the network.
+        place = (node.loc.layer, node.loc.short, node.op)
+        names = [(known["layer"], known["location"], known["function"]) for known in ranges[entry:]]
+        if node.type.secret and place in names:
+            entry += names.index(place)
+            originals[entry] = values[node.inputs[0]][0]
+            entry += 1
+    for number, node in enumerate(fused.outputs):
+        originals[-1 - number] = values[node][0]
+    sizes = {int(key): np.array(value) for key, value in approximated.metadata.get("unit_sizes", {}).items()}
+    return originals, sizes
+
+
+def _slot_originals(artifact: Artifact, program: Program, samples: Sequence[Any]) -> dict[int, Array]:
+    """The same of a program on slots, whose polynomials are its author's own."""
+    values: dict[Node, Array] = {}
+    inputs = pack_inputs(program, samples)
+    run_nodes(program, inputs, values.__setitem__)
+    ranges = artifact.program.metadata["ranges"]
+    polynomials = [node for node in program.nodes if node.op == "poly"]
+    places = [(node.loc.layer, node.loc.short) for node in polynomials]
+    if places != [(known["layer"], known["location"]) for known in ranges]:
+        raise _another_program()
+    originals = {entry: values[node.inputs[0]][0] for entry, node in enumerate(polynomials)}
+    return originals | {-1 - number: values[node][0] for number, node in enumerate(program.outputs)}
+
+
+def _another_program() -> ProgramError:
+    return ProgramError(
+        "this program is not the one that the artifact was compiled from",
+        hint="pass program= what trace or parse gave for this very artifact",
+    )

@@ -1,0 +1,132 @@
+"""Run many samples through client and server and measure: errors, seconds, the floor, memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.ir import Array
+from heliograph.runtime.client import Client
+from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES
+from heliograph.runtime.openfhe.floor import Floor
+from heliograph.runtime.server import Server, require_server
+
+# The floor is a median over at least this many calls of each primitive.
+FLOOR_SAMPLES = 15
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What some encrypted runs took. Times are medians over the samples after the first, which encodes plaintexts."""
+
+    outputs: list[Array] = field(default_factory=list)
+    measured_ms: float = 0.0
+    first_ms: float = 0.0
+    floor_ms: float = 0.0
+    keygen_s: float = 0.0
+    encrypt_ms: float = 0.0
+    decrypt_ms: float = 0.0
+    peak_rss_bytes: int = 0
+    load_average: float = 0.0
+    ms_by_layer: dict[str, float] = field(default_factory=dict)
+    compile_s: float = 0.0
+    max_abs_error: float | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """The measured column of a report, by the names of its predicted one (see `Report.with_measured`)."""
+        found = {
+            "evaluate_ms": self.measured_ms,
+            "first_ms": self.first_ms,
+            "keygen_s": self.keygen_s,
+            "encrypt_ms": self.encrypt_ms,
+            "decrypt_ms": self.decrypt_ms,
+            "ms_by_layer": dict(self.ms_by_layer),
+            "load_average": self.load_average,
+            "compile_s": self.compile_s,
+            "process_peak_bytes": self.peak_rss_bytes,
+        }
+        known = {key: value for key, value in found.items() if value}
+        return known if self.max_abs_error is None else {**known, "max_abs_error": self.max_abs_error}
+
+    @property
+    def over_floor(self) -> float:
+        return self.measured_ms / self.floor_ms
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident size of this process so far.
+
+    From the kernel's high-water mark where there is one: `getrusage` keeps that of the parent across exec.
+    """
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(
+    artifact: Artifact,
+    samples: Sequence[Array],
+    progress: Callable[[int, int], None] | None = None,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    expected: Sequence[Array] | None = None,
+) -> Measurement:
+    """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
+
+    `expected` is what the network gives for each sample in the clear: the largest distance from it is the measured error.
+    `cache_bytes` bounds the encoded plaintexts that the server keeps. The peak of memory includes everything that this
+    process has done before. Raises TooLittleMemoryError, before keys are made, where the server would not fit.
+    """
+    require_server(artifact, cache_bytes=cache_bytes)
+    result = Measurement(load_average=os.getloadavg()[0], compile_s=artifact.compile_s or 0.0)
+    begun = time.perf_counter()
+    # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
+    client = Client(artifact.public(), allow_insecure=True)
+    keys = client.evaluation_keys()
+    result.keygen_s = time.perf_counter() - begun
+    server = Server(artifact, keys, cache_bytes=cache_bytes, allow_insecure=True)
+    times: dict[str, list[float]] = {"encrypt": [], "run": [], "decrypt": []}
+    floor: Floor | None = None
+
+    def timed(name: str, function: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        value = function()
+        times[name].append(time.perf_counter() - start)
+        return value
+
+    for number, sample in enumerate(samples):
+        encrypted = timed("encrypt", functools.partial(client.encrypt, sample))
+        output = timed("run", functools.partial(server.run, encrypted))
+        result.outputs.append(np.asarray(timed("decrypt", functools.partial(client.decrypt, output))))
+        if floor is None:
+            floor = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), server.trace.calls)
+        floor.sample()
+        if progress is not None:
+            progress(number + 1, len(samples))
+    assert floor is not None, "at least one sample is needed"
+    while floor.samples < FLOOR_SAMPLES:
+        floor.sample()
+    if expected is not None:
+        pairs = zip(result.outputs, expected, strict=True)
+        result.max_abs_error = max(float(np.abs(a - np.asarray(b)).max(initial=0.0)) for a, b in pairs)
+    result.first_ms = 1e3 * times["run"][0]
+    result.measured_ms = 1e3 * statistics.median(times["run"][1:] or times["run"])
+    result.encrypt_ms = 1e3 * statistics.median(times["encrypt"])
+    result.decrypt_ms = 1e3 * statistics.median(times["decrypt"])
+    result.floor_ms = floor.milliseconds()
+    result.peak_rss_bytes = peak_rss_bytes()
+    result.ms_by_layer = {layer: 1e3 * seconds for layer, seconds in server.trace.by_layer.items()}
+    return result

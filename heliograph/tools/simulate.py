@@ -1,0 +1,39 @@
+"""Run an artifact on the simulator: levels, scales and CKKS's error, without keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.validate import check_transforms
+from heliograph.errors import RangeError
+from heliograph.execution.interface import given_rows, pack_inputs, unpack_outputs
+from heliograph.execution.loop import execute
+from heliograph.execution.ranges import RangeWatch
+from heliograph.execution.simulator import Simulator
+
+
+def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
+    """What decryption would give for one sample (one array per input, plain ones included, no batch axis).
+
+    An artifact for several samples at once takes up to so many, with a leading axis, and gives as many results.
+
+    The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised
+    where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.
+    """
+    program = artifact.program
+    check_transforms(program, artifact.ring)
+    simulator = Simulator(program, seed=seed, noisy=noisy)
+    encrypted = simulator.encrypt_inputs(pack_inputs(program, samples))
+    watch = RangeWatch(program, lambda node, value: np.real(value.slots))
+    try:
+        results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)
+    except RangeError:
+        # A value that outgrew the modulus: the layer where it started says more, where one is known.
+        watch.check()
+        raise
+    watch.check()
+    outputs = given_rows(program, samples, unpack_outputs(program, [simulator.decrypt(result) for result in results]))
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
