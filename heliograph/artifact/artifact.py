@@ -27,9 +27,10 @@ from heliograph.artifact.validate import (
     refuse,
     whole,
 )
-from heliograph.ckks.keys import EvaluationKey, conjugates, program_keys
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.execution.keys import conjugates, program_keys
 from heliograph.files import Bytes, write_file
 from heliograph.ir import Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout

@@ -18,12 +18,13 @@ import numpy as np
 from heliograph.ckks.bootstrap import bootstrap_table_bytes
 from heliograph.ckks.chains import key_chains
 from heliograph.ckks.costs import CostTable
-from heliograph.ckks.keys import EvaluationKey, program_keys
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.noise import bootstrap_std
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import max_log_pq
 from heliograph.execution.interface import batch_of
 from heliograph.execution.key_use import key_use, reading_ms
+from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import calls_table
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.execution.prices import priced_ms, total_ms

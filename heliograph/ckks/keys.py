@@ -1,4 +1,4 @@
-"""The evaluation keys of a compiled program, each by its name: what a client makes and a server must be given."""
+"""Evaluation keys, each by its name: what a client makes and a server must be given."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations
-from heliograph.ckks.chains import Chain, key_chains
+from heliograph.ckks.chains import Chain
 from heliograph.ckks.ring import Ring
-from heliograph.ir import Program
-from heliograph.ir.slot_ops import CONJUGATING
 
 # The key to the sparse secret: two polynomials over three primes.
 _SPARSE_KEY_POLYNOMIALS = 6
@@ -33,17 +31,6 @@ class EvaluationKey:
         """Its size, by its coefficients; what is written has some kilobytes more."""
         sparse = _SPARSE_KEY_POLYNOMIALS * self.ring.ring_dim * 8 if self.kind == "encapsulation" else 0
         return self.ring.rotation_key_bytes + sparse
-
-
-def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
-    """The keys of an executable program."""
-    slot_counts = program.metadata.get("bootstrap_slots", ())
-    return evaluation_keys(key_chains(program.metadata), slot_counts, conjugates(program))
-
-
-def conjugates(program: Program) -> bool:
-    """Whether a program conjugates ciphertexts."""
-    return any(node.op in CONJUGATING and node.type.secret for node in program.nodes)
 
 
 def evaluation_keys(

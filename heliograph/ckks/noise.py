@@ -21,11 +21,14 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from heliograph.ckks.ring import SIGMA, Ring
-from heliograph.ir import Array
+
+Array = npt.NDArray[Any]
 
 
 @functools.lru_cache(maxsize=16)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations
 from heliograph.ckks.chains import chain_at, key_chains
-from heliograph.ckks.keys import EvaluationKey, program_keys
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
 from heliograph.ir.transforms import rotation_steps
 

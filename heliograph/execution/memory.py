@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heliograph.ckks.bootstrap import bootstrap_rotations, bootstrap_table_bytes
-from heliograph.ckks.keys import EvaluationKey, program_keys
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
+from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.slot_ops import transform_diagonals

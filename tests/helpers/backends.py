@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heliograph.ckks.keys import program_keys
 from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs, unpack_outputs
+from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import execute
 from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator

@@ -1,0 +1,19 @@
+"""The evaluation keys that a compiled program takes."""
+
+from __future__ import annotations
+
+from heliograph.ckks.chains import key_chains
+from heliograph.ckks.keys import EvaluationKey, evaluation_keys
+from heliograph.ir import Program
+from heliograph.ir.slot_ops import CONJUGATING
+
+
+def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
+    """The keys of an executable program."""
+    slot_counts = program.metadata.get("bootstrap_slots", ())
+    return evaluation_keys(key_chains(program.metadata), slot_counts, conjugates(program))
+
+
+def conjugates(program: Program) -> bool:
+    """Whether a program conjugates ciphertexts."""
+    return any(node.op in CONJUGATING and node.type.secret for node in program.nodes)
