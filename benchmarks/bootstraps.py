@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from heliograph.ir.interface import Interface
+from heliograph.ir.interface import TensorSpec
+from heliograph.ir.bootstraps import paired_slots
+
 import heliograph as hg  # first: it sets OpenMP's waiting policy
 
 import argparse
@@ -14,7 +18,6 @@ import time
 import numpy as np
 
 from common import machine
-from heliograph.ckks.chains import key_chains
 from heliograph.compiler.bootstrap_planner import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
 from heliograph.ckks.keys import evaluation_keys
@@ -37,11 +40,10 @@ SCALE_BITS, BUDGET, DIGITS = 55, (3, 3), 4
 def program(ring: Ring, slots: int, count: int) -> Program:
     """Bootstraps of `count` inputs, two of which are paired."""
     builder = Builder("bootstraps", Stage.PACKED)
-    layout = Layout((slots,), ring.slots, slots).to_json()
+    layout = Layout((slots,), ring.slots, slots)
     inputs = [builder.input(f"x{i}", slots=ring.slots, chunk=0) for i in range(count)]
-    for key, letter in (("inputs", "x"), ("outputs", "y")):
-        builder.metadata[key] = [{"name": f"{letter}{i}", "shape": [slots], "layout": layout} for i in range(count)]
-    builder.metadata["bootstrap_slots"] = [slots]
+    inputs_of, outputs = (tuple(TensorSpec(f"{letter}{i}", (slots,), layout) for i in range(count)) for letter in "xy")
+    builder.interface = Interface(inputs_of, outputs)
     made = builder.finish({f"y{i}": builder.op("bootstrap", (x,), slots=slots) for i, x in enumerate(inputs)})
     return level_passes(PairBootstraps(ring).run(made), ring, hg.Options(), lambda name, seen: None)
 
@@ -50,12 +52,12 @@ def measure(ring: Ring, slots: int, repeats: int) -> dict[str, object]:
     """Side by side on one key: a bootstrap of one value, and one of two."""
     cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
     programs = {count: program(ring, slots, count) for count in (1, 2)}
-    assert programs[2].metadata["paired_slots"] == [slots]
+    assert paired_slots(programs[2]) == (slots,)
     bootstrapping.hold(ring)
     try:
         return timed(ring, slots, repeats, cryptor, programs, tag)
     finally:
-        for chain in key_chains(programs[1].metadata):
+        for chain in programs[1].planned.chains:
             registry.release(chain_tag(tag, ring, chain.ring))
         bootstrapping.let_go(ring)
 

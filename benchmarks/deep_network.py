@@ -28,7 +28,6 @@ from common import ROOT, data, hg, machine  # it imports heliograph, before torc
 import numpy as np
 import torch
 
-from heliograph.ckks.chains import key_chains
 from heliograph.execution.prices import priced_ms
 from heliograph.report.text import bytes_text
 from heliograph.interpret import interpret_many
@@ -245,7 +244,7 @@ def kinds(made: Compiled, floor: dict[str, float], say: Any) -> None:
 def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, float]:
     """The predicted seconds of each kind of work: their sum is the prediction of a run."""
     table: dict[str, float] = {}
-    chains = key_chains(artifact.program.metadata)
+    chains = artifact.program.planned.chains
     for call, number in simulated_calls(artifact).items():
         table[call[0]] = table.get(call[0], 0.0) + number * priced_ms(call, chains, options.costs) / 1e3
     return table

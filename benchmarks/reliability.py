@@ -36,7 +36,7 @@ _EACH = {
     "language": 100, "compiler": 40, "text of the IR": 100, "artifact: bytes": 40, "artifact: plain ops": 10,
     "message: keys": 30,
     "message: inputs": 80, "message: outputs": 80, "container headers": 80, "public artifacts": 100,
-    "programs: metadata": 30, "programs: text": 40, "programs: bytes": 60, "programs: report": 6, "key files": 30,
+    "programs: records": 30, "programs: text": 40, "programs: bytes": 60, "programs: report": 6, "key files": 30,
     "key folders": 1, "keys with bootstraps": 1, "messages, bootstrapped": 4, ".npy and .npz": 60,
 }  # fmt: skip
 # (name, maker of mutants, what is done with one)

@@ -50,8 +50,8 @@ def refuses(check: Callable[..., None], *given: Any) -> bool:
 
 def caught(polynomial: hg.Program, outputs: np.ndarray) -> int:
     """How many of these outputs a client would refuse by their range alone."""
-    ((_, spec),) = polynomial.metadata["output_ranges"].items()
-    return sum(refuses(check_output, {"name": "y", **spec}, output, 0.0, 0.0) for output in outputs)
+    (spec,) = polynomial.interface.outputs
+    return sum(refuses(check_output, spec, output, 0.0, 0.0) for output in outputs)
 
 
 def figures(
@@ -68,7 +68,7 @@ def figures(
         garbage = ~(errors <= exact.max() - exact.min())
     (node,) = program.inputs
     bounds = {name: node.attrs.get(name) for name in ("low", "high")}
-    refused = np.array([refuses(check_range, {"name": "x", **bounds}, sample) for sample in unseen])
+    refused = np.array([refuses(check_range, "x", bounds["low"], bounds["high"], sample) for sample in unseen])
     result = {
         "garbage": int(garbage.sum()),
         "refused_inputs": int(refused.sum()),
@@ -78,7 +78,7 @@ def figures(
         "agreement": float((np.nan_to_num(outputs).argmax(1) == exact.argmax(1)).mean()),
         "largest_other_error": float(errors[~garbage].max()),
         "depth": program_depth(polynomial),
-        "degrees": [entry["degree"] for entry in polynomial.metadata["ranges"]],
+        "degrees": [entry.degree for entry in polynomial.ranges],
         "unseen": seen.unseen.to_dict(),
     }
     if plan:

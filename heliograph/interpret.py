@@ -23,7 +23,7 @@ def run_nodes(
 
     A value is dropped after its last use. `observe` sees each node's value once, in program order.
     """
-    context = Context(program.constants, tuple(program.metadata.get("log_primes", ())))
+    context = Context(program.constants, program.log_primes)
     last = {operand: node for node in program.nodes for operand in node.inputs}
     keep = set(program.outputs)
     table: dict[Node, Array] = {}
@@ -78,7 +78,7 @@ def interpret(program: Program, *samples: Any) -> Any:
 
     A packed program for several samples at once takes secret inputs, and gives outputs, with a leading axis of samples.
     """
-    if "inputs" in program.metadata and any("layout" in spec for spec in program.metadata["inputs"]):
+    if program.interface.packed:
         vectors = run_nodes(program, pack_inputs(program, samples))
         outputs = given_rows(program, samples, unpack_outputs(program, [vector[0] for vector in vectors]))
     else:

@@ -27,13 +27,14 @@ from heliograph.artifact.validate import (
     refuse,
     whole,
 )
+from heliograph.artifact.wire import public_spec
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.keys import conjugates, program_keys
 from heliograph.files import Bytes, write_file
-from heliograph.ir import Program, SparseMatrix, Stage
-from heliograph.ir.layout import Layout
+from heliograph.ir import CipherType, Program, SparseMatrix, Stage
+from heliograph.ir.bootstraps import bootstrap_slots
 from heliograph.ir.node import Constant
 from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
@@ -75,7 +76,7 @@ class Artifact:
 
     @property
     def ring(self) -> Ring:
-        return Ring.from_json(self.program.metadata["ring"])
+        return self.program.ring
 
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
@@ -116,38 +117,29 @@ class Artifact:
 
     @functools.cached_property
     def _public(self) -> PublicArtifact:
-        metadata = self.program.metadata
+        interface, parameters = self.program.interface, self.program.planned
         inputs = []
-        for spec in metadata["inputs"]:
-            nodes = [node for node in self.program.inputs if node.attrs["name"] == spec["name"] and node.type.secret]
+        for spec in interface.inputs:
+            nodes = [node for node in self.program.inputs if node.attrs["name"] == spec.name and node.type.secret]
             nodes.sort(key=lambda node: node.attrs["chunk"])
-            inputs.append(
-                {
-                    **spec,
-                    "levels": [node.attrs["level"] for node in nodes],
-                    "log_scales": [node.attrs["log_scale"] for node in nodes],
-                }
-            )
+            levels, scales = (tuple(node.attrs[key] for node in nodes) for key in ("level", "log_scale"))
+            inputs.append(public_spec(spec, levels, scales))
         outputs, position = [], 0
-        for spec in metadata["outputs"]:
-            count = Layout.from_json(spec["layout"]).ciphertexts
-            nodes = list(self.program.outputs[position : position + count])
-            position += count
-            possible = metadata.get("output_ranges", {}).get(spec["name"], {})
-            log_scales = [node.type.log_scale for node in nodes]  # type: ignore[union-attr]
-            outputs.append({**spec, **possible, "log_scales": log_scales})
+        for spec in interface.outputs:
+            types = [node.type for node in self.program.outputs[position : position + spec.placed.ciphertexts]]
+            position += len(types)
+            outputs.append(
+                public_spec(spec, (), tuple(kind.log_scale for kind in types if isinstance(kind, CipherType)))
+            )
         values = self.report.values
         return PublicArtifact(
             self.program.name,
             self._server_part,
-            self.ring,
+            parameters.chains,
             tuple(inputs),
             tuple(outputs),
-            tuple(metadata["rotation_keys"]),
-            metadata["relinearization_key"],
             {key: values[key] for key in PREDICTED},
-            tuple(metadata.get("chains", ())),
-            tuple(metadata.get("bootstrap_slots", ())),
+            bootstrap_slots(self.program),
             conjugates(self.program),
         )
 
@@ -221,7 +213,9 @@ def _artifact(container: Container) -> Artifact:
         raise refuse(f"its program is at stage {program.stage.value}, not executable")
     if set(program.constants) != set(constants):
         raise refuse("its constants are not those of its program")
-    check_sizes(program, check_ring(program.metadata.get("ring")))
+    if program.parameters is None:
+        raise refuse("it has no parameters")
+    check_sizes(program, check_ring(program.ring))
     verify(program, after="loading")
     ring = check_program(program)
     check_plain_part(program, ring)
@@ -234,7 +228,7 @@ def _artifact(container: Container) -> Artifact:
     for name, text in stages.items():
         check_stage_text(text, name)
     check_stored(f["report"])
-    check_texts((program.metadata, f["report"]), "its report")
+    check_texts(f["report"], "its report")
     report = Report(complete(program, f["report"]))
     check_report(report.values)
     # A report that cannot be printed is refused here, not where someone looks at it.

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks.bootstrap import bootstrap_table_bytes
-from heliograph.ckks.chains import key_chains
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.noise import bootstrap_std
@@ -31,6 +30,7 @@ from heliograph.execution.prices import priced_ms, total_ms
 from heliograph.execution.protocol import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call
 from heliograph.execution.simulator import SimulatedCiphertext, Simulator
 from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots
 from heliograph.ir.diagonals import DiagonalMap
 
 # Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
@@ -61,9 +61,9 @@ def prices(costs: CostTable) -> dict[str, float]:
 
 def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
     """The report of an executable program, as JSON values: what is `known` of it (STORED), and all that follows."""
-    ring, costs = Ring.from_json(program.metadata["ring"]), CostTable(known["costs"], **known["cost_table"])
+    ring, costs = program.ring, CostTable(known["costs"], **known["cost_table"])
     by_node = node_calls(program)
-    by_layer, chains = _by_layer(program, by_node), key_chains(program.metadata)
+    by_layer, chains = _by_layer(program, by_node), program.planned.chains
     calls: Counter[Call] = Counter()
     for found in by_node.values():
         calls.update(found)
@@ -71,7 +71,7 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
     total_error = known["approximation_error"] + known["scheme_error"]
     rotations = count(calls, *ROTATIONS)
     keys = program_keys(program)
-    ranges = program.metadata.get("ranges", [])
+    ranges = [entry.to_json() for entry in program.ranges]
     proved = sum(entry["source"] == "proved" for entry in ranges)
     predicted_ms, loading = total_ms(calls, program, costs), _key_loading(program)
     evaluate_ms = predicted_ms + _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
@@ -105,7 +105,7 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
         "rotations": rotations,
         "rotation_keys": sum(key.kind == "rotation" for key in keys),
         "rotation_key_bytes": ring.rotation_key_bytes,
-        "relinearization_key": program.metadata["relinearization_key"],
+        "relinearization_key": program.planned.chains[0].relinearization_key,
         "bootstraps": count(calls, *BOOTSTRAPS),
         "bootstrapping": _bootstrapping(program, ring),
         "lower_chains": [
@@ -138,8 +138,12 @@ def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
         "predicted_max_abs_error": total_error,
         "ranges": ranges,
         "batch": batch_of(program),
-        "output_ranges": program.metadata.get("output_ranges", {}),
-        "flood": program.metadata.get("flood"),
+        "output_ranges": {
+            spec.name: {"low": spec.low, "high": spec.high, "range_source": spec.range_source}
+            for spec in program.interface.outputs
+            if spec.range_source is not None
+        },
+        "flood": program.planned.flood,
         "proved_share": proved / len(ranges) if ranges else 1.0,
         "predicted": {
             **times,
@@ -237,24 +241,24 @@ def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dic
 
 def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
     """What the report says of bootstraps, None where there are none."""
-    slot_counts = program.metadata.get("bootstrap_slots", ())
+    slot_counts = bootstrap_slots(program)
     if not slot_counts:
         return None
     return {
         "slots": list(slot_counts),
-        "paired_slots": list(program.metadata.get("paired_slots", ())),
+        "paired_slots": list(paired_slots(program)),
         "from": ring.bootstrap_input_level,
         "to": ring.bootstrap_level,
         "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
         "deviation": bootstrap_std(ring),
         "iterations": ring.bootstrap_iterations,
-        "observed": program.metadata.get("observed_bootstraps", 0),
+        "observed": observed_sizes(program),
     }
 
 
 def _key_loading(program: Program) -> dict[str, Any] | None:
     """What the report says of keys that are read again in every run, None where all of them stay."""
-    resident = program.metadata.get("resident_key_bytes")
+    resident = program.planned.resident_key_bytes
     if resident is None:
         return None
     loads, loaded = key_use(program).loads(resident)

@@ -12,6 +12,7 @@ from typing import Any
 from heliograph.artifact.validate import check_layout, check_shape, refuse, whole
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Node, Program, SlotsType, TensorType
+from heliograph.ir.layout import Layout
 from heliograph.ir.liveness import last_use_table
 
 # Numbers alive at once (8 bytes each), temporary ones included, and operations on them: some 10 s of numpy on one core.
@@ -48,8 +49,8 @@ def _size(node: Node, ring: Ring) -> int:
     if node.op in ("input", "linear_transform"):
         raise refuse(f"an {node.op} on plain slots is nothing that is compiled")
     if node.op == "pack":
-        layout = {key: node.attrs[key] for key in ("slots", "period", "gap", "width", "block")}
-        check_layout({**layout, "shape": list(node.attrs["shape"]), "shift": 0, "run": 0}, ring.slots, "a plain value")
+        given = {key: node.attrs[key] for key in ("shape", "slots", "period", "gap", "width", "block")}
+        check_layout(Layout(**given), ring.slots, "a plain value")
     return whole(node.type.slots, f"the slots of a plain {node.op}", ring.slots, ring.slots)
 
 

@@ -12,21 +12,19 @@ from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.validate import (
-    check_interface,
-    check_keys,
-    check_ring,
-    check_texts,
+    check_bootstrap_slots,
     printable,
     real,
     refuse,
 )
-from heliograph.ckks.chains import key_chains
+from heliograph.artifact.wire import PublicSpec, chains_json, read_chains, read_specs, spec_json
+from heliograph.ckks.chains import Chain
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 
-VERSION = 4
+VERSION = 5
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
@@ -47,20 +45,18 @@ class PublicArtifact:
     """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
 
     `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
-    `chains` and `bootstrap_slots` are those of the program's metadata, `conjugation_key` says whether the program
-    conjugates, `predicted` has some figures of the report. `named` is the fingerprint where it was read from a client's key
-    file, which outlives the formats that fingerprints are computed from; such a part is not written again.
+    `chains` are those of the program's parameters, `bootstrap_slots` the numbers of slots that it bootstraps,
+    `conjugation_key` says whether it conjugates, `predicted` has some figures of the report. `named` is the fingerprint
+    where it was read from a client's key file, which outlives the formats that fingerprints are computed from; such a part
+    is not written again.
     """
 
     name: str
     server_part: str
-    ring: Ring
-    inputs: tuple[Mapping[str, Any], ...]
-    outputs: tuple[Mapping[str, Any], ...]
-    rotation_keys: tuple[int, ...]
-    relinearization_key: bool
+    chains: tuple[Chain, ...]
+    inputs: tuple[PublicSpec, ...]
+    outputs: tuple[PublicSpec, ...]
     predicted: Mapping[str, Any]
-    chains: tuple[Mapping[str, Any], ...] = ()
     bootstrap_slots: tuple[int, ...] = ()
     conjugation_key: bool = False
     named: str | None = None
@@ -69,6 +65,15 @@ class PublicArtifact:
         security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
         size = f"N = {self.ring.ring_dim}, {self.ring.levels} levels, {len(self.evaluation_keys)} evaluation keys"
         return f"<PublicArtifact {self.name!r}, {self.fingerprint[:12]}: {security}, {size}>"
+
+    @property
+    def ring(self) -> Ring:
+        return self.chains[0].ring
+
+    @property
+    def rotation_keys(self) -> tuple[int, ...]:
+        """The amounts of rotation with a key in the whole chain."""
+        return self.chains[0].rotation_keys
 
     def public(self) -> PublicArtifact:
         return self
@@ -88,8 +93,8 @@ class PublicArtifact:
     @property
     def predicted_bytes(self) -> dict[str, int]:
         """The bytes of all evaluation keys, inputs and outputs, by the names of the report's figures."""
-        levels = [level for spec in self.inputs for level in spec["levels"]]
-        outputs = sum(len(spec["log_scales"]) for spec in self.outputs)
+        levels = [level for spec in self.inputs for level in spec.levels]
+        outputs = sum(len(spec.log_scales) for spec in self.outputs)
         return {
             "evaluation_key_bytes": sum(key.bytes for key in self.evaluation_keys),
             "ciphertext_bytes": sum(map(self.ring.ciphertext_bytes, levels)),
@@ -99,27 +104,18 @@ class PublicArtifact:
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
         """The keys that the client makes for the server."""
-        fields = self._key_fields()
-        return evaluation_keys(key_chains(fields), self.bootstrap_slots, self.conjugation_key)
-
-    def _key_fields(self) -> dict[str, Any]:
-        return {
-            "ring": self.ring.to_json(),
-            "rotation_keys": list(self.rotation_keys),
-            "relinearization_key": self.relinearization_key,
-            "chains": [dict(chain) for chain in self.chains],
-            "bootstrap_slots": list(self.bootstrap_slots),
-            "conjugation_key": self.conjugation_key,
-        }
+        return evaluation_keys(self.chains, self.bootstrap_slots, self.conjugation_key)
 
     def _fields(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "server_part": self.server_part,
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
+            "inputs": [spec_json(spec) for spec in self.inputs],
+            "outputs": [spec_json(spec) for spec in self.outputs],
             "predicted": dict(self.predicted),
-            **self._key_fields(),
+            **chains_json(self.chains),
+            "bootstrap_slots": list(self.bootstrap_slots),
+            "conjugation_key": self.conjugation_key,
         }
 
     def to_bytes(self) -> bytes:
@@ -147,19 +143,12 @@ class PublicArtifact:
         try:
             if set(f) != _PUBLIC_FIELDS:
                 raise refuse("its fields are not those of a public artifact")
-            ring = check_ring(f["ring"])
-            check_interface(f["inputs"], ring, "input")
-            check_interface(f["outputs"], ring, "output")
-            if any("levels" not in spec or "log_scales" not in spec for spec in f["inputs"]):
-                raise refuse("an input lacks its levels or scales")
-            if any("log_scales" not in spec for spec in f["outputs"]):
-                raise refuse("an output lacks its scales")
+            chains = read_chains(f)
+            ring = chains[0].ring
             if not _is_digest(f["server_part"]):
                 raise refuse("the digest of the server's part is malformed")
-            check_keys(f, ring)
             if type(f["conjugation_key"]) is not bool:
                 raise refuse("conjugation_key is malformed")
-            check_texts((f["inputs"], f["outputs"]), "its lists of inputs and outputs")
             if set(f["predicted"]) != set(PREDICTED):
                 raise refuse("its predicted figures are not those of a public artifact")
             for key in PREDICTED:
@@ -167,14 +156,11 @@ class PublicArtifact:
             return PublicArtifact(
                 printable(f["name"], "its name"),
                 f["server_part"],
-                ring,
-                tuple(f["inputs"]),
-                tuple(f["outputs"]),
-                tuple(f["rotation_keys"]),
-                f["relinearization_key"],
+                chains,
+                read_specs(f["inputs"], ring, "input"),
+                read_specs(f["outputs"], ring, "output"),
                 {key: f["predicted"][key] for key in PREDICTED},
-                tuple(f["chains"]),
-                tuple(f["bootstrap_slots"]),
+                check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
             )
         except WireError as error:

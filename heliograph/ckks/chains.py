@@ -6,9 +6,8 @@ rotations happen at low levels only, keys made in the lower part of the chain ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from heliograph.ckks.ring import Ring
 
@@ -18,8 +17,8 @@ class Chain:
     """A part of the modulus chain (all of it, or the primes up to a level) and the keys that are made in it."""
 
     ring: Ring
-    rotation_keys: tuple[int, ...]
-    relinearization_key: bool
+    rotation_keys: tuple[int, ...] = ()
+    relinearization_key: bool = False
 
     @property
     def keys(self) -> int:
@@ -28,25 +27,6 @@ class Chain:
     @property
     def key_bytes(self) -> int:
         return self.keys * self.ring.rotation_key_bytes
-
-
-def key_chains(metadata: Mapping[str, Any]) -> tuple[Chain, ...]:
-    """The chains of a compiled program, the whole one first, then lower and lower ones.
-
-    The metadata have the keys of the whole chain in `rotation_keys` and `relinearization_key`, and those of lower parts in
-    `chains`, a list of {"level", "digits", "rotation_keys", "relinearization_key"} with falling levels.
-    """
-    ring = Ring.from_json(metadata["ring"])
-    whole = Chain(ring, tuple(metadata["rotation_keys"]), bool(metadata["relinearization_key"]))
-    lower = (
-        Chain(
-            ring.lower(entry["level"], entry["digits"]),
-            tuple(entry["rotation_keys"]),
-            bool(entry["relinearization_key"]),
-        )
-        for entry in metadata.get("chains", ())
-    )
-    return whole, *lower
 
 
 def chain_at(chains: Sequence[Chain], level: int) -> Chain:

@@ -36,7 +36,7 @@ class EvaluationKey:
 def evaluation_keys(
     chains: Sequence[Chain], bootstrap_slots: Iterable[int] = (), conjugation: bool = False
 ) -> tuple[EvaluationKey, ...]:
-    """The keys of these chains (see `key_chains`), of bootstraps with these numbers of slots, and of the conjugation.
+    """The keys of these chains (see `Parameters.chains`), of bootstraps with these numbers of slots, and of the conjugation.
 
     Bootstraps take rotation keys, the relinearization key and the conjugation of the whole chain, which the program shares.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,16 +10,24 @@ from typing import Any
 
 from heliograph.ckks.primes import chain_primes
 from heliograph.ckks.security import max_log_pq
+from heliograph.errors import ProgramError
 
 SPECIAL_PRIME_BITS = 60
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
+# No ring has more than that.
+_MOST = {"log_ring": 20, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
 # What OpenFHE's bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular
 # reduction after CoeffsToSlots, and before SlotsToCoeffs one product that brings the message to its place.
 MODULAR_REDUCTION_LEVELS = 10
 ADJUSTMENT_LEVELS = 1
 MODULAR_REDUCTION_PRODUCTS = 20
+
+
+@functools.lru_cache(maxsize=1024)
+def _logs(primes: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(math.log2(q) for q in primes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,12 @@ class Ring:
     bootstrap: tuple[int, int] | None = None
     chain_levels: int | None = None
     bootstrap_iterations: int = 1
+
+    def __post_init__(self) -> None:
+        # Whoever reads a ring from a text computes with it before it is judged: primes of any size would take for ever.
+        for name, most in _MOST.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ProgramError(f"{name} of a ring is {getattr(self, name)}, not between 0 and {most}")
 
     @property
     def ring_dim(self) -> int:
@@ -88,7 +103,7 @@ class Ring:
 
     @property
     def log_primes(self) -> tuple[float, ...]:
-        return tuple(math.log2(q) for q in self.primes)
+        return _logs(self.primes)
 
     @property
     def log_pq(self) -> float:

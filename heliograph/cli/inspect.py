@@ -93,8 +93,8 @@ def _public_values(public: Any) -> dict[str, Any]:
         "ring_dim": public.ring.ring_dim,
         "log_pq": public.ring.log_pq,
         "levels": public.ring.levels,
-        "inputs": [{"name": spec["name"], "shape": list(spec["shape"])} for spec in public.inputs],
-        "outputs": [{"name": spec["name"], "shape": list(spec["shape"])} for spec in public.outputs],
+        "inputs": [{"name": spec.name, "shape": list(spec.shape)} for spec in public.inputs],
+        "outputs": [{"name": spec.name, "shape": list(spec.shape)} for spec in public.outputs],
         "rotation_keys": len(public.rotation_keys),
         "predicted": {**public.predicted, **public.predicted_bytes},
     }

@@ -190,7 +190,7 @@ def encrypt_command(
 ) -> None:
     """Encrypt one sample, INPUT (.npy, or .npz with one array per input), with the secret KEY."""
     client = load_client(key, passphrase_file, insecure)
-    names = [spec["name"] for spec in client.public.inputs]
+    names = [spec.name for spec in client.public.inputs]
     encrypted = client.encrypt(*read_samples(data, names, sample))
     encrypted.save(output)
     values = {
@@ -230,7 +230,7 @@ def decrypt_command(
 
     client = load_client(key, passphrase_file, insecure)
     result = client.decrypt(EncryptedOutput.load(data), of=None if of is None else EncryptedInput.load(of))
-    names = [spec["name"] for spec in client.public.outputs]
+    names = [spec.name for spec in client.public.outputs]
     results = result if isinstance(result, tuple) else (result,)
     if output is not None:
         write_array(output, result, names)

@@ -53,7 +53,7 @@ def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as
     simulated = hg.simulate(loaded, *samples, noisy=False)
     results, expected = (value if isinstance(value, tuple) else (value,) for value in (result, simulated))
     error = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(results, expected, strict=True))
-    names = [spec["name"] for spec in public.outputs]
+    names = [spec.name for spec in public.outputs]
     values: dict[str, Any] = {
         "outputs": dict(zip(names, results, strict=True)),
         "max_abs_error_against_simulation": error,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Program, SparseMatrix, Stage
+from heliograph.ir import Array, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.depth import critical_depth, node_depth
+from heliograph.ir.interface import TensorSpec
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
@@ -43,7 +44,7 @@ _MOST_CLASSES = 1000
 
 
 def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: int = 0) -> Program:
-    """The polynomial (or slot) program with the range that each output can have, as `output_ranges` in its metadata.
+    """The polynomial (or slot) program with the range that each output can have, in its interface.
 
     It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
     stays in its interval; where nothing bounds an output, or only a very wide range is proved and there are enough
@@ -51,11 +52,11 @@ def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: i
     """
     if program.stage is Stage.PACKED:
         bounds = slot_intervals(program)
-        whole = {
-            name: {**_ends(hull(bounds[node])), "range_source": "proved"}
-            for name, node in zip(program.output_names, program.outputs, strict=True)
-        }
-        return replace(program, metadata={**program.metadata, "output_ranges": whole})
+        whole = [
+            _bounded(spec, hull(bounds[node]), "proved")
+            for spec, node in zip(program.interface.outputs, program.outputs, strict=True)
+        ]
+        return _with_outputs(program, whole)
     images = {}
     for node in program.nodes:
         if node.op == "poly":
@@ -66,17 +67,23 @@ def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: i
             slack = degree * math.pi / 8000 * float(np.abs(series).max()) * 1.01
             images[node] = Interval(float(series.min()) - slack, float(series.max()) + slack)
     proved = program_intervals(program, images)
-    ranges = {}
+    specs = []
     for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
+        assert isinstance(node.type, TensorType)
         if node in proved:
-            ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
+            interval, source = proved[node], "proved"
             reach = _PROVED_ROOM * float(np.abs(seen).max(initial=0.0))
             if calibrated >= _ENOUGH_SAMPLES and 0 < reach * _MUCH_NARROWER < proved[node].magnitude:
-                ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
+                interval, source = Interval(-reach, reach), "observed"
         else:
             reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
-            ranges[name] = {**_ends(Interval(-reach, reach)), "range_source": "observed"}
-    return replace(program, metadata={**program.metadata, "output_ranges": ranges})
+            interval, source = Interval(-reach, reach), "observed"
+        specs.append(_bounded(TensorSpec(name, node.type.shape), interval, source))
+    return _with_outputs(program, specs)
+
+
+def _with_outputs(program: Program, specs: Iterable[TensorSpec]) -> Program:
+    return replace(program, interface=replace(program.interface, outputs=tuple(specs)))
 
 
 # Outputs may leave their range by so many standard deviations of the flooding noise.
@@ -84,17 +91,18 @@ _FLOOD_ROOM = 10.0
 
 
 def flooded(program: Program, std: float) -> Program:
-    """The program with the noise that the server is to add in its metadata, and output ranges that leave room for it."""
-    ranges = {
-        name: {**entry, "low": entry["low"] - _FLOOD_ROOM * std, "high": entry["high"] + _FLOOD_ROOM * std}
-        for name, entry in program.metadata["output_ranges"].items()
-    }
-    return replace(program, metadata={**program.metadata, "output_ranges": ranges, "flood": std})
+    """The program with the noise that the server is to add, and output ranges that leave room for it."""
+    room = _FLOOD_ROOM * std
+    specs = [
+        spec if spec.low is None or spec.high is None else replace(spec, low=spec.low - room, high=spec.high + room)
+        for spec in program.interface.outputs
+    ]
+    return _with_outputs(replace(program, parameters=replace(program.planned, flood=std)), specs)
 
 
-def _ends(interval: Interval) -> dict[str, float]:
+def _bounded(spec: TensorSpec, interval: Interval, source: str) -> TensorSpec:
     low, high = rounding.outward(interval.low, interval.high)
-    return {"low": low, "high": high}
+    return replace(spec, low=low, high=high, range_source=source)
 
 
 def bill(
@@ -115,7 +123,7 @@ def bill(
     # Held-out samples say what the polynomials do to unseen inputs, in the program whose ranges they had no part in.
     measured = observation.trial or polynomial
     approximate = interpret_many(measured, samples)
-    watched = any(entry["source"] == "observed" for entry in plan.program.metadata.get("ranges", ()))
+    watched = any(entry.source == "observed" for entry in plan.program.ranges)
     return complete(
         plan.program,
         {

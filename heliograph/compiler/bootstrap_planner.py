@@ -17,6 +17,7 @@ from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
 from heliograph.ir import Node, Program
+from heliograph.ir.bootstraps import bootstrap_slots, paired_slots
 from heliograph.ir.verify import verify
 from heliograph.passes.base import apply
 from heliograph.passes.pair_bootstraps import PairBootstraps
@@ -56,7 +57,7 @@ class _Choice:
     @property
     def bootstrap_bytes(self) -> int:
         """Keys and tables of the bootstraps."""
-        slot_counts = self.program.metadata["bootstrap_slots"]
+        slot_counts = bootstrap_slots(self.program)
         keys = len(all_bootstrap_rotations(self.ring, slot_counts)) * self.ring.rotation_key_bytes
         return keys + sum(bootstrap_table_bytes(self.ring, slots) for slots in slot_counts)
 
@@ -131,7 +132,7 @@ def _margin(program: Program, options: Options) -> float:
     """By how much sizes that were observed are widened: as the range that was widened most, where it was chosen for us."""
     if options.margin is not None:
         return options.margin
-    return max((entry["margin"] for entry in program.metadata.get("ranges", ())), default=_SIZE_MARGIN)
+    return max((entry.margin for entry in program.ranges), default=_SIZE_MARGIN)
 
 
 class _TooCoarseError(PlanningError):
@@ -204,7 +205,7 @@ def _finished(
     if error > wanted.tolerance:
         raise _TooCoarseError(
             f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of {ring.scale_bits} bits)",
-            paired="paired_slots" in program.metadata,
+            paired=bool(paired_slots(program)),
         )
     for name, made in planned.passes:
         watch(name, made)

@@ -66,7 +66,7 @@ def _size(node: Node) -> int:
 
 def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
     """As `compile`, of what has been looked at, with places in it that an artifact keeps."""
-    if program.stage not in (Stage.TENSOR, Stage.PACKED) or "ring" in program.metadata:
+    if program.stage not in (Stage.TENSOR, Stage.PACKED) or program.parameters is not None:
         raise ProgramError(
             f"compile takes a program as it was written, not one at stage {program.stage.value}",
             hint="pass what trace or parse gave",
@@ -101,16 +101,12 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
     )
     calibrated = program.calibration[0].shape[0] if program.calibration else 0
     polynomial = with_output_ranges(polynomial, interpret_many(fused, samples), calibrated)
-    if options.flood is not None:
-        polynomial = flooded(polynomial, options.flood)
     plan = make_plan(polynomial, options, seen)
+    if options.flood is not None:
+        plan = replace(plan, program=flooded(plan.program, options.flood))
     stages.pop("executable", None)
     unseen = observation.unseen
-    if (
-        unseen.setting
-        and unseen.apart < _FEW_APART
-        and any(e["source"] == "observed" for e in polynomial.metadata["ranges"])
-    ):
+    if unseen.setting and unseen.apart < _FEW_APART and any(entry.source == "observed" for entry in polynomial.ranges):
         warnings.warn(
             f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little of how far other inputs reach; "
             "give a few hundred, or an input_range from which the ranges are proved",

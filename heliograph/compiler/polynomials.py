@@ -68,14 +68,14 @@ def _by_activation(made: Program) -> dict[tuple[str, str], list[tuple[Array, flo
     for node in made.nodes:
         if node.op != "poly" or "range" not in node.attrs:
             continue
-        entry = made.metadata["ranges"][node.attrs["range"]]
-        if entry["method"] not in METHODS:
+        entry = made.ranges[node.attrs["range"]]
+        if entry.method not in METHODS:
             continue
         coefficients, low, high = made.array(node.attrs["coefficients"]), node.attrs["low"], node.attrs["high"]
-        sizes = made.metadata.get("unit_sizes", {}).get(str(node.attrs["range"]))
+        sizes = entry.unit_sizes
         if sizes is not None:
             coefficients, low, high, sizes = coefficients / high, -1.0, 1.0, np.array(sizes)
-        table[entry["layer"], entry["function"]].append((coefficients, low, high, sizes))
+        table[entry.layer, entry.function].append((coefficients, low, high, sizes))
     return table
 
 

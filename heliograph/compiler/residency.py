@@ -14,7 +14,7 @@ def within(program: Program, ring: Ring, bound: int) -> tuple[Program, float] | 
     """The program as it keeps within `bound` bytes on the server, and the milliseconds that reading keys again takes.
 
     Where it does not keep within them as it is, its keys come in a folder; where they do not all fit, some are read anew in
-    every run, and the metadata say how many bytes stay (`resident_key_bytes`). None where even that does not do.
+    every run, and the parameters say how many bytes stay (`resident_key_bytes`). None where even that does not do.
     """
     memory = memory_bytes(program, ring)
     if memory["server"] <= bound:
@@ -23,5 +23,5 @@ def within(program: Program, ring: Ring, bound: int) -> tuple[Program, float] | 
     room = min(bound - (memory["server_folder"] - memory["resident_keys"]), memory["evaluation_keys"])
     if room < use.least_bytes:
         return None
-    made = replace(program, metadata={**program.metadata, "resident_key_bytes": room})
+    made = replace(program, parameters=replace(program.planned, resident_key_bytes=room))
     return made, use.loading_ms(room)

@@ -54,7 +54,7 @@ def _candidates(program: Program) -> list[_Change]:
 
 def _chosen(program: Program, node: Node) -> bool:
     """Whether the compiler chose the polynomial, so that it can choose another."""
-    return "range" in node.attrs and program.metadata["ranges"][node.attrs["range"]]["method"] in METHODS
+    return "range" in node.attrs and program.ranges[node.attrs["range"]].method in METHODS
 
 
 def fuse_into(program: Program, node: Node) -> Program:

@@ -20,6 +20,7 @@ from heliograph import rounding
 from heliograph.compiler.options import Options
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
 from heliograph.passes.calibrate import Calibrate, Observed
@@ -47,7 +48,7 @@ class Unseen:
     setting: int
     apart: int = 0
     left: int = 0
-    entries: tuple[Mapping[str, Any], ...] = ()
+    entries: tuple[RangeEntry, ...] = ()
     largest: tuple[float, ...] = ()
     left_by_entry: tuple[int, ...] = ()
     samples: tuple[Array, ...] = ()
@@ -58,8 +59,8 @@ class Unseen:
         if self.largest:
             place = max(range(len(self.largest)), key=lambda i: (self.left_by_entry[i], self.largest[i]))
             worst = {
-                "layer": self.entries[place]["layer"] or self.entries[place]["function"],
-                "location": self.entries[place]["location"],
+                "layer": self.entries[place].layer or self.entries[place].function,
+                "location": self.entries[place].location,
                 "left": self.left_by_entry[place],
                 "largest": rounding.nearest(min(self.largest[place], 1e9), rounding.SEEN_BITS),
                 "rate_bound": rate_bound(self.left_by_entry[place], self.apart),
@@ -141,7 +142,7 @@ def observe(fused: Program, options: Options) -> Observation:
 
 def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
     """Run the samples through the polynomials."""
-    entries = made.metadata["ranges"]
+    entries = made.ranges
     count = apart[0].shape[0]
     reached = np.zeros((len(entries), count))
     reads = {node.inputs[0]: node for node in made.nodes if node.op == "poly" and node.attrs.get("range") is not None}
@@ -166,7 +167,7 @@ def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
         setting,
         count,
         int(out.any(axis=0).sum()),
-        tuple(entries),
+        entries,
         tuple(float(row.max()) for row in reached),
         tuple(int(row.sum()) for row in out),
         tuple(samples[: stayed.size][stayed][:_MOST_MEASURED] for samples in apart),
@@ -188,8 +189,8 @@ def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
 def _activations(fused: Program, made: Program) -> dict[Node, int]:
     """The place in the range table of each node of the fused program that has one, by layer, line and function."""
     places: dict[tuple[str, str, str], list[int]] = {}
-    for place, entry in enumerate(made.metadata["ranges"]):
-        places.setdefault((entry["layer"], entry["location"], entry["function"]), []).append(place)
+    for place, entry in enumerate(made.ranges):
+        places.setdefault((entry.layer, entry.location, entry.function), []).append(place)
     table = {}
     for node in fused.nodes:
         queue = places.get((node.loc.layer, node.loc.short, node.op), []) or places.get(

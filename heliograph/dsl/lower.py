@@ -37,6 +37,7 @@ from heliograph.dsl.values import (
 from heliograph.dsl.walk import Annotation, Arithmetic
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, ConstantName, Node, Program, Stage, TensorType
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops import OPS
@@ -78,7 +79,7 @@ class Lowerer:
         self.frame = Frame(None)
         self.annotations: list[Annotation] = []
         self.outputs: dict[str, Node] = {}
-        self.slot_inputs: list[dict[str, Any]] = []
+        self.slot_inputs: list[TensorSpec] = []
         self.layout: Layout | None = None
         self.active: list[tuple[str, Span]] = []
         self.layer = ""
@@ -97,11 +98,8 @@ class Lowerer:
         if self.report or not self.outputs:
             return None
         if self.layout is not None:
-            self.builder.metadata["inputs"] = self.slot_inputs
-            self.builder.metadata["outputs"] = [
-                {"name": name, "shape": list(self.layout.shape), "layout": self.layout.to_json()}
-                for name in self.outputs
-            ]
+            outputs = tuple(TensorSpec(name, self.layout.shape, self.layout) for name in self.outputs)
+            self.builder.interface = Interface(tuple(self.slot_inputs), outputs)
         try:
             return self.builder.finish(self.outputs)
         except ProgramError as error:
@@ -393,15 +391,7 @@ class Lowerer:
             self.arithmetic = SlotArithmetic(self, size, slots)
         if not statement.secret:
             return slots
-        self.slot_inputs.append(
-            {
-                "name": statement.name.name,
-                "shape": [size],
-                "low": bounds["low"],
-                "high": bounds["high"],
-                "layout": self.layout.to_json(),
-            }
-        )
+        self.slot_inputs.append(TensorSpec(statement.name.name, (size,), self.layout, bounds["low"], bounds["high"]))
         return slots
 
     def dims(self, dims: Sequence[ast.Expression]) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import Node, Program, TensorType
-from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 
 
@@ -59,15 +58,14 @@ def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Ar
 
 def batch_of(program: Program) -> int:
     """How many samples a packed program takes at once."""
-    return int(program.metadata.get("batch", 1))
+    return program.interface.batch
 
 
-def check_range(spec: Any, tensor: Array) -> None:
+def check_range(name: str, low: float | None, high: float | None, tensor: Array) -> None:
     """Raise a RangeError that names the place of the first element outside the declared range.
 
     Its value is left out: errors end in logs, and inputs are what is kept secret.
     """
-    low, high = spec.get("low"), spec.get("high")
     if low is None or high is None:
         return
     # Values computed in float32 may stick out by their rounding.
@@ -76,7 +74,7 @@ def check_range(spec: Any, tensor: Array) -> None:
     if bad.size:
         index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape))
         raise RangeError(
-            f"input {spec['name']!r} is outside its range [{low:g}, {high:g}] at index {index}",
+            f"input {name!r} is outside its range [{low:g}, {high:g}] at index {index}",
             why="the polynomials are only good for inputs in the range that was declared when the model was traced",
             hint="scale the input, or trace again with an input_range that holds it",
         )
@@ -86,7 +84,7 @@ def input_shape(program: Program, node: Node) -> tuple[int, ...]:
     """The shape of one sample of an input, also where the node is a ciphertext of a packed program."""
     if isinstance(node.type, TensorType):
         return node.type.shape
-    return tuple(next(spec["shape"] for spec in program.metadata["inputs"] if spec["name"] == node.attrs["name"]))
+    return next(spec.shape for spec in program.interface.inputs if spec.name == node.attrs["name"])
 
 
 def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
@@ -96,7 +94,7 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     with a leading axis of at most so many.
     """
     batch = batch_of(program)
-    specs = {spec["name"]: spec for spec in program.metadata["inputs"]}
+    specs = {spec.name: spec for spec in program.interface.inputs}
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
     if len(samples) != len(names):
         raise ProgramError(f"program {program.name} takes {len(names)} inputs, not {len(samples)}")
@@ -109,11 +107,11 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
             vectors[node] = check_input(name, node.attrs["shape"], given[name])[np.newaxis]
             continue
         if name not in packed:
-            layout = Layout.from_json(specs[name]["layout"])
+            layout = specs[name].placed
             if batch == 1:
-                tensor = check_input(name, specs[name]["shape"], given[name]).reshape(layout.shape)
+                tensor = check_input(name, specs[name].shape, given[name]).reshape(layout.shape)
             else:
-                tensor = check_samples(name, specs[name]["shape"], given[name], batch).reshape(batch, *layout.shape)
+                tensor = check_samples(name, specs[name].shape, given[name], batch).reshape(batch, *layout.shape)
             packed[name] = layout.pack(tensor)
         vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
     return vectors
@@ -125,11 +123,11 @@ def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
     Those of a program for several samples at once have a leading axis of so many.
     """
     outputs, position, batch = [], 0, batch_of(program)
-    for spec in program.metadata["outputs"]:
-        layout = Layout.from_json(spec["layout"])
+    for spec in program.interface.outputs:
+        layout = spec.placed
         count = layout.ciphertexts
         tensor = layout.unpack([np.real(v) for v in vectors[position : position + count]])
-        outputs.append(tensor.reshape(spec["shape"] if batch == 1 else (batch, *spec["shape"])))
+        outputs.append(tensor.reshape(spec.shape if batch == 1 else (batch, *spec.shape)))
         position += count
     return outputs
 

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations
-from heliograph.ckks.chains import chain_at, key_chains
+from heliograph.ckks.chains import chain_at
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
+from heliograph.ir.bootstraps import bootstrap_slots
 from heliograph.ir.transforms import rotation_steps
 
 # Reading a key, checking its digest and form, making OpenFHE's object of it, and putting back the others in OpenFHE's map:
@@ -113,7 +114,7 @@ def reading_ms(count: int, loaded: int) -> float:
 
 def key_use(program: Program) -> KeyUse:
     """The use of keys of an executable program."""
-    chains, slot_counts = key_chains(program.metadata), program.metadata.get("bootstrap_slots", ())
+    chains, slot_counts = program.planned.chains, bootstrap_slots(program)
     whole, slots = chains[0].ring, chains[0].ring.slots
     keys = program_keys(program)
     of_bootstraps = set(all_bootstrap_rotations(whole, slot_counts)) if slot_counts else set()
@@ -122,7 +123,7 @@ def key_use(program: Program) -> KeyUse:
     )
     others = {key.name: key for key in keys if key not in staying}
     named = {(key.ring, key.amount): name for name, key in others.items()}
-    paths = {int(amount): tuple(path) for amount, path in program.metadata["rotation_paths"].items()}
+    paths = program.planned.rotation_paths
     reads = []
     for node in program.nodes:
         names: set[str] = set()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from heliograph.ckks.chains import key_chains
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ir import Program
+from heliograph.ir.bootstraps import bootstrap_slots
 from heliograph.ir.slot_ops import CONJUGATING
 
 
 def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
     """The keys of an executable program."""
-    slot_counts = program.metadata.get("bootstrap_slots", ())
-    return evaluation_keys(key_chains(program.metadata), slot_counts, conjugates(program))
+    return evaluation_keys(program.planned.chains, bootstrap_slots(program), conjugates(program))
 
 
 def conjugates(program: Program) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.protocol import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call, Evaluator, Run
 from heliograph.ir import CipherType, Node, Program, Stage
+from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import OPS, Context
 
 Progress = Callable[[str, int, int], None]
@@ -106,8 +107,8 @@ def _execute(
     observe: Callable[[Node, Any], None] | None,
 ) -> tuple[list[Any], Trace]:
     trace = Trace()
-    context = Context(program.constants, tuple(program.metadata.get("log_primes", ())))
-    last_uses = program.metadata["last_uses"]
+    context = Context(program.constants, program.log_primes)
+    last_uses = last_use_table(program.nodes, program.outputs)
     table: list[Any] = [None] * len(program.nodes)
     index = {node: i for i, node in enumerate(program.nodes)}
     total = len(program.nodes)

@@ -11,6 +11,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
+from heliograph.ir.bootstraps import bootstrap_slots
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.slot_ops import transform_diagonals
 
@@ -36,17 +37,17 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     Keys come in one file, which a server has twice while it reads it, as the client has while it writes it (`server_file`,
     `client_file`), or in a folder, of which both have one key at a time beside those that stay (`server_folder`,
     `client_folder`). `server` and `client` are those of the folder where the keys take more than FOLDER_KEY_BYTES or the
-    program's metadata bound what stays (`resident_key_bytes`), and `folder` is then 1.
+    program's parameters bound what stays (`resident_key_bytes`), and `folder` is then 1.
 
     After that a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
     runs, up to the evaluator's bound, `cache_bytes`). The larger of the two moments is its peak. `working` is what a run
     takes beside the keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is
     read.
     """
-    slot_counts = program.metadata.get("bootstrap_slots", ())
+    slot_counts = bootstrap_slots(program)
     keys = program_keys(program)
     key_bytes = sum(key.bytes for key in keys)
-    resident = program.metadata.get("resident_key_bytes")
+    resident = program.planned.resident_key_bytes
     working = working_bytes(program, ring, cache_bytes)
     tables = sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
     fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + (_BOOTSTRAP_BYTES if slot_counts else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from heliograph.ckks.chains import Chain, chain_at, key_chains
+from heliograph.ckks.chains import Chain, chain_at
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.execution.protocol import BOOTSTRAPS, IN_WHOLE_CHAIN, Call
@@ -48,5 +48,5 @@ def priced_ms(call: Call, chains: Sequence[Chain], costs: CostTable) -> float:
 
 def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> float:
     """The price of many calls of a compiled program: a prediction from a cost table."""
-    chains = key_chains(program.metadata)
+    chains = program.planned.chains
     return sum(count * priced_ms(call, chains, costs) for call, count in calls.items())

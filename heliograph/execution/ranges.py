@@ -16,7 +16,7 @@ from heliograph.ir.layout import Layout
 SLACK = 1e-3
 
 
-# An entry of the metadata's `ranges`, and which ciphertext of the value that it bounds.
+# The number of an entry of `Program.ranges`, and which ciphertext of the value that it bounds.
 Bounded = tuple[int, int]
 
 
@@ -41,7 +41,9 @@ def bootstrap_inputs(program: Program) -> dict[Node, Bounded]:
 
 def range_layout(program: Program, entry: int) -> Layout:
     """Where the elements of a polynomial's input stand."""
-    return Layout.from_json(program.metadata["range_layouts"][str(entry)])
+    layout = program.ranges[entry].layout
+    assert layout is not None
+    return layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class RangeWatch:
         if node not in self._watched:
             return
         entry, chunk = self._watched[node]
-        layout, known = range_layout(self.program, entry), self.program.metadata["ranges"][entry]
+        layout, known = range_layout(self.program, entry), self.program.ranges[entry]
         copies = layout.copies(self._read(node, value), chunk)
         # Copies of one element differ by the error of encryption only; the worst one counts.
         worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]
@@ -106,12 +108,12 @@ class RangeWatch:
         index = tuple(int(i) for i in np.unravel_index(flat, layout.shape)) if layout.shape else ()
         self.excesses.append(
             Excess(
-                known["layer"] or known["function"],
-                known["location"],
-                known["source"],
-                known["low"],
-                known["high"],
-                "units" in known,
+                known.layer or known.function,
+                known.location,
+                known.source,
+                known.low,
+                known.high,
+                known.units is not None,
                 float(worst[most]),
                 index,
                 int(out.sum()),

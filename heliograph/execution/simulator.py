@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks import noise
-from heliograph.ckks.chains import Chain, chain_at, key_chains
-from heliograph.ckks.ring import Ring
+from heliograph.ckks.chains import Chain, chain_at
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.bootstraps import paired_slots
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import SCALE_TOLERANCE, transform_diagonals
 from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
@@ -44,17 +44,18 @@ class Simulator:
 
     def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
         self.program = program
-        self.ring = Ring.from_json(program.metadata["ring"])
+        self.ring = program.ring
         self.noisy = noisy
         self.calls: Counter[Call] = Counter()
         self._random = np.random.default_rng(seed)
         self._bias = noise.switch_bias(self.ring, self._random) if noisy else np.zeros(self.ring.slots)
-        self._chains = key_chains(program.metadata)
+        self._chains = program.planned.chains
         self._keys = [frozenset(chain.rotation_keys) for chain in self._chains]
         rotations = [node for node in program.nodes if node.op == "rotate"]
         self._rotations = Counter(node.inputs[0] for node in rotations)
         self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
-        self._paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
+        self._paired = paired_slots(program)
+        self._paths = program.planned.rotation_paths
         # Which transform makes which rotations; worked out when the first is met, by any of the runs.
         self._babies: dict[tuple[Node, int], BabySteps] = {}
         log_primes = self.ring.log_primes
@@ -285,7 +286,7 @@ class Simulator:
             )
         apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
         self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
-        paired = a["slots"] in self.program.metadata.get("paired_slots", ())
+        paired = a["slots"] in self._paired
         self._count("bootstrap_pair" if paired else "bootstrap", x.level, a["slots"])
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
         if self.noisy:

@@ -2,17 +2,8 @@
 
 from heliograph.ir.builder import Builder
 from heliograph.ir.location import UNKNOWN, Location
-from heliograph.ir.node import (
-    Array,
-    Attr,
-    Constant,
-    ConstantName,
-    Node,
-    OpaqueConstant,
-    Program,
-    SparseMatrix,
-    Stage,
-)
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, Stage
+from heliograph.ir.program import Program
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 __all__ = [

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.parameters import Parameters
+from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
+from heliograph.ir.interface import Interface
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
     Array,
@@ -15,7 +19,6 @@ from heliograph.ir.node import (
     Constant,
     ConstantName,
     Node,
-    Program,
     SparseMatrix,
     Stage,
     constant_digest,
@@ -24,12 +27,14 @@ from heliograph.ir.node import (
     used_constants,
 )
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
+from heliograph.ir.program import Program
+from heliograph.ir.ranges import RangeEntry
 
 
 class Builder:
     """Collects nodes and constants of a program at one stage.
 
-    Start from nothing (front ends) or from another program's constants and metadata (passes). `finish` drops what the
+    Start from nothing (front ends) or from another program's constants and records (passes). `finish` drops what the
     outputs do not need, keeps inputs, and orders the rest.
     """
 
@@ -37,16 +42,17 @@ class Builder:
         self.name = name
         self.stage = stage
         self.constants: dict[str, Constant] = dict(source.constants) if source else {}
-        self.metadata: dict[str, Any] = dict(source.metadata) if source else {}
+        self.interface: Interface = source.interface if source else Interface()
+        self.parameters: Parameters | None = source.parameters if source else None
+        self.ranges: list[RangeEntry] = list(source.ranges) if source else []
         self.calibration: tuple[Array, ...] = source.calibration if source else ()
         self.inputs: list[Node] = []
-        self.log_primes: tuple[float, ...] = tuple(self.metadata.get("log_primes", ()))
         self._by_digest: dict[str, str] = {}
         self._copies: dict[str, int] = {}
 
     @property
     def context(self) -> Context:
-        return Context(self.constants, self.log_primes)
+        return Context(self.constants, self.parameters.ring.log_primes if self.parameters else ())
 
     def constant(self, value: Any, name: str = "c") -> ConstantName:
         """Register an array or sparse matrix and return its name; equal contents given here share one entry."""
@@ -115,10 +121,9 @@ class Builder:
                 new[node] = emit(node, [new[operand] for operand in node.inputs])
         return self.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
 
-    def set_chain(self, log_primes: Sequence[float]) -> None:
-        """Fix the modulus chain that `rescale` divides by."""
-        self.log_primes = tuple(log_primes)
-        self.metadata["log_primes"] = list(self.log_primes)
+    def set_ring(self, ring: Ring) -> None:
+        """Fix the modulus chain that `rescale` divides by; it has no keys yet."""
+        self.parameters = Parameters((Chain(ring),))
 
     def finish(self, outputs: Sequence[Node] | Mapping[str, Node]) -> Program:
         """The program with these outputs (named `y`, or `y0`, `y1`, ... where no names are given)."""
@@ -138,6 +143,8 @@ class Builder:
             nodes,
             names,
             used_constants(order, self.constants),
-            self.metadata,
+            self.interface,
+            self.parameters,
+            tuple(self.ranges),
             self.calibration,
         )

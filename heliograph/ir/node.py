@@ -1,4 +1,4 @@
-"""Nodes and programs: the one data structure that every pass reads and makes."""
+"""Nodes, constants and stages: what programs are made of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -103,8 +103,6 @@ class OpaqueConstant:
     digest: str
 
 
-# Inputs and outputs that a program's one line names.
-_SHOWN = 4
 Constant: TypeAlias = "Array | SparseMatrix | OpaqueConstant"
 
 
@@ -123,62 +121,6 @@ def constant_digest(constant: Constant) -> str:
     for part in parts:
         sha.update(np.ascontiguousarray(part).tobytes())
     return sha.hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A straight-line program: `nodes` in an order in which every input comes first; `inputs` are among them.
-
-    `constants` holds arrays by name; `metadata` holds JSON values only (layouts, modulus chain, rotation keys).
-    A pass returns a new program and shares the nodes that it did not change.
-    """
-
-    name: str
-    stage: Stage
-    inputs: tuple[Node, ...]
-    nodes: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-    output_names: tuple[str, ...]
-    constants: Mapping[str, Constant] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
-    calibration: tuple[Array, ...] = ()
-
-    def __repr__(self) -> str:
-        inputs = ", ".join(f"{node.attrs['name']}: {node.type}" for node in self.inputs[:_SHOWN])
-        outputs = ", ".join(
-            f"{name}: {node.type}" for name, node in zip(self.output_names[:_SHOWN], self.outputs, strict=False)
-        )
-        return f"<Program {self.name!r}, {self.stage.value}, {len(self.nodes)} nodes: ({inputs}) -> ({outputs})>"
-
-    def array(self, name: Attr) -> Array:
-        """The dense constant of that name."""
-        value = self.constants[str(name)]
-        assert isinstance(value, np.ndarray), f"constant {name} is {type(value).__name__}"
-        return value
-
-    def matrix(self, name: Attr) -> SparseMatrix:
-        """The sparse constant of that name."""
-        value = self.constants[str(name)]
-        assert isinstance(value, SparseMatrix), f"constant {name} is {type(value).__name__}"
-        return value
-
-    def users(self) -> dict[Node, list[Node]]:
-        """For each node the nodes that read it, once per operand position, in program order."""
-        table: dict[Node, list[Node]] = {node: [] for node in self.nodes}
-        for node in self.nodes:
-            for operand in node.inputs:
-                table[operand].append(node)
-        return table
-
-    def names(self) -> dict[Node, str]:
-        """The printed name of each node: `%0`, `%1`, ... in program order."""
-        return {node: f"%{index}" for index, node in enumerate(self.nodes)}
-
-    def __str__(self) -> str:
-        from heliograph.ir.text import print_program
-
-        return print_program(self)
 
 
 def live_nodes(outputs: tuple[Node, ...], inputs: tuple[Node, ...] = ()) -> tuple[Node, ...]:

@@ -546,7 +546,14 @@ define(
         "bootstrap",
         SLOTS,
         (1, 2),
-        {"slots": "int?", "level": "int?", "size_bits": "int?", "ranges": "ints?", "chunks": "ints?"},
+        {
+            "slots": "int?",
+            "level": "int?",
+            "size_bits": "int?",
+            "ranges": "ints?",
+            "chunks": "ints?",
+            "observed": "int?",
+        },
         _bootstrap_type,
         _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "

@@ -1,29 +1,41 @@
 """The text form of a program: one node a line, the same on every run, and it parses back to an equal program.
 
-    heliograph-ir 1
+    heliograph-ir 2
     program "mlp" managed
-    meta {"log_primes": [45.0, 35.0]}
+    input "x" {shape = [3], layout = {shape = [3], slots = 8192, period = 4}, low = 0.0, high = 1.0}
+    output "y" {shape = [3], layout = {shape = [3], slots = 8192, period = 4}}
+    chain {ring = {log_ring = 14, ...}, rotation_keys = [1, 2], relinearization_key = true}
+    chain {level = 2, digits = 1, rotation_keys = [1], relinearization_key = false}
+    path 3 {steps = [1, 2]}
+    server {flood = 0.25}
+    range 0 {layer = "1", location = "mlp.py:12", function = "relu", low = -1.5, high = 1.5, ...}
     const @fc1.weight = f32[512x784] "9f86d0..."
     const @fc1.bias = f64[3] "ab12cd..." [0.5, -1.0, 2.0]
     %0 = input() {name = "x", slots = 8192} : slots<8192> loc("mlp.py", 12, 5, "fc1")
     return "y" = %0
 
 Small constants carry their values; of large ones the text has kind, shape and digest, and `parse_program` takes their
-contents from its `constants` argument, checked against the digest, or leaves them opaque.
+contents from its `constants` argument, checked against the digest, or leaves them opaque. Records leave out the fields that
+have their default (`records.py`); the first chain is the whole one, the others are lower parts of it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.parameters import Parameters
 from heliograph.errors import ProgramError
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
     Attr,
@@ -31,12 +43,14 @@ from heliograph.ir.node import (
     ConstantName,
     Node,
     OpaqueConstant,
-    Program,
     SparseMatrix,
     Stage,
     constant_digest,
     freeze_attrs,
 )
+from heliograph.ir.program import Program
+from heliograph.ir.ranges import RangeEntry
+from heliograph.ir.records import plain, record
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 _INLINE = 8  # constants up to this many elements are written out
@@ -48,16 +62,24 @@ def _quote(text: str) -> str:
     return json.dumps(text)
 
 
-def _attr(value: Attr) -> str:
+def _attr(value: Any) -> str:
     if isinstance(value, ConstantName):
         return f"@{_quote(str(value))}"
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _quote(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(_attr(item) for item in value) + "]"
+    if dataclasses.is_dataclass(value):
+        return _fields(plain(value))
     return repr(value)
+
+
+def _fields(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{name} = {_attr(value)}" for name, value in values.items()) + "}"
 
 
 def _constant(name: str, constant: Constant) -> str:
@@ -80,7 +102,7 @@ def print_node(node: Node, names: Mapping[Node, str]) -> str:
     operands = ", ".join(names[operand] for operand in node.inputs)
     line = f"{names[node]} = {node.op}({operands})"
     if node.attrs:
-        line += " {" + ", ".join(f"{key} = {_attr(value)}" for key, value in node.attrs.items()) + "}"
+        line += " " + _fields(node.attrs)
     line += f" : {node.type}"
     if node.loc != UNKNOWN:
         loc = node.loc
@@ -91,9 +113,8 @@ def print_node(node: Node, names: Mapping[Node, str]) -> str:
 def print_program(program: Program) -> str:
     """The whole text; deterministic."""
     names = program.names()
-    lines = ["heliograph-ir 1", f"program {_quote(program.name)} {program.stage.value}"]
-    if program.metadata:
-        lines.append("meta " + json.dumps(program.metadata, sort_keys=True))
+    lines = ["heliograph-ir 2", f"program {_quote(program.name)} {program.stage.value}"]
+    lines += _records(program)
     lines += [_constant(name, program.constants[name]) for name in sorted(program.constants)]
     lines += [print_node(node, names) for node in program.nodes]
     outputs = zip(program.output_names, program.outputs, strict=True)
@@ -101,31 +122,60 @@ def print_program(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _records(program: Program) -> Iterator[str]:
+    """The lines of interface, parameters and ranges."""
+    for word, specs in (("input", program.interface.inputs), ("output", program.interface.outputs)):
+        for spec in specs:
+            yield f"{word} {_quote(spec.name)} {_fields(_without(plain(spec), 'name'))}"
+    for output, name in program.interface.carried:
+        yield f"carry {_quote(output)} {_fields({'input': name})}"
+    parameters = program.parameters
+    if parameters is not None:
+        for number, chain in enumerate(parameters.chains):
+            keys = chain.rotation_keys, chain.relinearization_key
+            yield f"chain {_attr(_Lower(chain.ring.levels, chain.ring.digits, *keys) if number else chain)}"
+        for amount, steps in parameters.rotation_paths.items():
+            yield f"path {amount} {_fields({'steps': steps})}"
+        settings = {name: getattr(parameters, name) for name in _SERVER if getattr(parameters, name) is not None}
+        if settings:
+            yield f"server {_fields(settings)}"
+    for number, entry in enumerate(program.ranges):
+        yield f"range {number} {_fields(plain(entry))}"
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
 _PLACE = re.compile(r' loc\("(?:[^"\\\n]|\\.)*", -?[0-9]+, -?[0-9]+, ("(?:[^"\\\n]|\\.)*")\)$', re.MULTILINE)
-_RANGE_PLACE = re.compile(r'"location": "(?:[^"\\\n]|\\.)*"')
+_RANGE_PLACE = re.compile(
+    r'^(range [0-9]+ \{layer = "(?:[^"\\\n]|\\.)*", location = )"(?:[^"\\\n]|\\.)*"', re.MULTILINE
+)
 
 
 def without_places(text: str) -> str:
     """The text of a program without files, lines and columns; layers stay. It names the program wherever it was written."""
     text = _PLACE.sub(lambda found: "" if found[1] == '""' else f" loc({found[1]})", text)
-    return _RANGE_PLACE.sub('"location": ""', text)
+    return _RANGE_PLACE.sub(r'\1""', text)
 
 
 _GRAMMAR = r"""
-start: "heliograph-ir" INT "program" STRING NAME meta? constant* node* "return" output ("," output)*
-meta: "meta" json
+start: "heliograph-ir" INT "program" STRING NAME record* constant* node* "return" output ("," output)*
+record: NAME (STRING | INT)? fields
 constant: "const" "@" STRING "=" NAME "[" dims? "]" STRING values?
 values: "[" [number ("," number)*] "]"
 dims: DIMS | INT
-node: VALUE "=" NAME "(" [VALUE ("," VALUE)*] ")" attrs? ":" type loc?
-attrs: "{" pair ("," pair)* "}"
+node: VALUE "=" NAME "(" [VALUE ("," VALUE)*] ")" fields? ":" type loc?
+fields: "{" [pair ("," pair)*] "}"
 pair: NAME "=" attr
 ?attr: STRING -> string
      | "@" STRING -> name
      | number
      | "true" -> true
      | "false" -> false
+     | "null" -> null
      | "[" [attr ("," attr)*] "]" -> tuple
+     | fields
 number: NUMBER | INT
 type: "tensor" "<" (dims | "scalar") plain? ">" -> tensor
     | "slots" "<" INT plain? ">" -> slots
@@ -133,15 +183,6 @@ type: "tensor" "<" (dims | "scalar") plain? ">" -> tensor
 plain: "," "plain"
 loc: "loc" "(" STRING "," INT "," INT "," STRING ")"
 output: STRING "=" VALUE
-
-?json: "{" [json_pair ("," json_pair)*] "}" -> json_object
-     | "[" [json ("," json)*] "]" -> json_list
-     | STRING -> string
-     | number
-     | "true" -> true
-     | "false" -> false
-     | "null" -> null
-json_pair: STRING ":" json
 
 VALUE: /%[0-9]+/
 NAME: /[a-z_][a-z0-9_]*/
@@ -181,7 +222,7 @@ def _number(token: Any) -> int | float:
 
 
 def _value(tree: Any) -> Any:
-    """The Python value of an attr or json subtree; iterative depth is bounded by the parser's own stack."""
+    """The Python value of an attr; fields become a dictionary."""
     kind = tree.data
     if kind == "string":
         return _string(tree.children[0])
@@ -195,9 +236,18 @@ def _value(tree: Any) -> Any:
         return None
     if kind == "tuple":
         return tuple(_value(child) for child in tree.children)
-    if kind == "json_list":
-        return [_value(child) for child in tree.children]
-    return {_string(pair.children[0]): _value(pair.children[1]) for pair in tree.children}
+    return _pairs(tree)
+
+
+def _pairs(tree: Any) -> dict[str, Any]:
+    """The names and values of fields, each name once."""
+    made: dict[str, Any] = {}
+    for pair in tree.children:
+        name = str(pair.children[0])
+        if name in made:
+            raise ProgramError(f"line {pair.children[0].line}: {name} stands twice")
+        made[name] = _value(pair.children[1])
+    return made
 
 
 def _dims(tree: Any) -> tuple[int, ...]:
@@ -218,16 +268,93 @@ def _type(tree: Any) -> Type:
     return CipherType(_integer(slots), _integer(level), float(_number(scale.children[0])), _integer(parts))
 
 
-def _metadata(value: Any) -> dict[str, Any]:
-    """The metadata of a text, with those entries checked that types and verifier compute with."""
-    if not isinstance(value, dict):
-        raise ProgramError("the metadata of a program is not an object")
-    primes, keys = value.get("log_primes", []), value.get("rotation_keys", [])
-    if not isinstance(primes, list) or any(type(p) not in (int, float) for p in primes):
-        raise ProgramError("the metadata entry log_primes is not a list of numbers")
-    if not isinstance(keys, list) or any(type(k) is not int for k in keys):
-        raise ProgramError("the metadata entry rotation_keys is not a list of whole numbers")
-    return value
+@dataclass(frozen=True, slots=True)
+class _Lower:
+    """A lower part of the chain, as a text has it."""
+
+    level: int
+    digits: int
+    rotation_keys: tuple[int, ...] = ()
+    relinearization_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Carry:
+    input: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """The fields of `Parameters` that are neither chains nor paths."""
+
+    flood: float | None = None
+    resident_key_bytes: int | None = None
+
+
+_SERVER = tuple(field.name for field in dataclasses.fields(_Server))
+
+
+class Records:
+    """Reads the lines of a program's interface, parameters and ranges, one by one."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, list[TensorSpec]] = {"input": [], "output": []}
+        self.carried: list[tuple[str, str]] = []
+        self.chains: list[Chain] = []
+        self.paths: dict[int, tuple[int, ...]] = {}
+        self.server: _Server | None = None
+        self.ranges: list[RangeEntry] = []
+
+    def read(self, tree: Any) -> None:
+        """Take a line; a ProgramError where it is none of ours."""
+        word, *label, fields = tree.children
+        values, what = _pairs(fields), f"line {word.line}: a record {word}"
+        if word in self.specs:
+            (name,) = self._labels(label, "STRING", what)
+            self.specs[word].append(record(TensorSpec, {**values, "name": _string(name)}, what))
+        elif word == "carry":
+            (name,) = self._labels(label, "STRING", what)
+            self.carried.append((_string(name), record(_Carry, values, what).input))
+        elif word == "chain" and not self.chains:
+            self.chains.append(record(Chain, values, what))
+        elif word == "chain":
+            lower = record(_Lower, values, what)
+            ring = self.chains[0].ring.lower(lower.level, lower.digits)
+            self.chains.append(Chain(ring, lower.rotation_keys, lower.relinearization_key))
+        elif word == "path":
+            (amount,) = self._labels(label, "INT", what)
+            self.paths[_integer(amount)] = record(_Path, values, what).steps
+        elif word == "server" and self.server is None:
+            self.server = record(_Server, values, what)
+        elif word == "range":
+            (number,) = self._labels(label, "INT", what)
+            if _integer(number) != len(self.ranges):
+                raise ProgramError(f"{what}: its number is {number}, not {len(self.ranges)}")
+            self.ranges.append(record(RangeEntry, values, what))
+        else:
+            raise ProgramError(f"{what} is not known here")
+
+    @staticmethod
+    def _labels(found: list[Any], kind: str, what: str) -> list[Any]:
+        if len(found) != 1 or found[0].type != kind:
+            raise ProgramError(f"{what} lacks its {'name' if kind == 'STRING' else 'number'}")
+        return found
+
+    def made(self) -> dict[str, Any]:
+        """What `Program` takes of them."""
+        if not self.chains and (self.paths or self.server):
+            raise ProgramError("the text has rotation paths or settings of the server, and no chain")
+        parameters = None
+        if self.chains:
+            server = self.server or _Server()
+            parameters = Parameters(tuple(self.chains), self.paths, **{name: getattr(server, name) for name in _SERVER})
+        interface = Interface(tuple(self.specs["input"]), tuple(self.specs["output"]), tuple(self.carried))
+        return {"interface": interface, "parameters": parameters, "ranges": tuple(self.ranges)}
 
 
 def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str, Constant]:
@@ -281,11 +408,11 @@ def parse_program(text: str, constants: Mapping[str, Constant] | None = None) ->
 def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
     children = list(tree.children)
     version, name, stage = children.pop(0), _string(children.pop(0)), str(children.pop(0))
-    if str(version) != "1":
-        raise ProgramError(f"the text is of version {version}; this reader knows version 1")
+    if str(version) != "2":
+        raise ProgramError(f"the text is of version {version}; this reader knows version 2")
     if stage not in {s.value for s in Stage}:
         raise ProgramError(f"unknown stage {stage}")
-    metadata: dict[str, Any] = {}
+    records = Records()
     table: dict[str, Constant] = {}
     nodes: dict[str, Node] = {}
     outputs: list[Node] = []
@@ -297,8 +424,8 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
         return nodes[str(token)]
 
     for child in children:
-        if child.data == "meta":
-            metadata = _metadata(_value(child.children[0]))
+        if child.data == "record":
+            records.read(child)
         elif child.data == "constant":
             key, value = _read_constant(child, given)
             if key in table:
@@ -311,7 +438,7 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
             _read_node(child, nodes, lookup)
     order = tuple(nodes.values())
     inputs = tuple(node for node in order if node.op == "input")
-    return Program(name, Stage(stage), inputs, order, tuple(outputs), tuple(output_names), table, metadata)
+    return Program(name, Stage(stage), inputs, order, tuple(outputs), tuple(output_names), table, **records.made())
 
 
 def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
@@ -324,11 +451,8 @@ def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
     for part in rest:
         if isinstance(part, lark.Token):
             operands.append(lookup(part))
-        elif part.data == "attrs":
-            for pair in part.children:
-                if str(pair.children[0]) in attrs:
-                    raise ProgramError(f"line {target.line}: the attribute {pair.children[0]} stands twice")
-                attrs[str(pair.children[0])] = _value(pair.children[1])
+        elif part.data == "fields":
+            attrs = _pairs(part)
         elif part.data == "loc":
             file, line, column, layer = part.children
             loc = Location(_string(file), _integer(line), _integer(column), _string(layer))
@@ -341,7 +465,7 @@ def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
 
 
 def programs_equal(left: Program, right: Program) -> bool:
-    """Whether two programs are the same node for node, constants and metadata included."""
+    """Whether two programs are the same node for node, constants and records included."""
     return print_program(left) == print_program(right)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from heliograph.ckks.chains import chain_at
 from heliograph.errors import ProgramError, VerifyError
-from heliograph.ir.liveness import last_use_table
-from heliograph.ir.metadata import unknown_names
-from heliograph.ir.node import Node, Program, SparseMatrix, Stage
+from heliograph.ir.node import Node, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
+from heliograph.ir.program import Program
 from heliograph.ir.text import print_node
 from heliograph.ir.transforms import rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
@@ -34,7 +34,7 @@ def _fail(program: Program, after: str, rule: str, node: Node, detail: str) -> V
 def verify(program: Program, after: str = "construction") -> Program:
     """The program itself if it keeps its stage's contract; a VerifyError names pass, rule, node and line if not."""
     seen: set[Node] = set()
-    context = Context(program.constants, tuple(program.metadata.get("log_primes", ())))
+    context = Context(program.constants, program.log_primes)
     for node in program.nodes:
         for operand in node.inputs:
             if operand not in seen:
@@ -50,8 +50,6 @@ def verify(program: Program, after: str = "construction") -> Program:
         raise VerifyError(f"after {after}: {len(program.outputs)} outputs, {len(program.output_names)} names")
     if not program.outputs:
         raise VerifyError(f"after {after}: the program has no output")
-    for unknown in unknown_names(program.metadata):
-        raise VerifyError(f"after {after}: {unknown}", hint="ir/metadata.py has the names that there are")
     if len(set(program.output_names)) != len(program.output_names):
         raise VerifyError(f"after {after}: two outputs have one name: {', '.join(program.output_names)}")
     if tuple(n for n in program.nodes if n.op == "input") != program.inputs:
@@ -106,24 +104,19 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
 
 
 def _verify_executable(program: Program, after: str) -> None:
-    lower = [
-        (entry["level"], set(entry["rotation_keys"]), entry["relinearization_key"])
-        for entry in reversed(program.metadata.get("chains", ()))
-    ]
-    whole = (1 << 30, set(program.metadata.get("rotation_keys", ())), program.metadata.get("relinearization_key"))
-    paths = {int(amount): path for amount, path in program.metadata.get("rotation_paths", {}).items()}
+    if program.parameters is None:
+        raise VerifyError(f"after {after}: an executable program has no parameters")
+    chains, paths = program.parameters.chains, program.parameters.rotation_paths
     for node in program.nodes:
-        slots = getattr(node.type, "slots", 0)
+        if not isinstance(node.type, CipherType):
+            continue
+        slots = node.type.slots
         # Keys are those of the lowest part of the chain that holds the ciphertext.
-        level = getattr(node.type, "level", 0)
-        keys, relinearizes = next((entry[1], entry[2]) for entry in (*lower, whole) if entry[0] >= level)
+        chain = chain_at(chains, node.type.level)
         for step in rotation_steps(node):
             amount = step % slots
-            path = paths.get(amount, [amount]) if node.op == "linear_transform" else [amount]
-            if amount and (sum(path) % slots != amount or not keys.issuperset(path)):
+            path = paths.get(amount, (amount,)) if node.op == "linear_transform" else (amount,)
+            if amount and (sum(path) % slots != amount or not set(chain.rotation_keys).issuperset(path)):
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
-        if node.op == "relinearize" and relinearizes is not True:
-            raise _fail(program, after, "products have a relinearization key", node, "the metadata have none")
-    last_uses = program.metadata.get("last_uses")
-    if last_uses is None or [list(freed) for freed in last_uses] != last_use_table(program.nodes, program.outputs):
-        raise VerifyError(f"after {after}: the table of last uses does not fit the program")
+        if node.op == "relinearize" and not chain.relinearization_key:
+            raise _fail(program, after, "products have a relinearization key", node, "its chain has none")

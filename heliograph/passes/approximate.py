@@ -16,6 +16,7 @@ from heliograph.errors import ProgramError
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
+from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
 from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
@@ -75,7 +76,7 @@ class Approximate:
         degrees_by_layer(program, self.degrees)
         new: dict[Node, Node] = {}
         bounds: dict[Node, Bounds | None] = {}
-        ranges: list[dict[str, Any]] = []
+        ranges: list[RangeEntry] = []
         users = program.users()
         if self.chooser is not None:
             groups = self.chooser.groups(program)
@@ -119,7 +120,7 @@ class Approximate:
             else:
                 made = self._activation(builder, node, operands[0], bounds, ranges)
             new[node] = made
-        builder.metadata["ranges"] = ranges
+        builder.ranges = ranges
         outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
         return builder.finish(outputs)
 
@@ -129,7 +130,7 @@ class Approximate:
         node: Node,
         operand: Node,
         bounds: dict[Node, Bounds | None],
-        ranges: list[dict[str, Any]],
+        ranges: list[RangeEntry],
     ) -> Node:
         """A polynomial that the program came with: its interval was declared, and is proved where bounds reach."""
         made = builder.op("poly", (operand,), node.loc, **{**node.attrs, "range": len(ranges)})
@@ -162,7 +163,7 @@ class Approximate:
         node: Node,
         operand: Node,
         bounds: dict[Node, Bounds | None],
-        ranges: list[dict[str, Any]],
+        ranges: list[RangeEntry],
     ) -> Node:
         of = _function(node)
         proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
@@ -251,7 +252,7 @@ class Approximate:
         node: Node,
         operand: Node,
         bounds: dict[Node, Bounds | None],
-        ranges: list[dict[str, Any]],
+        ranges: list[RangeEntry],
         group: UnitGroup,
     ) -> Node:
         """The polynomial of an activation whose operand is divided by unit."""
@@ -283,9 +284,6 @@ class Approximate:
         made = builder.op(
             "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)
         )
-        builder.metadata.setdefault("unit_sizes", {})[str(len(ranges))] = [
-            float(f"{reach * unit:.9g}") for unit in sizes
-        ]
         bounds[made] = _image_bounds(node, chosen)
         ranges.append(
             range_entry(
@@ -305,6 +303,7 @@ class Approximate:
                 proved=None if proved is None else hull(proved),
                 units=int(np.asarray(seen.reach).size),
                 smallest_unit=float(sizes.min()) * reach,
+                unit_sizes=tuple(float(f"{reach * unit:.9g}") for unit in sizes),
             )
         )
         return made

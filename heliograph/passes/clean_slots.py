@@ -52,7 +52,7 @@ class CleanSlots:
     def _outputs(self, program: Program, values: Mapping[Node, Array]) -> tuple[list[int], InternalError | None]:
         """How many slots of each output depend on an input, and the first that should not."""
         depends: dict[Node, Array] = {}
-        layouts = {spec["name"]: Layout.from_json(spec["layout"]) for spec in program.metadata["inputs"]}
+        layouts = {spec.name: spec.placed for spec in program.interface.inputs}
         for node in program.nodes:
             if node.type.secret:
                 operands = {operand: depends[operand] for operand in node.inputs if operand.type.secret}
@@ -60,15 +60,15 @@ class CleanSlots:
         counts = []
         leak: InternalError | None = None
         position = 0
-        for spec in program.metadata["outputs"]:
-            layout = Layout.from_json(spec["layout"])
+        for spec in program.interface.outputs:
+            layout = spec.placed
             for chunk in range(layout.ciphertexts):
                 node = program.outputs[position]
                 position += 1
                 spare = depends[node] & ~layout.used(chunk)
                 if spare.any() and leak is None:
                     leak = InternalError(
-                        f"output {spec['name']!r} would leak: slot {int(np.argmax(spare))} depends on the input and "
+                        f"output {spec.name!r} would leak: slot {int(np.argmax(spare))} depends on the input and "
                         "is not part of the result",
                         where=node.loc,
                     )

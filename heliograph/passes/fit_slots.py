@@ -10,6 +10,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
+from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.intervals import Interval, hull
 from heliograph.passes.place_bootstraps import MAX_SIZE_BITS
 from heliograph.passes.range_table import range_entry
@@ -32,13 +33,13 @@ class FitSlots:
 
     def run(self, program: Program) -> Program:
         slots = self.ring.slots
-        period = max(spec["layout"]["slots"] for spec in program.metadata["inputs"])
+        period = max(spec.placed.slots for spec in program.interface.inputs)
         if period > slots:
             raise PlanningError(f"the program works on {period} slots, ring 2^{self.ring.log_ring} has {slots}")
         builder = Builder(program.name, Stage.PACKED, program)
         bounds = slot_intervals(program)
         new: dict[Node, Node] = {}
-        ranges: list[dict[str, Any]] = []
+        ranges: list[RangeEntry] = []
         known: dict[Any, Node] = {}
         for node in program.nodes:
             operands = [new[operand] for operand in node.inputs]
@@ -73,14 +74,15 @@ class FitSlots:
                 new[node] = builder.copy(node, operands)
             made = new[node]
             new[node] = known.setdefault((made.op, made.inputs, tuple(made.attrs.items())), made)
-        metadata = builder.metadata
-        for direction in ("inputs", "outputs"):
-            metadata[direction] = [
-                {**spec, "layout": _wide(spec["layout"], slots).to_json()} for spec in program.metadata[direction]
-            ]
-        metadata["ranges"] = ranges
-        whole = Layout((period,), slots, period).to_json()
-        metadata["range_layouts"] = {str(number): whole for number in range(len(ranges))}
+        builder.interface = replace(
+            program.interface,
+            inputs=tuple(replace(spec, layout=replace(spec.placed, slots=slots)) for spec in program.interface.inputs),
+            outputs=tuple(
+                replace(spec, layout=replace(spec.placed, slots=slots)) for spec in program.interface.outputs
+            ),
+        )
+        whole = Layout((period,), slots, period)
+        builder.ranges = [replace(entry, layout=whole) for entry in ranges]
         return builder.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
 
 
@@ -98,11 +100,7 @@ def _size_bits(node: Node, proved: Interval) -> int:
     return bits
 
 
-def _wide(layout: dict[str, Any], slots: int) -> Layout:
-    return replace(Layout.from_json(layout), slots=slots)
-
-
-def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, ranges: list[dict[str, Any]]) -> Node:
+def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, ranges: list[RangeEntry]) -> Node:
     """The polynomial on [-1, 1]; another interval is scaled to it, which costs a level."""
     low, high = node.attrs["low"], node.attrs["high"]
     half, middle = (high - low) / 2, (high + low) / 2

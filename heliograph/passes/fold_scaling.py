@@ -7,7 +7,7 @@ factor does a polynomial need a scaling of its own, which costs a level.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import networkx
@@ -34,7 +34,7 @@ class FoldScaling:
         factors, users = _factors(program), program.users()
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
         # The sizes are inside the maps by now; they would only swell the text.
-        builder.metadata.pop("unit_sizes", None)
+        builder.ranges = [replace(entry, unit_sizes=None) for entry in program.ranges]
 
         def emit(node: Node, operands: list[Node]) -> Node:
             factor = factors[node]

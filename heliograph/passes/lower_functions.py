@@ -25,6 +25,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir import Builder, Node, SparseMatrix, TensorType
 from heliograph.ir.depth import depth_of_degree
 from heliograph.ir.node import next_power_of_two
+from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, transfer
 from heliograph.passes.range_table import range_entry
@@ -46,7 +47,7 @@ class Lowering:
     builder: Builder
     node: Node
     bounds: dict[Node, Bounds | None]
-    ranges: list[dict[str, Any]]
+    ranges: list[RangeEntry]
     margin: float
     # Values of the new program that more than one node or an output reads.
     shared: frozenset[Node] = frozenset()
@@ -112,7 +113,7 @@ class Lowering:
                 method="composite",
                 error=(error, error_proved),
                 margin=self.margin,
-                degrees=list(degrees),
+                degrees=tuple(degrees),
                 **more,
             )
         )
@@ -284,7 +285,7 @@ def _argmax_by_tournament(
         plan.degrees,
         plan.error / 2,
         seen=seen,
-        observed=None if seen is None or seen.spread is None else [gap / 2 - seen.spread, gap / 2],
+        observed=None if seen is None or seen.spread is None else (gap / 2 - seen.spread, gap / 2),
         function="argmax",
         gap=gap,
         gap_source=gap_source,
@@ -315,7 +316,7 @@ def _argmax_by_pairs(
         2.0**-plan.psi2,
         seen=seen,
         # The polynomials see differences of two values.
-        observed=None if seen is None or seen.spread is None else [-seen.spread, seen.spread],
+        observed=None if seen is None or seen.spread is None else (-seen.spread, seen.spread),
         function="argmax",
         gap=gap,
         gap_source=gap_source,

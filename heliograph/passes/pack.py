@@ -7,7 +7,7 @@ ciphertext; baby steps of an operand serve all its blocks, giant steps of a resu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.diagonals import diagonal_map, positions_in_slots
+from heliograph.ir.interface import TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
 from heliograph.passes.choose_layouts import (
@@ -83,7 +84,6 @@ class _Packer:
                 if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
                     chosen[of[operand]] = shifted
         new: dict[Node, list[Node]] = {}
-        intervals: dict[str, Any] = {}
         for node in program.nodes:
             if in_the_clear(node):
                 self.clear[node] = self._copied(node)
@@ -98,7 +98,8 @@ class _Packer:
             elif node.op == "poly":
                 new[node] = self._poly(node, new[node.inputs[0]])
                 if "range" in node.attrs:
-                    intervals[str(node.attrs["range"])] = layout.to_json()
+                    entry = builder.ranges[node.attrs["range"]]
+                    builder.ranges[node.attrs["range"]] = replace(entry, layout=layout)
             elif node.op in ("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"):
                 new[node] = new[node.inputs[0]]
             elif node.op in ("sum_rows", "roll_rows"):
@@ -109,23 +110,13 @@ class _Packer:
                 new[node] = self._product(node, new, layout)
             else:
                 raise InternalError(f"pack does not know {node.op}")
-        metadata = builder.metadata
-        metadata["range_layouts"] = intervals
-        metadata["inputs"] = [
-            {
-                "name": node.attrs["name"],
-                "shape": list(node.attrs["shape"]),
-                "low": node.attrs.get("low"),
-                "high": node.attrs.get("high"),
-                "layout": chosen[of[node]].to_json(),
-            }
-            for node in program.inputs
-            if node.type.secret
-        ]
-        if self.batch > 1:
-            metadata["batch"] = self.batch
+        inputs = tuple(
+            TensorSpec(a["name"], tuple(a["shape"]), chosen[of[node]], a.get("low"), a.get("high"))
+            for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
+        )
+        known = {spec.name: spec for spec in program.interface.outputs}
         outputs: dict[str, Node] = {}
-        specs: list[dict[str, Any]] = []
+        specs: list[TensorSpec] = []
         for name, node in zip(program.output_names, program.outputs, strict=True):
             if node not in new:
                 raise UnsupportedError(
@@ -136,8 +127,12 @@ class _Packer:
             assert isinstance(node.type, TensorType)
             for chunk, vector in enumerate(new[node]):
                 outputs[name if len(new[node]) == 1 else f"{name}/{chunk}"] = vector
-            specs.append({"name": name, "shape": list(node.type.shape), "layout": chosen[of[node]].to_json()})
-        metadata["outputs"] = specs
+            specs.append(
+                replace(
+                    known.get(name, TensorSpec(name, node.type.shape)), shape=node.type.shape, layout=chosen[of[node]]
+                )
+            )
+        builder.interface = replace(program.interface, inputs=inputs, outputs=tuple(specs))
         return builder.finish(outputs)
 
     def _copied(self, node: Node) -> Node:

@@ -24,8 +24,8 @@ from heliograph.ir import Attr, Builder, Node, Program, Stage
 @dataclass(frozen=True, slots=True)
 class PairBootstraps:
     """Bootstraps of one number of slots that do not wait for each other become bootstraps of two values, where that is
-    faster for all of that number together (the numbers are in the metadata as `paired_slots`: their bootstraps keep
-    imaginary parts, also where one of them is left alone).
+    faster for all of that number together (then all of that number keep imaginary parts, also where one of them is left
+    alone: `ir/bootstraps.py`).
     """
 
     ring: Ring
@@ -44,7 +44,6 @@ class PairBootstraps:
         graph.add_nodes_from(program.nodes)
         graph.add_edges_from((operand, node) for node in program.nodes for operand in node.inputs)
         partner: dict[Node, Node] = {}
-        paired_slots = []
         for slots, by_size in sorted(by_slots.items()):
             tried, pairs = graph.copy(), dict[Node, Node]()
             for nodes in by_size.values():
@@ -53,9 +52,8 @@ class PairBootstraps:
             together = (count - len(pairs)) * self.costs.bootstrap_ms(self.ring, slots, paired=True)
             if together < count * self.costs.bootstrap_ms(self.ring, slots):
                 graph = tried
-                paired_slots.append(slots)
                 partner.update(pairs)
-        return _rewritten(program, graph, partner, paired_slots) if paired_slots else program
+        return _rewritten(program, graph, partner) if partner else program
 
 
 def _pairs(graph: nx.DiGraph, nodes: Iterable[Node]) -> dict[Node, Node]:
@@ -75,10 +73,9 @@ def _pairs(graph: nx.DiGraph, nodes: Iterable[Node]) -> dict[Node, Node]:
     return pairs
 
 
-def _rewritten(program: Program, graph: nx.DiGraph, pairs: Mapping[Node, Node], paired_slots: Iterable[int]) -> Program:
+def _rewritten(program: Program, graph: nx.DiGraph, pairs: Mapping[Node, Node]) -> Program:
     order = {node: number for number, node in enumerate(program.nodes)}
     builder = Builder(program.name, Stage.PACKED, program)
-    builder.metadata["paired_slots"] = list(paired_slots)
     new: dict[Node, Node] = {}
     firsts = {second: first for first, second in pairs.items()}
     for node in nx.lexicographical_topological_sort(graph, key=order.__getitem__):
@@ -103,6 +100,8 @@ def _joined(pair: tuple[Node, Node]) -> dict[str, Attr]:
         "slots": pair[0].attrs["slots"],
         "size_bits": 1 + pair[0].attrs.get("size_bits", 0),
     }
+    if observed := sum(node.attrs.get("observed", 0) for node in pair):
+        attrs["observed"] = observed
     if any("ranges" in node.attrs for node in pair):
         attrs["ranges"] = tuple(node.attrs.get("ranges", (-1,))[0] for node in pair)
         attrs["chunks"] = tuple(node.attrs.get("chunks", (0,))[0] for node in pair)

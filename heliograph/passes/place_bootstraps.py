@@ -25,7 +25,6 @@ from heliograph.ckks.ring import Ring
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
 from heliograph.ir.depth import node_depth
-from heliograph.ir.layout import Layout
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.plan_levels import TooFewLevelsError
 
@@ -68,7 +67,7 @@ class _State:
 def slot_periods(program: Program) -> dict[Node, int]:
     """For each secret value of a packed program the period with which its slots repeat (all slots, where they do not)."""
     periods: dict[Node, int] = {}
-    layouts = {spec["name"]: Layout.from_json(spec["layout"]) for spec in program.metadata.get("inputs", ())}
+    layouts = {spec.name: spec.layout for spec in program.interface.inputs}
     for node in program.nodes:
         if not node.type.secret:
             continue
@@ -166,11 +165,6 @@ class PlaceBootstraps:
             return cost, program
         counts = sorted(written | {periods[node] for node in chosen})
         builder = Builder(program.name, Stage.PACKED, program)
-        observed = sum(bounded[node].entry is None for node in chosen)
-        if observed:
-            builder.metadata["observed_bootstraps"] = observed
-        # Those that the author wrote keep their own.
-        builder.metadata["bootstrap_slots"] = sorted(written | {counts[-1]}) if self.one_size else counts
 
         def emit(node: Node, operands: list[Node]) -> Node:
             made = builder.copy(node, operands) if node.op != "input" else node
@@ -179,11 +173,14 @@ class PlaceBootstraps:
             if node not in chosen:
                 return made
             bound = bounded[node]
+            # Those that the author wrote keep their own number of slots.
             attrs: dict[str, Attr] = {"slots": counts[-1] if self.one_size else periods[node]}
             if bound.size_bits:
                 attrs["size_bits"] = bound.size_bits
             if bound.entry is not None:
                 attrs["ranges"], attrs["chunks"] = (bound.entry,), (bound.chunk,)
+            else:
+                attrs["observed"] = 1
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
         return cost, builder.rewrite(program, emit)

@@ -325,8 +325,7 @@ class _Emitter:
     def __init__(self, program: Program, levels: Levels, scales: _Scales, ring: Ring) -> None:
         self.program, self.levels, self.scales, self.ring = program, levels, scales, ring
         self.builder = Builder(program.name, Stage.MANAGED, program)
-        self.builder.set_chain(ring.log_primes)
-        self.builder.metadata["ring"] = ring.to_json()
+        self.builder.set_ring(ring)
         self.made: dict[Node, Node] = {}
         self.ready: dict[Node, Node] = {}
         self.short: dict[Node, Node] = {}

@@ -1,12 +1,12 @@
-"""Fix an order that keeps few ciphertexts alive, and mark last uses."""
+"""Fix an order that keeps few ciphertexts alive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from heliograph.ir import Node, Program, Stage
-from heliograph.ir.liveness import last_use_table, peak_towers, size_in_towers
+from heliograph.ir.liveness import peak_towers, size_in_towers
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ class Schedule:
                     order.append(node)
         if peak_towers(program.nodes, program.outputs) <= peak_towers(order, program.outputs):
             order = list(program.nodes)
-        metadata: dict[str, Any] = {**program.metadata, "last_uses": last_use_table(order, program.outputs)}
-        return replace(program, stage=Stage.EXECUTABLE, nodes=tuple(order), metadata=metadata)
+        return replace(program, stage=Stage.EXECUTABLE, nodes=tuple(order))
 
 
 def _operands(node: Node, need: dict[Node, int]) -> list[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -80,13 +80,13 @@ def _reduce(uses: Mapping[int, int], slots: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class SelectKeys:
-    """Fix the evaluation keys in the metadata and compose the rotations that have none.
+    """Fix the evaluation keys and compose the rotations that have none.
 
     Keys are made only as high in the chain as they are used: where that saves memory and costs no time, everything up to
-    some level happens in the lower part of the chain, with keys of that part (`chains` in the metadata).
+    some level happens in the lower part of the chain, with keys of that part (`Parameters.chains`).
 
     `key_bytes` bounds all evaluation keys of the program together, those of bootstraps apart. A `rotate` node becomes
-    several; the steps of a `linear_transform` are looked up in `rotation_paths`.
+    several; the steps of a `linear_transform` are looked up in `Parameters.rotation_paths`.
     """
 
     ring: Ring
@@ -125,20 +125,8 @@ class SelectKeys:
         in_transforms = {
             step % slots for node in program.nodes if node.op == "linear_transform" for step in rotation_steps(node)
         }
-        whole, *lower = available
-        builder.metadata["rotation_keys"] = list(whole.rotation_keys)
-        builder.metadata["rotation_paths"] = {str(a): path for a, path in paths.items() if a in in_transforms}
-        builder.metadata["relinearization_key"] = whole.relinearization_key
-        if lower:
-            builder.metadata["chains"] = [
-                {
-                    "level": chain.ring.levels,
-                    "digits": chain.ring.digits,
-                    "rotation_keys": list(chain.rotation_keys),
-                    "relinearization_key": chain.relinearization_key,
-                }
-                for chain in lower
-            ]
+        in_use = {amount: tuple(path) for amount, path in paths.items() if amount in in_transforms}
+        builder.parameters = replace(program.planned, chains=available, rotation_paths=in_use)
         return builder.rewrite(program, emit)
 
     def _chains(self, uses: Mapping[Use, int]) -> tuple[Chain, ...]:

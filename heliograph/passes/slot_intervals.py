@@ -22,20 +22,20 @@ def slot_intervals(program: Program) -> dict[Node, Bounds]:
     A polynomial's operand is taken to lie in the polynomial's interval, which is for the caller to make sure of.
     """
     table: dict[Node, Bounds] = {}
-    inputs = {spec["name"]: spec for spec in program.metadata["inputs"]}
+    layouts = {spec.name: spec.placed for spec in program.interface.inputs}
     for node in program.nodes:
-        table[node] = _transfer(program, node, [table[operand] for operand in node.inputs], inputs)
+        table[node] = _transfer(program, node, [table[operand] for operand in node.inputs], layouts)
     return table
 
 
-def _transfer(program: Program, node: Node, operands: list[Bounds], inputs: Mapping[str, dict[str, object]]) -> Bounds:
+def _transfer(program: Program, node: Node, operands: list[Bounds], layouts: Mapping[str, Layout]) -> Bounds:
     a, op = node.attrs, node.op
     if op == "input":
         least, most = float(a["low"]), float(a["high"])
         if not node.type.secret:
             size = int(np.prod(a["shape"]))
             return np.full(size, least), np.full(size, most)
-        layout = Layout.from_json(inputs[a["name"]]["layout"])  # type: ignore[arg-type]
+        layout = layouts[a["name"]]
         one = np.ones(layout.shape)
         return layout.pack(least * one)[0], layout.pack(most * one)[0]
     if op in ("real_part", "imaginary_part") or (op == "bootstrap" and len(operands) > 1):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.ir import Node, Program, SlotsType, Stage
 from heliograph.ir.depth import critical_depth
@@ -224,11 +223,11 @@ def _rescales(program: Program) -> float:
 
 
 def _keys(program: Program) -> float:
-    return len(program.metadata.get("rotation_keys", ()))
+    return len(program.parameters.chains[0].rotation_keys) if program.parameters else 0
 
 
 def _alive(program: Program) -> float:
     if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
         return 0.0
-    ring = Ring.from_json(program.metadata["ring"])
+    ring = program.ring
     return round(peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8 / 1e6, 3)

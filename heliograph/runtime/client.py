@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
+from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.execution.interface import check_input, check_range, check_samples
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes, scratch_bytes
 from heliograph.ir import Array
-from heliograph.ir.layout import Layout
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
@@ -169,16 +169,16 @@ class Client:
             raise ProgramError(f"{self.public.name} takes {len(specs)} inputs, not {len(samples)}", where="encrypt")
         live: dict[str, Any] = {}
         for spec, sample in zip(specs, samples, strict=True):
-            layout = Layout.from_json(dict(spec["layout"]))
+            layout = spec.placed
             if layout.stride == 1:
-                tensor = check_input(spec["name"], spec["shape"], sample)
+                tensor = check_input(spec.name, spec.shape, sample)
             else:
-                tensor = check_samples(spec["name"], spec["shape"], sample, layout.stride)
-            check_range(spec, tensor)
+                tensor = check_samples(spec.name, spec.shape, sample, layout.stride)
+            check_range(spec.name, spec.low, spec.high, tensor)
             shape = layout.shape if layout.stride == 1 else (layout.stride, *layout.shape)
             for chunk, vector in enumerate(layout.pack(tensor.reshape(shape))):
-                level, log_scale = spec["levels"][chunk], spec["log_scales"][chunk]
-                live[f"{spec['name']}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
+                level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
+                live[f"{spec.name}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
     def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
@@ -195,11 +195,11 @@ class Client:
         an error.
 
         With `share=True` the values are flooded with noise that hides their error, at a cost of about 23 bits of precision
-        for one value and half a bit more for each doubling of their number (`compiler.sharing.sharing_cost_bits`). It is
+        for one value and half a bit more for each doubling of their number (`ckks.sharing.sharing_cost_bits`). It is
         meant for strangers who see results of a server that computed what it should: the noise is reckoned from the error
         that the artifact predicts, or from the client's own least one where that is larger, not from a proof. Results are
         counted, beside the key's file where there is one, before they are returned; SecurityError after
-        `compiler.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
+        `ckks.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
         bootstrap, whose error we have no bound of; ProgramError where the noise would drown the values.
         """
         if not isinstance(output, EncryptedOutput):
@@ -214,28 +214,28 @@ class Client:
                 why="what is known of a bootstrap's error is a fit to measurements, no bound, and it depends on the key",
                 hint="compile with bootstrap=False where a ring carries the program, or keep the results",
             )
-        count = sum(len(spec["log_scales"]) for spec in self.public.outputs)
+        count = sum(len(spec.log_scales) for spec in self.public.outputs)
         output.check_names([str(number) for number in range(count)])
         results, number = [], 0
         for spec in self.public.outputs:
-            layout = Layout.from_json(dict(spec["layout"]))
+            layout = spec.placed
             vectors, errors = [], []
-            for log_scale in spec["log_scales"]:
+            for log_scale in spec.log_scales:
                 vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
                 vectors.append(vector)
                 errors.append(error)
                 number += 1
             batch = () if layout.stride == 1 else (layout.stride,)
-            tensor = layout.unpack(vectors).reshape((*batch, *spec["shape"]))
+            tensor = layout.unpack(vectors).reshape((*batch, *spec.shape))
             expected = self._expected_error(spec)
             check_output(spec, tensor, max(errors), expected)
-            results.append((spec["name"], tensor, max(errors), expected))
+            results.append((spec.name, tensor, max(errors), expected))
         tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
-    def _expected_error(self, spec: Mapping[str, Any]) -> float:
+    def _expected_error(self, spec: PublicSpec) -> float:
         """The largest error of an output that is predicted, and not less than the ring has by the client's own model."""
-        least = max(least_error(self.public.ring, log_scale) for log_scale in spec["log_scales"])
+        least = max(least_error(self.public.ring, log_scale) for log_scale in spec.log_scales)
         return max(float(self.public.predicted.get("scheme_error", 0.0)), least)
 
     def _flooded(self, results: Sequence[tuple[str, Array, float, float]]) -> list[Array]:

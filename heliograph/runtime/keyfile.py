@@ -22,7 +22,8 @@ from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.public import PublicArtifact
-from heliograph.artifact.validate import check_interface, check_keys, check_ring, printable, real, refuse, whole
+from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
+from heliograph.artifact.wire import chains_json, read_chains, read_specs, spec_json
 from heliograph.errors import SecurityError, WireError
 from heliograph.files import write_file
 from heliograph.runtime.messages import is_fingerprint
@@ -142,12 +143,9 @@ def _interface(public: PublicArtifact) -> dict[str, Any]:
     """What the client needs of its artifact, as JSON of this format."""
     return {
         "name": public.name,
-        "ring": public.ring.to_json(),
-        "inputs": [dict(spec) for spec in public.inputs],
-        "outputs": [dict(spec) for spec in public.outputs],
-        "rotation_keys": list(public.rotation_keys),
-        "relinearization_key": public.relinearization_key,
-        "chains": [dict(chain) for chain in public.chains],
+        **chains_json(public.chains),
+        "inputs": [spec_json(spec) for spec in public.inputs],
+        "outputs": [spec_json(spec) for spec in public.outputs],
         "bootstrap_slots": list(public.bootstrap_slots),
         "conjugation_key": public.conjugation_key,
         "predicted": dict(public.predicted),
@@ -162,14 +160,8 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     try:
         if not isinstance(interface, Mapping) or set(interface) != set(_INTERFACE):
             raise refuse("its fields are not those of a key file")
-        ring = check_ring(interface["ring"], secure=False)
-        check_interface(interface["inputs"], ring, "input")
-        check_interface(interface["outputs"], ring, "output")
-        if any("levels" not in spec or "log_scales" not in spec for spec in interface["inputs"]):
-            raise refuse("an input lacks its levels or scales")
-        if any("log_scales" not in spec for spec in interface["outputs"]):
-            raise refuse("an output lacks its scales")
-        check_keys(interface, ring, secure=False)
+        chains = read_chains(interface, secure=False)
+        ring = chains[0].ring
         if type(interface["conjugation_key"]) is not bool:
             raise refuse("conjugation_key is malformed")
         predicted = interface["predicted"]
@@ -179,17 +171,14 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
         return PublicArtifact(
             printable(interface["name"], "its name"),
             "",
-            ring,
-            tuple(interface["inputs"]),
-            tuple(interface["outputs"]),
-            tuple(interface["rotation_keys"]),
-            interface["relinearization_key"],
+            chains,
+            read_specs(interface["inputs"], ring, "input"),
+            read_specs(interface["outputs"], ring, "output"),
             {
                 printable(key, "a prediction"): real(value, "a prediction", 0.0, 1e18)
                 for key, value in predicted.items()
             },
-            tuple(interface["chains"]),
-            tuple(interface["bootstrap_slots"]),
+            check_bootstrap_slots(interface["bootstrap_slots"], ring),
             interface["conjugation_key"],
             named=fingerprint,
         )

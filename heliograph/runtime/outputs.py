@@ -12,29 +12,30 @@ import numpy as np
 from heliograph.ckks.sharing import SHARE_MARGIN, flooding_std, sharing_cost_bits
 from heliograph.errors import ProgramError, RangeError, SecurityError
 from heliograph.ir import Array
+from heliograph.ir.interface import TensorSpec
 
 # OpenFHE's own estimate of the error may be this much larger than predicted; more is a sign of an overflow.
 ESTIMATE_SLACK_BITS = 10.0
 
 
-def check_output(spec: Mapping[str, Any], tensor: Array, estimated_error: float, scheme_error: float) -> None:
+def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme_error: float) -> None:
     """Raise a RangeError where a decrypted output shows that a value overflowed on the way.
 
     Signs are NaN or infinity, a value outside the range that the output can have (`low` and `high` of its public
     specification), and an error, as OpenFHE estimates it from the imaginary parts, far above `scheme_error`. The text does
     not have the values: they are what the client keeps secret, and errors end in logs.
     """
-    name = spec["name"]
+    name = spec.name
     hint = "simulate the artifact on this input with check_ranges=True to see which layer's interval was left"
     if not np.isfinite(tensor).all():
         raise RangeError(f"output {name!r} holds NaN or infinity: a value overflowed on the way", hint=hint)
-    low, high = spec.get("low"), spec.get("high")
+    low, high = spec.low, spec.high
     if low is not None and high is not None:
         slack = 16.0 * scheme_error + 1e-3 * (high - low)
         bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
         if bad.size:
             index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape)) if tensor.shape else ()
-            proved = spec.get("range_source") == "proved"
+            proved = spec.range_source == "proved"
             raise RangeError(
                 f"output {name!r} has a value at index {list(index)} "
                 + ("that no input in its range can give" if proved else "far beyond all that calibration showed"),

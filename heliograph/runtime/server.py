@@ -21,6 +21,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node
+from heliograph.ir.bootstraps import bootstrap_slots
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
@@ -129,7 +130,7 @@ class Server:
 
     def _hold_tables(self) -> Ring | None:
         """The ring whose bootstrapping tables this server needs, counted among those that do."""
-        if not self.artifact.program.metadata.get("bootstrap_slots"):
+        if not bootstrap_slots(self.artifact.program):
             return None
         bootstrapping.hold(self.artifact.ring)
         return self.artifact.ring
@@ -176,8 +177,11 @@ class Server:
         program, ring = self.artifact.program, self.artifact.ring
         with self.evaluating():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
-            if program.metadata.get("flood") is not None:
-                outputs = [self._flooded(output, node) for output, node in zip(outputs, program.outputs, strict=True)]
+            std = program.planned.flood
+            if std is not None:
+                outputs = [
+                    self._flooded(output, node, std) for output, node in zip(outputs, program.outputs, strict=True)
+                ]
             live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
         return EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
 
@@ -194,10 +198,10 @@ class Server:
         if not self._close.alive:
             raise ProgramError("this server is closed", hint="make another from the artifact and the evaluation keys")
 
-    def _flooded(self, output: Any, node: Node) -> Any:
+    def _flooded(self, output: Any, node: Node, std: float) -> Any:
         """The output with fresh noise in every slot."""
         assert isinstance(node.type, CipherType)
-        noise = self.artifact.program.metadata["flood"] * secure_normal(self.artifact.ring.slots)
+        noise = std * secure_normal(self.artifact.ring.slots)
         return self.evaluator.add_vector(output, noise, node.type)
 
     def inputs(self, encrypted: EncryptedInput, plain: Mapping[str, Any]) -> dict[Node, Any]:
@@ -226,8 +230,9 @@ class Server:
             )
         values = {}
         for node in nodes:
-            tensor = check_input(node.attrs["name"], node.attrs["shape"], plain[node.attrs["name"]])
-            check_range(node.attrs, tensor)
+            a = node.attrs
+            tensor = check_input(a["name"], a["shape"], plain[a["name"]])
+            check_range(a["name"], a.get("low"), a.get("high"), tensor)
             values[node] = tensor[np.newaxis]
         return values
 
@@ -266,7 +271,7 @@ def _key_bound(artifact: Artifact, planned: Mapping[str, int], key_bytes: int | 
     """The bound on the keys of a folder that are in memory, where `left` bytes can be had; None where all of them stay."""
     total = planned["evaluation_keys"]
     if key_bytes is None:
-        key_bytes = artifact.program.metadata.get("resident_key_bytes")
+        key_bytes = artifact.program.planned.resident_key_bytes
     if key_bytes is None and left is not None and planned["working"] + total + planned["loading"] > left:
         key_bytes = max(left - planned["working"] - planned["loading"], key_use(artifact.program).least_bytes)
     if key_bytes is None or key_bytes >= total:

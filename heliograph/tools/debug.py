@@ -142,19 +142,19 @@ def debug(
         entry, _ = points[node]
         # The ciphertexts of one value, in their order.
         parts = sorted((other for other in points if points[other][0] == entry), key=points.__getitem__)
-        known = executable.metadata["ranges"][entry]
+        known = executable.ranges[entry]
         layout = range_layout(executable, entry)
-        middle, half = (known["low"] + known["high"]) / 2, (known["high"] - known["low"]) / 2
+        middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
         unit: Array | float = half
-        if "units" in known:
+        if known.units is not None:
             # By unit the interval is [-size, size] of each; without the program the sizes are not known.
             middle, unit = 0.0, sizes[entry].reshape(layout.shape) if entry in sizes else 1.0
         elif program is None:
             middle, unit = 0.0, 1.0
         layers.append(
             _layer(
-                known["layer"] or known["function"],
-                known["location"],
+                known.layer or known.function,
+                known.location,
                 "activation",
                 originals.get(entry),
                 _tensor([exact.get(part) for part in parts], layout, middle, unit),
@@ -165,8 +165,8 @@ def debug(
             )
         )
     position = 0
-    for number, spec in enumerate(executable.metadata["outputs"]):
-        layout = Layout.from_json(spec["layout"])
+    for number, spec in enumerate(executable.interface.outputs):
+        layout = spec.placed
         nodes = executable.outputs[position : position + layout.ciphertexts]
         position += layout.ciphertexts
         loc = nodes[0].loc
@@ -174,13 +174,11 @@ def debug(
         plain, clear = (
             None
             if any(v is None for v in found)
-            else layout.unpack([v for v in found if v is not None]).reshape(spec["shape"])
+            else layout.unpack([v for v in found if v is not None]).reshape(spec.shape)
             for found in vectors
         )
         layers.append(
-            _layer(
-                spec["name"], loc.short, "output", originals.get(-1 - number), plain, clear, failures.get(nodes[0], "")
-            )
+            _layer(spec.name, loc.short, "output", originals.get(-1 - number), plain, clear, failures.get(nodes[0], ""))
         )
     if any(node not in exact for node in executable.outputs):
         notes.append("there are no outputs: a value outgrows its modulus on the way")
@@ -303,10 +301,8 @@ def _originals(
     fused = linear_passes(program, made.__setitem__)
     polynomial_passes(fused, options, made.__setitem__, observe(fused, options).observed)
     approximated = made["approximate"]
-    ranges = artifact.program.metadata["ranges"]
-    if [(e["layer"], e["location"]) for e in approximated.metadata["ranges"]] != [
-        (e["layer"], e["location"]) for e in ranges
-    ]:
+    ranges = artifact.program.ranges
+    if [(e.layer, e.location) for e in approximated.ranges] != [(e.layer, e.location) for e in ranges]:
         raise _another_program()
     values: dict[Node, Array] = {}
     inputs = {}
@@ -320,14 +316,14 @@ def _originals(
         # Entries stand in the order of the activations; those that turned out to be the identity have none, and those of
         # compositions are no activation's: their inputs are not values of the network.
         place = (node.loc.layer, node.loc.short, node.op)
-        names = [(known["layer"], known["location"], known["function"]) for known in ranges[entry:]]
+        names = [(known.layer, known.location, known.function) for known in ranges[entry:]]
         if node.type.secret and place in names:
             entry += names.index(place)
             originals[entry] = values[node.inputs[0]][0]
             entry += 1
     for number, node in enumerate(fused.outputs):
         originals[-1 - number] = values[node][0]
-    sizes = {int(key): np.array(value) for key, value in approximated.metadata.get("unit_sizes", {}).items()}
+    sizes = {i: np.array(e.unit_sizes) for i, e in enumerate(approximated.ranges) if e.unit_sizes is not None}
     return originals, sizes
 
 
@@ -336,10 +332,10 @@ def _slot_originals(artifact: Artifact, program: Program, samples: Sequence[Any]
     values: dict[Node, Array] = {}
     inputs = pack_inputs(program, samples)
     run_nodes(program, inputs, values.__setitem__)
-    ranges = artifact.program.metadata["ranges"]
+    ranges = artifact.program.ranges
     polynomials = [node for node in program.nodes if node.op == "poly"]
     places = [(node.loc.layer, node.loc.short) for node in polynomials]
-    if places != [(known["layer"], known["location"]) for known in ranges]:
+    if places != [(known.layer, known.location) for known in ranges]:
         raise _another_program()
     originals = {entry: values[node.inputs[0]][0] for entry, node in enumerate(polynomials)}
     return originals | {-1 - number: values[node][0] for number, node in enumerate(program.outputs)}

@@ -81,7 +81,7 @@ def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "two.helio"
     result = call("compile", "model.py:two", "--calibration", "two.npz", "--insecure", "--quiet", "-o", out)
     assert (result.code, result.out, result.err) == (0, "", "")
-    assert [spec["name"] for spec in hg.Artifact.load(out).public().inputs] == ["left", "right"]
+    assert [spec.name for spec in hg.Artifact.load(out).public().inputs] == ["left", "right"]
     arrays = np.load("two.npz")
     values = call("run", "--insecure", out, "--input", "two.npz", "--sample", 2, "--json").json
     expected = arrays["left"][2] * arrays["right"][2] + arrays["left"][2]

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import heliograph as hg
-from heliograph.ckks.chains import key_chains
 from heliograph.errors import PlanningError, RangeError, WireError
 from heliograph.execution.key_use import key_use
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, CipherType, Stage
+from heliograph.ir.bootstraps import bootstrap_slots
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from resnet import ResNet
@@ -57,7 +57,7 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
         assert operand.level < node.type.level <= ring.bootstrap_level
         # Sizes are those of a polynomial's input, which is at most one.
         assert node.attrs["ranges"][0] >= 0
-        assert node.attrs["slots"] in artifact.program.metadata["bootstrap_slots"]
+        assert node.attrs["slots"] in bootstrap_slots(artifact.program)
     report = artifact.report.to_dict()
     assert report["bootstraps"] == len(bootstraps)
     assert "INSECURE" in str(artifact.report)
@@ -121,13 +121,13 @@ def test_keys_that_do_not_fit_are_read_again(program: hg.Program, artifact: hg.A
     assert memory_bytes(made, artifact.ring)["server"] <= bound
     assert within(artifact.program, artifact.ring, planned["server_folder"] - spare - 10**6) is None
     less = hg.Artifact.from_bytes(replace(artifact, program=made).to_bytes())
-    assert less.program.metadata["resident_key_bytes"] == planned["resident_keys"] - spare // 2
+    assert less.program.planned.resident_key_bytes == planned["resident_keys"] - spare // 2
     client, x = hg.Client(less.public(), allow_insecure=True), images(1, seed=3)[0]
     with hg.Server(less, client.write_evaluation_keys(tmp_path), allow_insecure=True) as server:
         measured = client.decrypt(server.run(client.encrypt(x)))
         assert np.abs(measured - hg.simulate(less, x)).max() < 8 * artifact.report.to_dict()["scheme_error"]
         assert server.keys is not None
-        assert server.keys.peak_bytes <= server.keys.key_bytes == less.program.metadata["resident_key_bytes"]
+        assert server.keys.peak_bytes <= server.keys.key_bytes == less.program.planned.resident_key_bytes
 
 
 def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
@@ -153,7 +153,7 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
     assert "without the bound on memory" in str(tight.report)
     assert "without the bound on memory" not in str(free.report)
     assert "in a folder" in report["assumed"][-1]
-    broken = replace(tight.program, metadata={**tight.program.metadata, "resident_key_bytes": "x"})
+    broken = replace(tight.program, parameters=replace(tight.program.planned, resident_key_bytes="x"))
     forged = replace(tight, program=broken).to_bytes()
     with pytest.raises(WireError, match="resident_key_bytes"):
         hg.Artifact.from_bytes(forged)
@@ -171,7 +171,7 @@ def test_without_bootstraps_it_is_refused(program: hg.Program) -> None:
 
 def test_keys_are_made_as_low_as_they_are_used(artifact: hg.Artifact) -> None:
     """A lower part of the chain has keys of its own, smaller ones; above it are only those that are used there."""
-    whole, *lower = key_chains(artifact.program.metadata)
+    whole, *lower = artifact.program.planned.chains
     assert lower, "the program has no key in a lower part of its chain"
     program, use = artifact.program, key_use(artifact.program)
     relinearized = {node.type.level for node in program.nodes if node.op == "relinearize"}  # type: ignore[union-attr]
@@ -221,7 +221,7 @@ def test_several_samples_share_the_bootstraps() -> None:
     report = artifact.report.to_dict()
     assert report["batch"] == 4
     # Four samples of eight entries fill 32 slots, and a bootstrap takes no more.
-    assert max(artifact.program.metadata["bootstrap_slots"]) <= 32 < artifact.ring.slots
+    assert max(bootstrap_slots(artifact.program)) <= 32 < artifact.ring.slots
     assert report["predicted"]["evaluate_sample_ms"] * 4 == pytest.approx(report["predicted"]["evaluate_ms"])
     assert "of it for each sample" in str(artifact.report)
     x = random.uniform(-1, 1, (4, 8))

@@ -19,7 +19,8 @@ import pytest
 from helpers.random_programs import random_inputs
 
 from heliograph.artifact.artifact import Artifact
-from heliograph.ckks.security import MAX_LOG_PQ_128, Ring, max_log_pq
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.planner import candidates
@@ -224,7 +225,7 @@ def test_the_report() -> None:
     assert values["ring_dim"] == ring.ring_dim
     assert values["log_pq"] <= values["max_log_pq"]
     assert values["levels"] >= values["depth"] == 1 + 3 + 1
-    assert values["rotation_keys"] == len(artifact.program.metadata["rotation_keys"])
+    assert values["rotation_keys"] == len(artifact.program.planned.chains[0].rotation_keys)
     assert values["evaluation_key_bytes"] == (values["rotation_keys"] + 1) * ring.rotation_key_bytes
     assert values["ciphertext_bytes"] == 2 * (ring.levels + 1) * ring.ring_dim * 8
     assert values["predicted_ms"] > 0

@@ -16,6 +16,8 @@ from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.ranges import bootstrap_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.bootstraps import paired_slots
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import freeze_attrs
 from heliograph.passes.base import apply
@@ -40,7 +42,6 @@ def packed(*slot_counts: int, crossed: bool = False) -> Program:
     second for the fourth.
     """
     builder = Builder("packed", Stage.PACKED)
-    builder.metadata["inputs"] = []
     x = [builder.input(f"x{i}", slots=SLOTS, chunk=0) for i in range(len(slot_counts))]
     if not crossed:
         made = [refresh(builder, value, slots) for value, slots in zip(x, slot_counts, strict=True)]
@@ -80,7 +81,6 @@ def test_values_that_do_not_wait_for_each_other_are_paired(program: Program, ope
 def test_one_pair_among_many_is_left_alone() -> None:
     """All bootstraps of that many slots would keep imaginary parts, which takes longer."""
     builder = Builder("chain", Stage.PACKED)
-    builder.metadata["inputs"] = []
     x, y = (builder.input(name, slots=SLOTS, chunk=0) for name in "xy")
     for _ in range(12):
         x = refresh(builder, builder.op("negate", (x,)))
@@ -106,7 +106,7 @@ def artifact(wide: hg.Program) -> hg.Artifact:
 def test_a_tensor_of_three_ciphertexts_on_real_ones(artifact: hg.Artifact) -> None:
     program = artifact.program
     assert sorted(len(node.inputs) for node in bootstraps(program)) == [1, 2]
-    assert program.metadata["paired_slots"] == [SLOTS]
+    assert paired_slots(program) == (SLOTS,)
     assert "refresh up to two values at once" in str(artifact.report)
     # Each ciphertext is watched as the part of the tensor that it is.
     assert sorted(chunk for _, chunk in bootstrap_inputs(program).values()) == [0, 1, 2]
@@ -123,7 +123,7 @@ def test_a_tensor_of_three_ciphertexts_on_real_ones(artifact: hg.Artifact) -> No
 
 def test_a_pair_is_planned_apart_where_it_would_be_too_coarse(wide: hg.Program) -> None:
     precise = hg.compile(wide, replace(TOY, precision_bits=18.5))
-    assert "paired_slots" not in precise.program.metadata
+    assert not paired_slots(precise.program)
     assert len(bootstraps(precise.program)) == 3
 
 
@@ -192,12 +192,9 @@ def test_a_pair_in_two_iterations() -> None:
 
 def with_layouts(program: Program) -> Program:
     """What the compiler would know of the inputs and outputs of a program written here."""
-    layout = Layout((256,), SLOTS, 256).to_json()
-    metadata = {
-        key: [{"name": f"{letter}{i}", "shape": [256], "layout": layout} for i in range(2)]
-        for key, letter in (("inputs", "x"), ("outputs", "y"))
-    }
-    return replace(program, metadata={**program.metadata, **metadata, "bootstrap_slots": [256]})
+    layout = Layout((256,), SLOTS, 256)
+    inputs, outputs = (tuple(TensorSpec(f"{letter}{i}", (256,), layout) for i in range(2)) for letter in "xy")
+    return replace(program, interface=Interface(inputs, outputs))
 
 
 def test_servers_with_pairs_and_without_share_a_process() -> None:
@@ -232,13 +229,6 @@ def test_complex_slots_are_not_for_authors(line: str) -> None:
     program = hg.parse(f"program p\ninput x: secret slots[64] in [-1, 1]\noutput y = {line}\n")
     with pytest.raises(ProgramError, match="slots hold real numbers"):
         hg.compile(program, TOY)
-
-
-@pytest.mark.parametrize("stated", [[], [7], ["64"], 64, "64", [True], [1024.0], [[1024]], {"a": 1}])
-def test_an_artifact_must_declare_its_pairs(artifact: hg.Artifact, stated: Any) -> None:
-    program = replace(artifact.program, metadata={**artifact.program.metadata, "paired_slots": stated})
-    with pytest.raises(WireError):
-        hg.Artifact.from_bytes(replace(artifact, program=program).to_bytes())
 
 
 @pytest.mark.parametrize(

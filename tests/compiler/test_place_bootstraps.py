@@ -38,7 +38,6 @@ def graphs(draw: st.DrawFn) -> Program:
         depth = draw(st.sampled_from([2, 3]))
         made = builder.op("poly", (operand,), coefficients=coefficients[depth], low=-1.0, high=1.0, range=number)
         values.append(made)
-    builder.metadata["inputs"] = []
     return builder.finish({"y": values[-1]})
 
 
@@ -89,7 +88,6 @@ def test_no_other_set_is_smaller(program: Program) -> None:
 def wide_graphs(draw: st.DrawFn) -> Program:
     """Tensors of one or two ciphertexts, whose values repeat with several periods, through polynomials and sums."""
     builder = Builder("g", Stage.PACKED)
-    builder.metadata["inputs"] = []
     coefficients = builder.constant(np.ones(16) / 16, "c")
     masks = {period: builder.constant(np.ones(period), f"mask{period}") for period in (64, SLOTS)}
     x = builder.input("x", slots=SLOTS, chunk=0)
@@ -160,7 +158,6 @@ def test_no_other_set_of_whole_tensors_is_cheaper(program: Program) -> None:
 def test_residual_blocks_take_one_bootstrap_each_at_most() -> None:
     builder = Builder("residual", Stage.PACKED)
     value = builder.input("x", slots=SLOTS, chunk=0)
-    builder.metadata["inputs"] = []
     coefficients = builder.constant(np.ones(8) / 8, "c")
     for number in range(8):
         skip = value
@@ -175,7 +172,6 @@ def test_residual_blocks_take_one_bootstrap_each_at_most() -> None:
 def test_periods_follow_maps_and_folds() -> None:
     builder = Builder("p", Stage.PACKED)
     x = builder.input("x", slots=SLOTS, chunk=0)
-    builder.metadata["inputs"] = []
     folded = builder.op("add_ct", (x, builder.op("rotate", (x,), amount=512)))
     again = builder.op("add_ct", (folded, builder.op("rotate", (folded,), amount=256)))
     other = builder.op("add_ct", (again, builder.op("rotate", (again,), amount=100)))

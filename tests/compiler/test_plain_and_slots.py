@@ -48,7 +48,7 @@ def test_plain_inputs_are_given_to_the_server_at_run_time() -> None:
     artifact = compile(parse(SCORER), TOY)
     artifact = Artifact.from_bytes(artifact.to_bytes())
     assert artifact.plain_inputs == ("w", "b")
-    assert [spec["name"] for spec in artifact.public().inputs] == ["x"]
+    assert [spec.name for spec in artifact.public().inputs] == ["x"]
     client = Client(artifact.public(), allow_insecure=True)
     with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         for seed in range(2):

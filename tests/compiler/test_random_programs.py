@@ -51,7 +51,7 @@ def check(seed: int, steps: int) -> None:
     approximate = outputs_of(interpret(polynomial, *samples))
     size = max(1.0, max(float(np.abs(a).max(initial=0.0)) for a in approximate))
     # Where no activation was replaced, nothing is approximated.
-    if not program.metadata["ranges"]:
+    if not program.ranges:
         assert largest_difference(exact, approximate) <= 1e-9 * size
     executable = outputs_of(interpret(program, *samples))
     assert largest_difference(approximate, executable) <= 1e-9 * size

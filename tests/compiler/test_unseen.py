@@ -179,8 +179,8 @@ def test_a_declared_input_range_is_not_narrowed_by_samples() -> None:
     y = b.op("tanh", (x,), Location("net.py", 1, 0, "act"))
     program = replace(b.finish([y]), calibration=(np.random.default_rng(0).uniform(-1, 1, size=(50, 4)),))
     for options in (Options(), Options(margin=0.1)):
-        (entry,) = front_passes(program, options, quiet).metadata["ranges"]
-        assert (entry["low"], entry["high"], entry["source"]) == (-5.0, 5.0, "proved")
+        (entry,) = front_passes(program, options, quiet).ranges
+        assert (entry.low, entry.high, entry.source) == (-5.0, 5.0, "proved")
 
 
 @pytest.mark.parametrize("margin", [None, 0.1])
@@ -193,8 +193,8 @@ def test_a_margin_does_not_push_a_variance_to_its_eps(margin: float | None) -> N
     samples /= np.maximum(1.0, 0.1 / samples.std(axis=1, keepdims=True))
     program = replace(b.finish([y]), calibration=(samples,))
     polynomial = front_passes(program, Options(margin=margin), quiet)
-    (entry,) = [e for e in polynomial.metadata["ranges"] if e["function"] in ("rsqrt", "reciprocal", "sqrt")]
-    assert 1e-5 < entry["low"] < samples.var(axis=1).min()
+    (entry,) = [e for e in polynomial.ranges if e.function in ("rsqrt", "reciprocal", "sqrt")]
+    assert 1e-5 < entry.low < samples.var(axis=1).min()
     (exact,), (got,) = interpret_many(program, [samples]), interpret_many(polynomial, [samples])
     assert np.abs(exact - got).max() < 0.05
 
@@ -204,7 +204,7 @@ def test_results_that_left_are_caught_by_their_range() -> None:
     program, samples = network(6, inputs(256, 1)), inputs(4000, 2)
     polynomial = front_passes(program, BEFORE, quiet)
     polynomial = with_output_ranges(polynomial, interpret_many(program, [inputs(64, 1)]), 256)
-    (spec,) = polynomial.metadata["output_ranges"].values()
+    (spec,) = polynomial.interface.outputs
     (exact,) = interpret_many(program, [samples])
     with np.errstate(all="ignore"):
         (outputs,) = interpret_many(polynomial, [samples])
@@ -212,7 +212,7 @@ def test_results_that_left_are_caught_by_their_range() -> None:
 
     def refused(output: Array) -> bool:
         try:
-            check_output({"name": "y", **spec}, output, 0.0, 0.0)
+            check_output(spec, output, 0.0, 0.0)
         except RangeError:
             return True
         return False

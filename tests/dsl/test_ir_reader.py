@@ -8,21 +8,32 @@ from heliograph.errors import HeliographError
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
 
-TENSOR = 'heliograph-ir 1\nprogram "p" tensor\n'
-MANAGED = 'heliograph-ir 1\nprogram "p" managed\n'
+TENSOR = 'heliograph-ir 2\nprogram "p" tensor\n'
+MANAGED = 'heliograph-ir 2\nprogram "p" managed\n'
 INPUT = '%0 = input() {name = "x", shape = [4]} : tensor<4>\n'
 RETURN = 'return "y" = %0\n'
 LONG = "9" * 5000
+RING = "{log_ring = 14, first_mod_bits = 42, scale_bits = 34, levels = 6, digits = 2}"
 
 REFUSED = {
     "empty": "",
     "deep attribute": TENSOR + "%0 = input() {a = " + "[" * 50_000 + "]" * 50_000 + "} : tensor<4>\n" + RETURN,
-    "deep metadata": TENSOR + "meta " + "[" * 50_000 + "]" * 50_000 + "\n" + INPUT + RETURN,
-    "metadata is a list": TENSOR + "meta [1]\n" + INPUT + RETURN,
-    "metadata is a string": TENSOR + 'meta "log_primes"\n' + INPUT + RETURN,
-    "primes are a number": TENSOR + 'meta {"log_primes": 3}\n' + INPUT + RETURN,
-    "primes are words": TENSOR + 'meta {"log_primes": [1.0, "a"]}\n' + INPUT + RETURN,
-    "keys are a number": TENSOR + 'meta {"rotation_keys": 3}\n' + INPUT + RETURN,
+    "deep record": TENSOR + "chain {a = " + "[" * 50_000 + "]" * 50_000 + "}\n" + INPUT + RETURN,
+    "a record that nobody knows": TENSOR + "chian {}\n" + INPUT + RETURN,
+    "a record without its name": TENSOR + "input {shape = [4]}\n" + INPUT + RETURN,
+    "a ring of numbers": TENSOR + "chain {ring = [1, 2]}\n" + INPUT + RETURN,
+    "a huge ring": TENSOR + f"chain {{ring = {RING.replace('14', '60')}}}\n" + INPUT + RETURN,
+    "a ring of many levels": TENSOR
+    + f"chain {{ring = {RING.replace('levels = 6', 'levels = 1000000')}}}\n"
+    + INPUT
+    + RETURN,
+    "keys are a number": TENSOR + f"chain {{ring = {RING}, rotation_keys = 3}}\n" + INPUT + RETURN,
+    "keys are words": TENSOR + f'chain {{ring = {RING}, rotation_keys = ["a"]}}\n' + INPUT + RETURN,
+    "a lower chain of no level": TENSOR + f"chain {{ring = {RING}}}\nchain {{digits = 1}}\n" + INPUT + RETURN,
+    "a path and no chain": TENSOR + "path 3 {steps = [1, 2]}\n" + INPUT + RETURN,
+    "a range out of order": TENSOR + "range 1 {}\n" + INPUT + RETURN,
+    "a range of text": TENSOR + 'range 0 {layer = "a", low = "b"}\n' + INPUT + RETURN,
+    "a field twice": TENSOR + "chain {level = 1, level = 2}\n" + INPUT + RETURN,
     "long dimensions": TENSOR + f"%0 = input() : tensor<{LONG}x{LONG}>\n" + RETURN,
     "long dimension": TENSOR + f"%0 = input() : tensor<{LONG}>\n" + RETURN,
     "long slots": TENSOR + f"%0 = input() : slots<{LONG}>\n" + RETURN,
@@ -36,7 +47,7 @@ REFUSED = {
     "unknown op": TENSOR + "%0 = nothing() : tensor<4>\n" + RETURN,
     "unknown value": TENSOR + INPUT + 'return "y" = %1\n',
     "defined twice": TENSOR + INPUT + INPUT + RETURN,
-    "period zero": 'heliograph-ir 1\nprogram "p" packed\nconst @"c" = sparse[0x0] "aa"\n'
+    "period zero": 'heliograph-ir 2\nprogram "p" packed\nconst @"c" = sparse[0x0] "aa"\n'
     '%0 = input() {name = "x", slots = 4} : slots<4>\n'
     '%1 = linear_transform(%0) {matrix = @"c", in_period = 0, in_shift = 0, out_period = 0, baby_steps = [], '
     "giant_steps = []} : slots<4>\n" + RETURN,

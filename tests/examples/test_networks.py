@@ -60,7 +60,7 @@ def test_degree_31_keeps_the_accuracy_of_resnets(depth: int, agreement: float) -
     fused = linear_passes(program, lambda name, made: None)
     options = hg.Options(degree=31, margin=0.6, spread=1.5)
     made = polynomial_passes(fused, options, lambda name, made: None, Calibrate().run(fused))
-    assert all("units" in entry for entry in made.metadata["ranges"])
+    assert all("units" in entry for entry in made.ranges)
     with torch.no_grad():
         clear = module(torch.from_numpy(test)).numpy()
     scores = np.concatenate([interpret_batch(made, part)[0] for part in np.array_split(test, 10)])

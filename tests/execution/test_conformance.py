@@ -13,6 +13,8 @@ from helpers.random_programs import random_inputs
 from runtime.bootstrapped import PERIOD, only_bootstrap
 from runtime.bootstrapped import RING as BOOTSTRAPPED
 
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
@@ -20,7 +22,9 @@ from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.loop import execute
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import OPS
 from heliograph.passes.schedule import Schedule
 
@@ -37,18 +41,15 @@ def backend(request: pytest.FixtureRequest) -> Callable[..., Session]:
 def program_of(body: Body, level: int = RING.levels, log_scale: float = 45.0, keys: tuple[int, ...] = ()) -> Program:
     """An executable program on two full vectors at a level and scale."""
     builder = Builder("ops", Stage.MANAGED)
-    builder.set_chain(RING.log_primes)
-    layout = Layout((SLOTS,), SLOTS, SLOTS).to_json()
+    builder.set_ring(RING)
+    layout = Layout((SLOTS,), SLOTS, SLOTS)
     nodes = [builder.input(name, slots=SLOTS, chunk=0, level=level, log_scale=log_scale) for name in "xy"]
     made = body(builder, *nodes)
     outputs = made if isinstance(made, list) else [made]
-    builder.metadata.update(
-        ring=RING.to_json(),
-        rotation_keys=sorted(keys),
-        rotation_paths={},
-        relinearization_key=True,
-        inputs=[{"name": name, "shape": [SLOTS], "layout": layout} for name in "xy"],
-        outputs=[{"name": f"y{i}", "shape": [SLOTS], "layout": layout} for i in range(len(outputs))],
+    builder.parameters = Parameters((Chain(RING, tuple(sorted(keys)), True),))
+    builder.interface = Interface(
+        tuple(TensorSpec(name, (SLOTS,), layout) for name in "xy"),
+        tuple(TensorSpec(f"y{i}", (SLOTS,), layout) for i in range(len(outputs))),
     )
     return Schedule().run(builder.finish(outputs))
 
@@ -175,7 +176,7 @@ def test_backends_count_the_same_calls(name: str) -> None:
 
 def test_missing_rotation_key_is_refused(backend: Callable[..., Session]) -> None:
     program = program_of(lambda b, x, y: b.op("rotate", (x,), amount=5), keys=(5,))
-    without = replace(program, metadata={**program.metadata, "rotation_keys": []})
+    without = replace(program, parameters=Parameters((Chain(RING, (), True),)))
     with pytest.raises((HeliographError, RuntimeError)):
         run(without, samples(), backend(without))
 
@@ -227,14 +228,14 @@ def test_a_broken_evaluation_leaves_nothing_behind(backend: Callable[..., Sessio
     np.testing.assert_allclose(outputs[0], np.roll(values[0], -5) + np.roll(values[0], -7), atol=1e-7)
 
 
-def test_values_are_freed_at_last_use(backend: Callable[..., Session]) -> None:
-    """A program whose table of last uses frees a value too early fails instead of giving another answer."""
+def test_values_are_freed_at_last_use(backend: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a table of last uses that frees a value too early an execution fails instead of giving another answer."""
     program = program_of(lambda b, x, y: b.op("add_ct", (b.op("add_ct", (x, y)), x)))
-    table = [list(freed) for freed in program.metadata["last_uses"]]
+    table = last_use_table(program.nodes, program.outputs)
     table[2] = sorted({*table[2], 0})
-    broken = replace(program, metadata={**program.metadata, "last_uses": table})
+    monkeypatch.setattr("heliograph.execution.loop.last_use_table", lambda nodes, outputs: table)
     with pytest.raises(Exception, match=r"None|incompatible"):
-        run(broken, samples(), backend(broken))
+        run(program, samples(), backend(program))
 
 
 # ------------------------------------------------------------------------------------------ whole programs

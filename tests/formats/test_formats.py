@@ -136,9 +136,9 @@ def test_secret_keys_of_every_version_open_their_results(files: Path, name: str,
     output = EncryptedOutput.load(files / "output.bin")
     assert client.decrypt(output) == pytest.approx(RESULT, abs=1e-9)
     # Whole as it is, and written anew in the present form.
-    assert client._cryptor.decrypt(
-        client.encrypt(np.array(SAMPLE)).live["x/0"], client.public.inputs[0]["log_scales"][0]
-    )[:2] == pytest.approx(SAMPLE, abs=1e-9)
+    assert client._cryptor.decrypt(client.encrypt(np.array(SAMPLE)).live["x/0"], client.public.inputs[0].log_scales[0])[
+        :2
+    ] == pytest.approx(SAMPLE, abs=1e-9)
     client.save(files / "again", passphrase)
     again = Client.load(files / "again", passphrase, allow_insecure=True)
     assert (again.id, again.public) == (client.id, client.public)
@@ -276,7 +276,7 @@ def test_forged_key_files_are_read_or_refused(files: Path, name: str, monkeypatc
         path.write_bytes(data)
         try:
             client = Client.load(path, PASSPHRASE if "locked" in name else None, allow_insecure=True)
-            client.encrypt(*(np.zeros(spec["shape"]) for spec in client.public.inputs))
+            client.encrypt(*(np.zeros(spec.shape) for spec in client.public.inputs))
             repr((client, client.public.evaluation_keys))
         except HeliographError as error:
             return len(str(error))

@@ -162,8 +162,8 @@ def test_training_recovers_what_low_degrees_lost() -> None:
     assert accuracy(tuned) > accuracy(program) - 0.02
     # The tuned program compiles with the polynomials that it was trained with.
     made = front_passes(tuned, hg.Options(), lambda name, program: None)
-    assert [entry["method"] for entry in made.metadata["ranges"]] == ["given"] * 3
-    assert [entry["degree"] for entry in made.metadata["ranges"]] == [2] * 3
+    assert [entry.method for entry in made.ranges] == ["given"] * 3
+    assert [entry.degree for entry in made.ranges] == [2] * 3
     np.testing.assert_allclose(
         interpret_batch(made, images[:20].numpy())[0], interpret_batch(tuned, images[:20].numpy())[0], atol=1e-4
     )

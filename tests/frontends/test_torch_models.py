@@ -330,7 +330,7 @@ def test_the_text_is_the_same_in_every_process() -> None:
         assert done.returncode == 0, done.stderr
         texts.append(done.stdout)
     assert texts[0] == texts[1]
-    assert texts[0].count("heliograph-ir 1") == 3
+    assert texts[0].count("heliograph-ir 2") == 3
 
 
 def test_the_package_does_not_load_torch() -> None:

@@ -1,7 +1,7 @@
 """Hostile files against client and server, from reading to the decrypted answer, on programs of every kind.
 
 Where helpers/hostile_artifacts.py and helpers/hostile_messages.py flip and replace what stands in a file, these know its
-structure: leaves of JSON in headers, public artifacts, metadata and key files; whole key folders; bootstrapped programs,
+structure: leaves of JSON in headers, public artifacts, records and key files; whole key folders; bootstrapped programs,
 several samples at once, noise, plain inputs.
 """
 
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from helpers import hostile_artifacts
 from helpers.fuzzing import mutated_array_file
+from helpers.records import values_of, with_values
 from runtime import bootstrapped
 from runtime.support import mlp, toy_artifact
 
@@ -37,7 +38,7 @@ from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError
 from heliograph.execution.interface import batch_of, input_shape
-from heliograph.ir.layout import Layout
+from heliograph.ir.text import parse_program
 from heliograph.runtime import keyfile
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder
@@ -175,18 +176,16 @@ def public_part(rng: random.Random) -> bytes:
     return pack(Container("public artifact", VERSION, leaves(rng, _public_fields(rng.choice(NAMES)))))
 
 
-def metadata(rng: random.Random) -> bytes:
-    """The metadata of an executable program, by its leaves: ring, chains, keys, layouts, ranges."""
+def records(rng: random.Random) -> bytes:
+    """The records of an executable program, by their leaves: ring, chains, keys, layouts, ranges."""
     good = unpack(_file(rng.choice(NAMES), public=False), "artifact", VERSION, 1 << 30)
-    lines = bytes(good.bytes("text/program")).decode().split("\n")
-    index = next(i for i, line in enumerate(lines) if line.startswith("meta "))
-    whole = json.loads(lines[index][5:])
-    # Tables as long as the program would take nearly all of the changes.
-    long = ("last_uses", "ranges", "range_layouts", "log_primes") if rng.random() < 0.7 else ()
-    changed = leaves(rng, {key: value for key, value in whole.items() if key not in long})
-    rest = {key: whole[key] for key in long if key in whole}
-    lines[index] = "meta " + json.dumps({**changed, **rest}, sort_keys=True)
-    return hostile_artifacts._repacked(good, **{"text/program": "\n".join(lines).encode()})
+    text = bytes(good.bytes("text/program")).decode()
+    whole = values_of(parse_program(text))
+    # The table of ranges would take nearly all of the changes.
+    kept = {"ranges": whole.pop("ranges")} if rng.random() < 0.7 else {}
+    return hostile_artifacts._repacked(
+        good, **{"text/program": with_values(text, {**leaves(rng, whole), **kept}).encode()}
+    )
 
 
 def text(rng: random.Random) -> bytes:
@@ -250,14 +249,14 @@ def use_public(data: bytes) -> None:
     client = _client(public)
     samples = []
     for spec in public.inputs:
-        stride = Layout.from_json(dict(spec["layout"])).stride
-        shape = tuple(spec["shape"]) if stride == 1 else (stride, *spec["shape"])
-        samples.append(np.full(shape, _middle(spec.get("low"), spec.get("high"))))
+        stride = spec.placed.stride
+        shape = spec.shape if stride == 1 else (stride, *spec.shape)
+        samples.append(np.full(shape, _middle(spec.low, spec.high)))
     sent = client.encrypt(*samples)
     sent.to_bytes()
     if int.from_bytes(hashlib.sha256(data).digest()[:2], "big") % 10 == 0:
         client.evaluation_keys().to_bytes()
-    count = sum(len(spec["log_scales"]) for spec in public.outputs)
+    count = sum(len(spec.log_scales) for spec in public.outputs)
     zeros = np.zeros(public.ring.slots)
     live = {str(i): client._cryptor.encrypt(zeros, 0, 30.0) for i in range(min(count, 64))}
     answer = EncryptedOutput(public.fingerprint, client.id, live=live, request=sent.request)
@@ -278,7 +277,7 @@ def use_artifact(data: bytes) -> None:
     public = read.public()
     _bounded(public)
     client = _client(public)
-    secret = [seen[spec["name"]] for spec in public.inputs]
+    secret = [seen[spec.name] for spec in public.inputs]
     plain = {name: seen[name] for name in read.plain_inputs}
     with Server(read, client.evaluation_keys(), allow_insecure=True) as server:
         client.decrypt(server.run(client.encrypt(*secret), plain=plain))
@@ -430,7 +429,7 @@ def use_array_file(data: bytes) -> None:
 ATTACKS: dict[str, tuple[Callable[[random.Random], Any], Callable[[Any], None]]] = {
     "container headers": (header, read_header),
     "public artifacts": (public_part, use_public),
-    "programs: metadata": (metadata, use_artifact),
+    "programs: records": (records, use_artifact),
     "programs: text": (text, use_artifact),
     "programs: bytes": (some_bytes, use_artifact),
     "programs: report": (report, use_artifact),

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import execute
@@ -42,7 +41,7 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
     from heliograph.runtime.openfhe.tags import chain_tag
 
-    ring = Ring.from_json(program.metadata["ring"])
+    ring = program.ring
     cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program)
     tag = secrets.token_hex(16)
     for key in program_keys(program):

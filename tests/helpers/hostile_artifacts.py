@@ -22,7 +22,6 @@ from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError
 from heliograph.execution.interface import input_shape
 from heliograph.ir import Node, Program
-from heliograph.ir.liveness import last_use_table
 from heliograph.ir.node import ConstantName, freeze_attrs
 from heliograph.ir.ops import OPS, TENSOR, Context, check_call, check_type
 from heliograph.ir.types import TensorType
@@ -93,7 +92,7 @@ def _repacked(good: Container, fields: Any = None, **blobs: bytes) -> bytes:
 
 
 def mutated_text(rng: random.Random) -> bytes:
-    """A few words of the program's text altered: numbers, names, operands, metadata."""
+    """A few words of the program's text altered: numbers, names, operands, records."""
     good = rng.choice(containers())
     words = _WORD.findall(bytes(good.bytes("text/program")).decode())
     for _ in range(rng.randint(1, 2)):
@@ -157,7 +156,7 @@ def _attribute(rng: random.Random, kind: str, rank: int, constants: list[str], s
 
 def _grown(program: Program, rng: random.Random) -> Program:
     """The program with plain ops of random attributes put in, types as the table infers them."""
-    context = Context(program.constants, tuple(program.metadata["log_primes"]))
+    context = Context(program.constants, program.log_primes)
     nodes, new = list(program.nodes), {}
     specs = [spec for spec in OPS.values() if spec.stages >= TENSOR and spec.name != "input"]
     costly = [OPS[name] for name in _COSTLY]
@@ -209,7 +208,6 @@ def _grown(program: Program, rng: random.Random) -> Program:
         nodes=order,
         inputs=tuple(n for n in order if n.op == "input"),
         outputs=outputs,
-        metadata={**program.metadata, "last_uses": last_use_table(order, outputs)},
     )
 
 
@@ -259,7 +257,7 @@ def _serve(artifact: Artifact, given: dict[str, Any]) -> None:
     from heliograph.runtime.server import Server
 
     client = Client(artifact.public(), allow_insecure=True)
-    secret = [given[spec["name"]] for spec in artifact.public().inputs]
+    secret = [given[spec.name] for spec in artifact.public().inputs]
     plain = {name: given[name] for name in artifact.plain_inputs}
     with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         client.decrypt(server.run(client.encrypt(*secret), plain=plain))

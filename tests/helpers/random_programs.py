@@ -8,6 +8,7 @@ import numpy as np
 
 from heliograph.execution.interface import input_shape
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage, TensorType
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 
 # Values before functions that are composed are at most this large.
@@ -238,7 +239,7 @@ def random_slot_program(seed: int, steps: int = 10) -> Program:
     values, left, specs = [], {}, []
     for i in range(int(random.integers(1, 3))):
         node = builder.input(f"x{i}", Location("filter.hg", i + 1), slots=SLOTS, chunk=0, low=-1.0, high=1.0)
-        specs.append({"name": f"x{i}", "shape": [SLOTS], "low": -1.0, "high": 1.0, "layout": layout.to_json()})
+        specs.append(TensorSpec(f"x{i}", (SLOTS,), layout, -1.0, 1.0))
         values.append(node)
         left[node] = 6
     tensor = builder.input("p", Location("filter.hg", 3), shape=(SLOTS,), low=-1.0, high=1.0, secret=False)
@@ -278,8 +279,7 @@ def random_slot_program(seed: int, steps: int = 10) -> Program:
         values.append(node)
     outputs = dict.fromkeys([values[-1], values[int(random.integers(len(values)))]])
     names = [f"y{i}" for i in range(len(outputs))]
-    builder.metadata["inputs"] = specs
-    builder.metadata["outputs"] = [{"name": n, "shape": [SLOTS], "layout": layout.to_json()} for n in names]
+    builder.interface = Interface(tuple(specs), tuple(TensorSpec(name, (SLOTS,), layout) for name in names))
     return builder.finish(dict(zip(names, outputs, strict=True)))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, front_passes
-from heliograph.errors import HeliographError, ProgramError, VerifyError
+from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir import Builder, CipherType, Node, OpaqueConstant, Program, SlotsType, Stage, TensorType
 from heliograph.ir.text import parse_program, print_program, programs_equal
 from heliograph.ir.verify import verify
@@ -74,9 +74,9 @@ def test_another_constant_is_refused() -> None:
         parse_program(print_program(program), changed)
 
 
-SMALL = """heliograph-ir 1
+SMALL = """heliograph-ir 2
 program "p" tensor
-meta {"a": [1, -2.5, true, null, {"b": "c"}]}
+output "y" {shape = [2], low = -2.5, high = null}
 const @"k" = f64[2] "%s" [0.5, -1.0]
 %%0 = input() {name = "x", shape = [2]} : tensor<2>
 %%1 = constant() {value = @"k"} : tensor<2, plain>
@@ -94,7 +94,7 @@ def small() -> str:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("heliograph-ir 1", "heliograph-ir 2", "version"),
+        ("heliograph-ir 2", "heliograph-ir 1", "version"),
         ("tensor\n", "tensors\n", "stage"),
         ("add(%0, %1)", "add(%0, %9)", "before it is defined"),
         ("%2 = add", "%1 = add", "defined twice"),
@@ -106,7 +106,7 @@ def small() -> str:
         ('return "y" = %2', "return", "line 8"),
         ('"m.py"', '"m\\q.py"', "malformed string"),
         ("[2]} :", "[" + "9" * 50 + "]} :", "digits"),
-        ('{"a": [1', '{"a": [1' + ", [" * 3000 + "]" * 3000, ""),
+        ("{shape = [2", "{shape = [2" + ", [" * 3000 + "]" * 3000, ""),
     ],
 )
 def test_malformed_text_is_refused(old: str, new: str, words: str) -> None:
@@ -183,8 +183,14 @@ def with_attrs(op: str, **attrs: Any) -> Callable[[Program], Program]:
     return change
 
 
-def metadata(**entries: Any) -> Callable[[Program], Program]:
-    return lambda program: replace(program, metadata={**program.metadata, **entries})
+def whole_chain(**entries: Any) -> Callable[[Program], Program]:
+    """Another ring, or other keys, of the whole chain."""
+
+    def change(program: Program) -> Program:
+        first, *rest = program.planned.chains
+        return replace(program, parameters=replace(program.planned, chains=(replace(first, **entries), *rest)))
+
+    return change
 
 
 def foreign_operand(program: Program) -> Program:
@@ -224,19 +230,29 @@ BREAKS: list[tuple[str, str, Callable[[Program], Program], str]] = [
         lambda p: without_attr(p, "linear_transform", "plain_log_scales"),
         "not planned",
     ),
-    ("other chain", "plan-levels", lambda p: metadata(log_primes=[60.0] + [39.0] * 5)(p), "types are inferred"),
-    ("short chain", "plan-levels", lambda p: metadata(log_primes=[60.0])(p), "levels are those of the chain"),
-    ("missing key", "schedule", lambda p: metadata(rotation_keys=p.metadata["rotation_keys"][1:])(p), "has a key"),
-    ("no relinearization key", "schedule", metadata(relinearization_key=False), "relinearization key"),
-    ("wrong path", "schedule", lambda p: metadata(rotation_keys=[1], rotation_paths=paths(p, [1]))(p), "has a key"),
-    ("no last uses", "schedule", lambda p: metadata(last_uses=p.metadata["last_uses"][1:])(p), "last uses"),
-    ("early free", "schedule", lambda p: metadata(last_uses=[[0], *p.metadata["last_uses"][1:]])(p), "last uses"),
-    ("never freed", "schedule", lambda p: metadata(last_uses=[[] for _ in p.nodes])(p), "last uses"),
+    ("other chain", "plan-levels", lambda p: whole_chain(ring=replace(p.ring, scale_bits=36))(p), "types are inferred"),
+    (
+        "short chain",
+        "plan-levels",
+        lambda p: whole_chain(ring=replace(p.ring, levels=1))(p),
+        "levels are those of the chain",
+    ),
+    (
+        "missing key",
+        "schedule",
+        lambda p: whole_chain(rotation_keys=p.planned.chains[0].rotation_keys[1:])(p),
+        "has a key",
+    ),
+    ("no relinearization key", "schedule", whole_chain(relinearization_key=False), "relinearization key"),
+    ("wrong path", "schedule", lambda p: paths(whole_chain(rotation_keys=(1,))(p), p), "has a key"),
+    ("no parameters", "schedule", lambda p: replace(p, parameters=None), "a chain of 0 primes"),
 ]
 
 
-def paths(program: Program, path: list[int]) -> dict[str, list[int]]:
-    return {str(amount): path for amount in program.metadata["rotation_keys"] if amount != 1}
+def paths(changed: Program, program: Program) -> Program:
+    """With a path for each amount that leads somewhere else."""
+    wrong = {amount: (1,) for amount in program.planned.chains[0].rotation_keys if amount != 1}
+    return replace(changed, parameters=replace(changed.planned, rotation_paths=wrong))
 
 
 def retyped_input(program: Program, kind: Any) -> Program:
@@ -265,22 +281,17 @@ def test_managed_types_are_ciphertexts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("line", "said"),
     [
-        ({"floood": 1.0}, "'floood'; perhaps 'flood' was meant"),
-        ({"paired_slot": [4]}, "perhaps 'paired_slots' was meant"),
-        ({"inputs": [{"name": "x", "shape": [4], "lwo": -1.0}]}, "'lwo'; perhaps 'low' was meant"),
-        ({"output_ranges": {"y": {"low": 0.0, "high": 1.0, "source": "proved"}}}, "perhaps 'range_source' was meant"),
-        ({"chains": [{"level": 1, "digit": 2}]}, "perhaps 'digits' was meant"),
-        ({"ranges": [{"layer": "a", "max_eror": 1.0}]}, "perhaps 'max_error' was meant"),
+        ("server {floood = 1.0}", "'floood'; perhaps 'flood' was meant"),
+        ('input "x" {shape = [4], lwo = -1.0}', "'lwo'; perhaps 'low' was meant"),
+        ('output "y" {shape = [4], rang_source = "proved"}', "perhaps 'range_source' was meant"),
+        ("chain {ring = {log_ring = 14, digit = 2}}", "perhaps 'digits' was meant"),
+        ('range 0 {layer = "a", max_eror = 1.0}', "perhaps 'max_error' was meant"),
     ],
 )
-def test_a_misspelt_name_in_the_metadata_is_refused(metadata: dict[str, object], said: str) -> None:
-    builder = Builder("t", Stage.TENSOR)
-    x = builder.input("x", shape=(4,))
-    builder.metadata.update(metadata)
-    program = builder.finish({"y": x})
-    with pytest.raises(VerifyError, match=said):
-        verify(program)
-    with pytest.raises(HeliographError):
-        verify(parse_program(print_program(program), program.constants))
+def test_a_misspelt_name_in_a_record_is_refused(line: str, said: str) -> None:
+    body = '%0 = input() {name = "x", shape = [4]} : tensor<4>\nreturn "y" = %0\n'
+    text = f'heliograph-ir 2\nprogram "t" tensor\n{line}\n{body}'
+    with pytest.raises(ProgramError, match=said):
+        parse_program(text)

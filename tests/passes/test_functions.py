@@ -93,10 +93,10 @@ def test_the_error_is_the_one_that_was_proved(case: str) -> None:
     lowered = polynomial(source)
     (exact,), (got,) = interpret_batch(source, samples), interpret_batch(lowered, samples)
     error = float(np.abs(exact - got).max())
-    entries = lowered.metadata["ranges"]
+    entries = lowered.ranges
     # A tournament's rounds add up, a number of an argmax sums its one-hot results, a norm multiplies by the centred value.
     factor = {"max": 7.0, "min": 3.0, "max_pool": 15.0, "argmax number": 6.0}.get(case, 1.0)
-    bound = factor * max(entry["max_error"] for entry in entries)
+    bound = factor * max(entry.max_error for entry in entries)
     assert error <= bound * (1 + 1e-9) + 1e-12
     assert error >= bound / 500, "the bound says nothing"
 
@@ -148,11 +148,11 @@ def calibrated(body: Body, samples: Array) -> Program:
 def test_the_gap_comes_from_the_program_from_calibration_or_from_a_default() -> None:
     samples = uniform((5,), 500)
     samples[:, 0] = samples[:, 1:].max(axis=1) + 0.25
-    seen = polynomial(calibrated(op("argmax", axis=0), samples)).metadata["ranges"][0]
-    assert seen["gap_source"] == "observed"
-    assert 0.2 < seen["gap"] <= 0.25
-    default = polynomial(program(op("argmax", axis=0), 5)).metadata["ranges"][0]
-    assert (default["gap_source"], default["gap"]) == ("default", pytest.approx(0.02))
+    seen = polynomial(calibrated(op("argmax", axis=0), samples)).ranges[0]
+    assert seen.gap_source == "observed"
+    assert 0.2 < seen.gap <= 0.25
+    default = polynomial(program(op("argmax", axis=0), 5)).ranges[0]
+    assert (default.gap_source, default.gap) == ("default", pytest.approx(0.02))
     report = str(compile(program(op("argmax", axis=0), 5), TOY).report)
     assert "differences below 0.02 (default) are not told apart" in " ".join(report.split())
 
@@ -253,9 +253,6 @@ def test_an_argmax_whose_pairs_do_not_fit_is_a_tournament(monkeypatch: pytest.Mo
     assert program_depth(rounds) > program_depth(pairs)
     (exact,) = interpret_batch(program(body, 5), rows)
     for lowered in (pairs, rounds):
-        assert (
-            np.abs(interpret_batch(lowered, rows)[0] - exact).max()
-            <= lowered.metadata["ranges"][-1]["max_error"] * 1.01
-        )
+        assert np.abs(interpret_batch(lowered, rows)[0] - exact).max() <= lowered.ranges[-1].max_error * 1.01
     artifact = compile(program(body, 5), TOY)
     assert np.abs(simulate(artifact, rows[0]) - exact[0]).max() < 0.05

@@ -78,10 +78,10 @@ CASES: dict[str, tuple[str, dict[str, Any], float, float, int]] = {
 def test_the_report_bounds_the_error_of_what_is_compiled(case: str, method: str) -> None:
     name, parameters, low, high, degree = CASES[case]
     made = approximated(program(name, low, high, degree=degree, method=method, **parameters))
-    (entry,) = made.metadata["ranges"]
+    (entry,) = made.ranges
     true = error_of(made, name, parameters)
-    assert entry["proved_error"] == entry["max_error"]
-    assert true <= entry["proved_error"] <= 1.05 * true
+    assert entry.proved_error == entry.max_error
+    assert true <= entry.proved_error <= 1.05 * true
 
 
 def test_printed_bounds_are_not_rounded_down() -> None:
@@ -106,21 +106,21 @@ def test_errors_by_unit_are_proved() -> None:
     y = builder.op("linear", (h,), weight=builder.constant(random.normal(size=(2, 4)), "v"))
     source = replace(builder.finish({"y": y}), calibration=(random.uniform(-1, 1, (100, 6)),))
     made = approximated(source)
-    (entry,) = made.metadata["ranges"]
-    assert entry["units"] == 4
+    (entry,) = made.ranges
+    assert entry.units == 4
     (node,) = (node for node in made.nodes if node.op == "poly")
     t = np.linspace(-1, 1, 200_001)
     reach = node.attrs["high"]
     values = np.polynomial.chebyshev.chebval(t, made.array(node.attrs["coefficients"]))
-    true = float(np.abs(values - np.maximum(reach * t, 0)).max()) * max(made.metadata["unit_sizes"]["0"]) / reach
-    assert true <= entry["proved_error"] * (1 + 1e-8)
-    assert entry["proved_error"] <= 1.05 * true
+    true = float(np.abs(values - np.maximum(reach * t, 0)).max()) * max(made.ranges[0].unit_sizes) / reach
+    assert true <= entry.proved_error * (1 + 1e-8)
+    assert entry.proved_error <= 1.05 * true
 
 
 def test_a_target_is_met_by_what_is_proved() -> None:
     made = approximated(program("gelu", -4.0, 4.0), target_error=1e-3)
-    (entry,) = made.metadata["ranges"]
-    assert error_of(made, "gelu", {}) <= entry["proved_error"] <= 1e-3
+    (entry,) = made.ranges
+    assert error_of(made, "gelu", {}) <= entry.proved_error <= 1e-3
 
 
 # ------------------------------------------------------------------------------------------ functions of a user's own
@@ -135,13 +135,13 @@ def test_method_and_kinks_of_a_registered_function_count() -> None:
     (entry,) = compile(program("steep", -3.0, 3.0, degree=15), TOY).report.values["ranges"]
     assert entry["method"] == "interpolation"
     # Options and the op come first.
-    (entry,) = approximated(program("steep", -3.0, 3.0, degree=15), method="minimax").metadata["ranges"]
-    assert entry["method"] == "minimax"
-    told = entry["proved_error"]
+    (entry,) = approximated(program("steep", -3.0, 3.0, degree=15), method="minimax").ranges
+    assert entry.method == "minimax"
+    told = entry.proved_error
     hg.register_function("untold", steep, slope=1.0)
-    (entry,) = approximated(program("untold", -3.0, 3.0, degree=15, method="minimax")).metadata["ranges"]
+    (entry,) = approximated(program("untold", -3.0, 3.0, degree=15, method="minimax")).ranges
     # The kink among the points makes the polynomial better.
-    assert told < 0.995 * entry["proved_error"]
+    assert told < 0.995 * entry.proved_error
 
 
 def test_without_a_slope_an_error_is_seen() -> None:
@@ -190,22 +190,22 @@ def test_every_function_is_an_op_and_the_other_way_round() -> None:
     ],
 )
 def test_compositions_say_that_they_are_proved(op: str, attrs: dict[str, Any]) -> None:
-    entries = approximated(program(op, -1.0, 1.0, (4,), **attrs)).metadata["ranges"]
-    assert all(entry["proved_error"] == entry["max_error"] > 0 for entry in entries)
+    entries = approximated(program(op, -1.0, 1.0, (4,), **attrs)).ranges
+    assert all(entry.proved_error == entry.max_error > 0 for entry in entries)
 
 
 def test_a_softmax_without_a_proof_says_what_was_seen() -> None:
-    (entry,) = approximated(program("softmax", -4.0, 4.0, (4,), axis=0, method="hetal")).metadata["ranges"]
-    assert entry["proved_error"] is None
-    assert 0 < entry["max_error"] < 0.1
-    assert largest_error_text(entry).endswith("(seen)")
+    (entry,) = approximated(program("softmax", -4.0, 4.0, (4,), axis=0, method="hetal")).ranges
+    assert entry.proved_error is None
+    assert 0 < entry.max_error < 0.1
+    assert largest_error_text(entry.to_json()).endswith("(seen)")
 
 
 def test_a_maximum_says_what_all_its_rounds_err_by() -> None:
     source = program("max", -1.0, 1.0, (8,), axis=0, gap=0.1)
     made = approximated(source)
-    assert {entry["max_error"] for entry in made.metadata["ranges"]} == {made.metadata["ranges"][0]["max_error"]}
-    assert made.metadata["ranges"][0]["max_error"] == pytest.approx(0.1, rel=1e-5)
+    assert {entry.max_error for entry in made.ranges} == {made.ranges[0].max_error}
+    assert made.ranges[0].max_error == pytest.approx(0.1, rel=1e-5)
 
 
 def test_a_logarithm_of_what_was_seen_stays_above_zero() -> None:
@@ -215,6 +215,6 @@ def test_a_logarithm_of_what_was_seen_stays_above_zero() -> None:
     source = replace(
         builder.finish({"y": builder.op("log", (x,), degree=15)}), calibration=(random.uniform(0.05, 3, (100, 4)),)
     )
-    (entry,) = approximated(source).metadata["ranges"]
-    assert 0 < entry["low"] < 0.05
-    assert math.isfinite(entry["proved_error"])
+    (entry,) = approximated(source).ranges
+    assert 0 < entry.low < 0.05
+    assert math.isfinite(entry.proved_error)

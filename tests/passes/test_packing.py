@@ -369,7 +369,7 @@ def test_several_samples_at_once(shape: tuple[int, ...], body: Any) -> None:
     program = network(shape, body)
     options = Options(security_bits=None, log_ring=10, precision_bits=5, batch="max")
     artifact = compile(program, options)
-    batch = artifact.program.metadata["batch"]
+    batch = artifact.program.interface.batch
     assert batch == 512 // next_power_of_two(int(np.prod(shape)))
     assert f"{batch} at once" in str(artifact.report)
     x = np.random.default_rng(0).uniform(-1, 1, size=(batch, *shape))
@@ -395,7 +395,7 @@ def test_a_batch_costs_no_more_rotations_than_a_sample_in_as_many_slots() -> Non
     one = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5))
     four = compile(program, Options(security_bits=None, log_ring=12, precision_bits=5, batch=4))
     assert four.report.values["rotations"] <= one.report.values["rotations"]
-    assert four.program.metadata["batch"] == 4
+    assert four.program.interface.batch == 4
 
 
 def test_a_batch_that_does_not_fit_is_refused() -> None:

@@ -22,7 +22,8 @@ from heliograph.errors import InternalError, PlanningError, ProgramError, Unsupp
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, CipherType, Location, Node, Program, Stage
 from heliograph.ir.depth import program_depth
-from heliograph.ir.liveness import peak_towers
+from heliograph.ir.liveness import last_use_table, peak_towers
+from heliograph.ir.ranges import RangeEntry
 from heliograph.ir.transforms import rotation_steps
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
@@ -216,11 +217,11 @@ def with_samples(program: Program, samples: Array) -> Program:
     return replace(program, calibration=(samples,))
 
 
-def approximated(program: Program, **options: Any) -> dict[str, Any]:
+def approximated(program: Program, **options: Any) -> RangeEntry:
     fused = apply(FuseLinear(), program)
     made = apply(Approximate(observed=Calibrate().run(fused), **options), fused)
-    (entry,) = made.metadata["ranges"]
-    return dict(entry)
+    (entry,) = made.ranges
+    return entry
 
 
 def test_without_a_range_the_layer_is_named() -> None:
@@ -239,24 +240,24 @@ def test_observed_ranges_are_widened_by_the_margin() -> None:
     for margin in (0.0, 0.1, 0.5):
         entry = approximated(with_samples(program, samples), margin=margin)
         width = margin * (high - low)
-        assert entry["source"] == "observed"
-        assert entry["observed"] == pytest.approx([low, high])
-        assert entry["low"] <= low - width + 1e-9
-        assert entry["high"] >= high + width - 1e-9
-        assert max(-entry["low"], entry["high"]) == pytest.approx(max(width - low, high + width))
+        assert entry.source == "observed"
+        assert entry.observed == pytest.approx([low, high])
+        assert entry.low <= low - width + 1e-9
+        assert entry.high >= high + width - 1e-9
+        assert max(-entry.low, entry.high) == pytest.approx(max(width - low, high + width))
 
 
 def test_proved_ranges_cut_observed_ones() -> None:
     program = tensor(act(), 3)
     entry = approximated(with_samples(program, R.uniform(-1, 1, size=(50, 3))), margin=10.0)
-    assert entry["source"] == "proved"
-    assert entry["proved"][0] <= entry["observed"][0]
-    assert entry["observed"][1] <= entry["proved"][1]
+    assert entry.source == "proved"
+    assert entry.proved[0] <= entry.observed[0]
+    assert entry.observed[1] <= entry.proved[1]
 
 
 def test_declared_ranges_win_unless_contradicted() -> None:
     program = tensor(act(low=-9.0, high=9.0), 3, low=None, high=None)
-    assert approximated(program)["source"] == "declared"
+    assert approximated(program).source == "declared"
     narrow = with_samples(tensor(act(low=-0.1, high=0.1), 3, low=None, high=None), R.normal(size=(50, 3)))
     with pytest.raises(ProgramError, match="contradicted by calibration"):
         approximated(narrow)
@@ -264,10 +265,10 @@ def test_declared_ranges_win_unless_contradicted() -> None:
 
 def test_degrees_of_layers() -> None:
     program = tensor(act(), 3)
-    assert approximated(program)["degree"] == 15
-    assert approximated(program, degree=7)["degree"] == 7
-    assert approximated(program, degree=7, degrees={"net.act": 3})["degree"] == 3
-    assert approximated(tensor(act(degree=5), 3), degree=7)["degree"] == 5
+    assert approximated(program).degree == 15
+    assert approximated(program, degree=7).degree == 7
+    assert approximated(program, degree=7, degrees={"net.act": 3}).degree == 3
+    assert approximated(tensor(act(degree=5), 3), degree=7).degree == 5
     with pytest.raises(ProgramError, match="no activation is called that") as caught:
         approximated(program, degrees={"net.acts": 3})
     assert "net.act" in caught.value.hint
@@ -276,10 +277,10 @@ def test_degrees_of_layers() -> None:
 def test_degree_by_target_error() -> None:
     program = tensor(act(), 3)
     coarse, fine = (approximated(program, target_error=e) for e in (0.05, 0.001))
-    assert coarse["max_error"] <= 0.05
-    assert fine["max_error"] <= 0.001
-    assert coarse["degree"] < fine["degree"]
-    assert approximated(program, degree=coarse["degree"] - 1)["max_error"] > 0.05
+    assert coarse.max_error <= 0.05
+    assert fine.max_error <= 0.001
+    assert coarse.degree < fine.degree
+    assert approximated(program, degree=coarse.degree - 1).max_error > 0.05
 
 
 def test_relu_of_what_is_never_negative_is_nothing() -> None:
@@ -356,9 +357,10 @@ def test_a_leaking_program_is_caught() -> None:
     counts = CleanSlots().run(packed)
     assert counts == (RING.slots * 3 // 4,)
     # Output rows 3 of every 4 carry results: declare one fewer, and the third is a leak.
-    outputs_ = [{**spec, "layout": {**spec["layout"], "shape": [2]}} for spec in packed.metadata["outputs"]]
+    (spec,) = packed.interface.outputs
+    less = replace(packed.interface, outputs=(replace(spec, layout=replace(spec.placed, shape=(2,))),))
     with pytest.raises(InternalError, match="would leak: slot 2"):
-        CleanSlots().run(replace(packed, metadata={**packed.metadata, "outputs": outputs_}))
+        CleanSlots().run(replace(packed, interface=less))
 
 
 def test_unused_slots_are_followed_through_products_and_rotations() -> None:
@@ -382,7 +384,7 @@ def test_a_returned_input_is_not_shifted() -> None:
 
 def test_inputs_are_shifted_where_that_is_free() -> None:
     packed = chain(tensor(lambda b, x: lin(b, x, 64), 64))["pack"]
-    assert packed.metadata["inputs"][0]["layout"]["shift"] == 8
+    assert packed.interface.inputs[0].placed.shift == 8
 
 
 def test_zeros_at_the_top_of_a_polynomial_cost_nothing() -> None:
@@ -401,7 +403,7 @@ def test_zeros_at_the_top_of_a_polynomial_cost_nothing() -> None:
 def test_true_scales_follow_from_the_primes(seed: int) -> None:
     """Recomputed with the primes themselves; the verifier's own rule only sees their rounded logarithms."""
     made = chain(random_program(seed, 8), ring=Ring(10, 60, 40, 30, 8, None))["schedule"]
-    primes = Ring.from_json(made.metadata["ring"]).primes
+    primes = made.ring.primes
     scale: dict[Node, float] = {}
     for node in made.nodes:
         if not node.type.secret:
@@ -481,15 +483,15 @@ def test_few_rotation_keys_compose(keys: int) -> None:
     relinearize = 1
     made = chain(program, Options(security_bits=None, key_bytes=(keys + relinearize) * RING.rotation_key_bytes))
     final = made["schedule"]
-    assert len(final.metadata["rotation_keys"]) <= keys < len(unlimited.metadata["rotation_keys"])
+    assert len(final.planned.chains[0].rotation_keys) <= keys < len(unlimited.planned.chains[0].rotation_keys)
     for node in final.nodes:
         if node.op == "rotate":
-            assert node.attrs["amount"] in final.metadata["rotation_keys"]
+            assert node.attrs["amount"] in final.planned.chains[0].rotation_keys
     for node in final.nodes:
         for step in rotation_steps(node) if node.op == "linear_transform" else ():
-            path = final.metadata["rotation_paths"].get(str(step), [step])
+            path = final.planned.rotation_paths.get(step, (step,))
             assert sum(path) % RING.slots == step
-            assert set(path) <= set(final.metadata["rotation_keys"])
+            assert set(path) <= set(final.planned.chains[0].rotation_keys)
     samples = random_inputs(program)
     got, _ = run(final, samples, simulator(final, noisy=False))
     assert largest_difference(outputs(unlimited, samples), got) < 1e-9
@@ -500,7 +502,7 @@ def test_no_room_for_a_key_is_refused() -> None:
     with pytest.raises(PlanningError, match="holds 0 rotation keys; this program needs 1") as caught:
         SelectKeys(RING, RING.rotation_key_bytes - 1).run(program)
     assert str(RING.rotation_key_bytes) in caught.value.hint
-    assert len(SelectKeys(RING, RING.rotation_key_bytes).run(program).metadata["rotation_keys"]) == 1
+    assert len(SelectKeys(RING, RING.rotation_key_bytes).run(program).planned.chains[0].rotation_keys) == 1
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -512,10 +514,11 @@ def test_orders_are_no_worse_and_free_at_the_last_use(seed: int) -> None:
     assert set(after.nodes) == set(before.nodes)
     freed: set[int] = set()
     index = {node: i for i, node in enumerate(after.nodes)}
+    table_of_last_uses = last_use_table(after.nodes, after.outputs)
     for i, node in enumerate(after.nodes):
         assert not freed & {index[operand] for operand in node.inputs}
-        assert not freed & set(after.metadata["last_uses"][i])
-        freed |= set(after.metadata["last_uses"][i])
+        assert not freed & set(table_of_last_uses[i])
+        freed |= set(table_of_last_uses[i])
     assert freed == set(range(len(after.nodes))) - {index[node] for node in after.outputs}
 
 

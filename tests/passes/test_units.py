@@ -73,14 +73,14 @@ def test_it_costs_no_level_and_no_map() -> None:
 
 
 def test_the_report_tells_units_and_source() -> None:
-    (entry,) = polynomial(network(reach=8.0)).metadata["ranges"]
-    assert entry["units"] == 12
-    assert entry["smallest_unit"] < entry["high"] / 50
-    assert entry["high"] == -entry["low"]
-    assert entry["source"] == "observed"
-    (tight,) = polynomial(network(), margin=10.0).metadata["ranges"]
-    assert tight["source"] == "proved"
-    assert tight["high"] == pytest.approx(max(tight["proved"][1], -tight["proved"][0]))
+    (entry,) = polynomial(network(reach=8.0)).ranges
+    assert entry.units == 12
+    assert entry.smallest_unit < entry.high / 50
+    assert entry.high == -entry.low
+    assert entry.source == "observed"
+    (tight,) = polynomial(network(), margin=10.0).ranges
+    assert tight.source == "proved"
+    assert tight.high == pytest.approx(max(tight.proved[1], -tight.proved[0]))
 
 
 @pytest.mark.parametrize(
@@ -89,22 +89,22 @@ def test_the_report_tells_units_and_source() -> None:
     ids=["not homogeneous", "read by a sum", "range declared"],
 )
 def test_a_common_range_elsewhere(program: Program) -> None:
-    entry = polynomial(program).metadata["ranges"][0]
-    assert entry["layer"] == "act"
-    assert "units" not in entry
+    entry = polynomial(program).ranges[0]
+    assert entry.layer == "act"
+    assert entry.units is None
 
 
 def test_leaky_relu_by_unit() -> None:
     program = network("leaky_relu", negative_slope=0.2)
     made = polynomial(program)
-    assert made.metadata["ranges"][0]["units"] == 12
+    assert made.ranges[0].units == 12
     assert worst(program, made) < 0.05 * worst(program, polynomial(program, observed=False))
 
 
 def test_without_an_input_range() -> None:
-    (entry,) = polynomial(network(reach=None)).metadata["ranges"]
-    assert entry["units"] == 12
-    assert entry["proved"] is None
+    (entry,) = polynomial(network(reach=None)).ranges
+    assert entry.units == 12
+    assert entry.proved is None
 
 
 def test_channels_are_units() -> None:
@@ -119,7 +119,7 @@ def test_channels_are_units() -> None:
     samples = random.uniform(0, 1, size=(100, 1, 6, 6))
     program = replace(b.finish([y]), calibration=(samples,))
     made = polynomial(program)
-    assert made.metadata["ranges"][0]["units"] == 3
+    assert made.ranges[0].units == 3
     exact, got = interpret_batch(program, samples)[0], interpret_batch(made, samples)[0]
     scale = np.abs(exact).max(axis=0)
     assert (np.abs(exact - got).max(axis=0) / scale < 0.1).all()
@@ -158,14 +158,14 @@ def residual(read: str = "") -> Program:
 def test_units_across_sums_share_their_sizes() -> None:
     program = residual()
     made = polynomial(program, margin=0.5)
-    entries = {entry["layer"]: entry for entry in made.metadata["ranges"]}
-    assert all(entry["units"] == 12 for entry in entries.values())
+    entries = {entry.layer: entry for entry in made.ranges}
+    assert all(entry.units == 12 for entry in entries.values())
     # The identity shortcuts stay sums of ciphertexts: no map, no level.
     assert [node.op for node in made.nodes].count("affine") == [node.op for node in program.nodes].count("linear")
     assert [node.op for node in made.nodes].count("add") == 2
     # Behind a polynomial no unit is taken for much smaller than the others: the errors of large ones reach it.
     for layer in ("inner1", "relu1", "relu2"):
-        assert entries[layer]["smallest_unit"] == pytest.approx(entries[layer]["high"] / 4)
+        assert entries[layer].smallest_unit == pytest.approx(entries[layer].high / 4)
     assert worst(program, made) < 0.7 * worst(program, polynomial(program, observed=False, margin=0.5))
     # One interval for all: every polynomial's input stays in it on inputs that were not seen.
     x = np.random.default_rng(3).uniform(-1, 1, size=(5_000, 12))
@@ -180,15 +180,15 @@ def test_units_across_sums_share_their_sizes() -> None:
 @pytest.mark.parametrize("read", ["output", "tanh"])
 def test_sums_that_something_else_reads_keep_a_common_range(read: str) -> None:
     program = residual(read)
-    entries = {entry["layer"]: entry for entry in polynomial(program, margin=0.5).metadata["ranges"]}
-    assert "units" not in entries["relu2"]
-    assert entries["inner2"]["units"] == 12
+    entries = {entry.layer: entry for entry in polynomial(program, margin=0.5).ranges}
+    assert entries["relu2"].units is None
+    assert entries["inner2"].units == 12
 
 
 def test_degrees_in_program_order() -> None:
     fused = apply(FuseLinear(), residual())
     made = apply(Approximate(degrees=(3, 5, 7, 9, 11), observed=Calibrate().run(fused)), fused)
-    assert [entry["degree"] for entry in made.metadata["ranges"]] == [3, 5, 7, 9, 11]
+    assert [entry.degree for entry in made.ranges] == [3, 5, 7, 9, 11]
     with pytest.raises(ProgramError, match="has 5 activations") as error:
         Approximate(degrees=[3, 5], observed=Calibrate().run(fused)).run(fused)
     assert "relu0, inner1, relu1, inner2, relu2" in str(error.value)
@@ -199,6 +199,6 @@ def test_a_list_of_degrees_needs_names() -> None:
     x = b.input("x", shape=(2,), low=-1.0, high=1.0)
     y = b.op("tanh", (x,), Location("t.py", 1, 0, "act"))
     program = b.finish([b.op("tanh", (y,), Location("t.py", 2, 0, "act"))])
-    assert [e["degree"] for e in Approximate(degrees=[5, 5]).run(program).metadata["ranges"]] == [5, 5]
+    assert [e.degree for e in Approximate(degrees=[5, 5]).run(program).ranges] == [5, 5]
     with pytest.raises(ProgramError, match="two activations are called 'act'"):
         Approximate(degrees=[5, 7]).run(program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from heliograph.execution.loop import execute
 from heliograph.execution.ranges import RangeWatch, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import interpret, run_nodes
+from heliograph.ir.interface import TensorSpec
 from heliograph.runtime import outputs
 
 CASES = [(Net, (16,)), (SmallConv, (1, 8, 8)), (TwoOutputs, (16,))]
@@ -57,7 +59,7 @@ def test_the_marked_values_are_the_inputs_of_the_polynomials(kind, shape):
     run_nodes(polynomial, {polynomial.inputs[0]: x[None]}, remember)
     points = polynomial_inputs(made.program)
     entries = sorted(entry for entry, _ in points.values())
-    assert entries == sorted(expected) == list(range(len(made.program.metadata["ranges"])))
+    assert entries == sorted(expected) == list(range(len(made.program.ranges)))
     simulator, seen = Simulator(made.program, noisy=False), {}
     inputs = {
         node: simulator.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"])
@@ -103,8 +105,8 @@ def test_a_left_interval_is_named_with_layer_line_and_excess():
 def test_an_interval_that_observation_gave_is_left_by_as_much_as_the_error_says():
     """The sigmoid's interval rests on samples: an input in the declared range leaves it."""
     made = artifact(margin=0.1)
-    entry = made.program.metadata["ranges"][1]
-    low, high = entry["low"], entry["high"]
+    entry = made.program.ranges[1]
+    low, high = entry.low, entry.high
     rng = np.random.default_rng(4)
     candidates = rng.integers(0, 2, (4000, 16)).astype(float)
     weights = program()
@@ -159,7 +161,7 @@ def test_slots_without_an_element_are_not_looked_at():
 
 # ------------------------------------------------------------------------------------------- decrypted outputs
 
-SPEC = {"name": "y", "low": -1.0, "high": 2.0, "range_source": "proved"}
+SPEC = TensorSpec("y", (), None, -1.0, 2.0, "proved")
 ERROR = 1e-6
 
 
@@ -182,7 +184,7 @@ def test_signs_of_an_overflow_are_said_in_words(tensor, estimate, words):
 
 def test_an_observed_output_range_claims_no_proof():
     with pytest.raises(RangeError, match="far beyond all that calibration showed"):
-        outputs.check_output({**SPEC, "range_source": "observed"}, np.array([9.0]), 1e-7, ERROR)
+        outputs.check_output(replace(SPEC, range_source="observed"), np.array([9.0]), 1e-7, ERROR)
 
 
 def _size(made, factor: float) -> float:
@@ -197,7 +199,7 @@ def test_an_overflow_under_encryption_is_refused_at_decryption():
     """Real ciphertexts: one input gives values that no input can give, a larger one destroys the message."""
     made = artifact()
     public = made.public()
-    open_inputs = tuple({**spec, "low": None, "high": None} for spec in public.inputs)
+    open_inputs = tuple(replace(spec, low=None, high=None) for spec in public.inputs)
     careless = dataclasses.replace(public, inputs=open_inputs)
     # A client that does not look at its inputs, and calls itself one of this artifact all the same.
     vars(careless)["fingerprint"] = public.fingerprint
@@ -208,7 +210,7 @@ def test_an_overflow_under_encryption_is_refused_at_decryption():
             client.decrypt(server.run(client.encrypt(good))), hg.simulate(made, good, noisy=False), atol=1e-6
         )
         found = set()
-        high = made.public().outputs[0]["high"]
+        high = made.public().outputs[0].high
         sizes = {factor: _size(made, factor) for factor in np.linspace(0.1, 2.0, 96)}
         beyond = next(factor for factor, size in sizes.items() if 2 * high < size < 40 * high)
         for factor in (beyond, 20.0):

@@ -8,8 +8,11 @@ import numpy as np
 from runtime.support import toy_artifact
 
 from heliograph.artifact.artifact import Artifact
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Program, Stage
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.passes.schedule import Schedule
 
@@ -29,8 +32,8 @@ def program(chains: bool = True, returns_to: int = RING.bootstrap_level) -> Prog
     """
     slots = RING.slots
     builder = Builder("refreshed", Stage.MANAGED)
-    builder.set_chain(RING.log_primes)
-    layout = Layout((PERIOD,), slots, PERIOD).to_json()
+    builder.set_ring(RING)
+    layout = Layout((PERIOD,), slots, PERIOD)
     x = builder.input("x", slots=slots, chunk=0, level=LOWER, log_scale=LOG_SCALE)
     square = builder.op("rescale", (builder.op("relinearize", (builder.op("mul_ct", (x, x)),)),))
     one = builder.constant(np.ones(1), "one")
@@ -44,20 +47,12 @@ def program(chains: bool = True, returns_to: int = RING.bootstrap_level) -> Prog
     product = builder.op("level_drop", (product,), levels=product.type.level)
     low = builder.op("level_drop", (mixed,), levels=2)
     low = builder.op("level_drop", (builder.op("rotate", (low,), amount=3),), levels=1)
-    builder.metadata.update(
-        ring=RING.to_json(),
-        bootstrap_slots=[PERIOD],
-        rotation_keys=[5] if chains else [3, 5],
-        rotation_paths={},
-        relinearization_key=True,
-        inputs=[{"name": "x", "shape": [PERIOD], "layout": layout}],
-        outputs=[{"name": f"y{i}", "shape": [PERIOD], "layout": layout} for i in range(2)],
+    lower = Chain(RING.lower(LOWER, 2), (3, 5), True), Chain(RING.lower(1, 1), (3,), False)
+    whole = Chain(RING, (5,) if chains else (3, 5), True)
+    builder.parameters = Parameters((whole, *lower) if chains else (whole,))
+    builder.interface = Interface(
+        (TensorSpec("x", (PERIOD,), layout),), tuple(TensorSpec(f"y{i}", (PERIOD,), layout) for i in range(2))
     )
-    if chains:
-        builder.metadata["chains"] = [
-            {"level": LOWER, "digits": 2, "rotation_keys": [3, 5], "relinearization_key": True},
-            {"level": 1, "digits": 1, "rotation_keys": [3], "relinearization_key": False},
-        ]
     return Schedule().run(builder.finish([product, low]))
 
 
@@ -79,19 +74,12 @@ def artifact() -> Artifact:
 def only_bootstrap(ring: Ring, period: int) -> Program:
     """One bootstrap of a value with that period, at the top of what it can return to, and down again."""
     builder = Builder("only", Stage.MANAGED)
-    builder.set_chain(ring.log_primes)
-    layout = Layout((period,), ring.slots, period).to_json()
+    builder.set_ring(ring)
+    layout = Layout((period,), ring.slots, period)
     x = builder.input(
         "x", slots=ring.slots, chunk=0, level=ring.bootstrap_input_level, log_scale=float(ring.scale_bits)
     )
     fresh = builder.op("bootstrap", (x,), slots=period, level=ring.bootstrap_level)
-    builder.metadata.update(
-        ring=ring.to_json(),
-        bootstrap_slots=[period],
-        rotation_keys=[],
-        rotation_paths={},
-        relinearization_key=True,
-        inputs=[{"name": "x", "shape": [period], "layout": layout}],
-        outputs=[{"name": "y", "shape": [period], "layout": layout}],
-    )
+    builder.parameters = Parameters((Chain(ring, (), True),))
+    builder.interface = Interface((TensorSpec("x", (period,), layout),), (TensorSpec("y", (period,), layout),))
     return Schedule().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))

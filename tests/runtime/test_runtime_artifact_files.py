@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 import tracemalloc
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.records import rewritten
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runtime.support import sample, toy_artifact
@@ -43,18 +43,9 @@ def forged(good: Container, text: Callable[[str], str] | None = None, **changes:
     return pack(Container(good.kind, good.version, {**good.fields, **changes}, blobs))
 
 
-def with_metadata(change: Callable[[dict[str, Any]], None]) -> Callable[[str], str]:
-    """A change of the metadata line of a program's text."""
-
-    def apply(text: str) -> str:
-        lines = text.split("\n")
-        index = next(i for i, line in enumerate(lines) if line.startswith("meta "))
-        metadata = json.loads(lines[index][5:])
-        change(metadata)
-        lines[index] = "meta " + json.dumps(metadata, sort_keys=True)
-        return "\n".join(lines)
-
-    return apply
+def with_records(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
+    """A change of the records of a program's text."""
+    return lambda text: rewritten(text, change)
 
 
 def replaced(pattern: str, by: str) -> Callable[[str], str]:
@@ -82,20 +73,17 @@ def test_the_public_part_has_no_weights(good: Container) -> None:
     assert b"linear_transform" not in data
 
 
-_METADATA: dict[str, Callable[[dict[str, Any]], None]] = {
-    "no ring": lambda m: m.pop("ring"),
-    "ring of text": lambda m: m.update(ring="x"),
-    "huge ring": lambda m: m["ring"].update(log_ring=60),
-    "ring of a float": lambda m: m["ring"].update(log_ring=10.0),
-    "ring of true": lambda m: m["ring"].update(levels=True),
-    "many levels": lambda m: m["ring"].update(levels=10**9),
-    "no digits": lambda m: m["ring"].update(digits=0),
-    "false security": lambda m: m["ring"].update(security_bits=128),
-    "security of 64 bits": lambda m: m["ring"].update(security_bits=64),
-    "more in the ring": lambda m: m["ring"].update(more=1),
-    "other primes": lambda m: m.update(log_primes=[40.0] * 5),
-    "primes of text": lambda m: m.update(log_primes=["x"] * 5),
-    "no primes": lambda m: m.pop("log_primes"),
+_RECORDS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "no ring": lambda m: m.update(chains=[]),
+    "ring of text": lambda m: m["chains"][0].update(ring="x"),
+    "huge ring": lambda m: m["chains"][0]["ring"].update(log_ring=60),
+    "ring of a float": lambda m: m["chains"][0]["ring"].update(log_ring=10.0),
+    "ring of true": lambda m: m["chains"][0]["ring"].update(levels=True),
+    "many levels": lambda m: m["chains"][0]["ring"].update(levels=10**9),
+    "no digits": lambda m: m["chains"][0]["ring"].update(digits=0),
+    "false security": lambda m: m["chains"][0]["ring"].update(security_bits=128),
+    "security of 64 bits": lambda m: m["chains"][0]["ring"].update(security_bits=64),
+    "more in the ring": lambda m: m["chains"][0]["ring"].update(more=1),
     "no inputs": lambda m: m.update(inputs=[]),
     "inputs of text": lambda m: m.update(inputs="xy"),
     "input of text": lambda m: m.update(inputs=["x"]),
@@ -116,29 +104,39 @@ _METADATA: dict[str, Callable[[dict[str, Any]], None]] = {
     "two inputs of one name": lambda m: m["inputs"].append(m["inputs"][0]),
     "shifted output": lambda m: m["outputs"][0]["layout"].update(shift=1),
     "two outputs": lambda m: m["outputs"].append({**m["outputs"][0], "name": "z"}),
-    "rotation key 0": lambda m: m.update(rotation_keys=[0, *m["rotation_keys"]]),
-    "rotation key too large": lambda m: m.update(rotation_keys=[*m["rotation_keys"], 1 << 40]),
-    "rotation key twice": lambda m: m.update(rotation_keys=m["rotation_keys"] * 2),
-    "rotation key missing": lambda m: m.update(rotation_keys=m["rotation_keys"][1:]),
-    "rotation keys of text": lambda m: m.update(rotation_keys="12"),
-    "rotation keys null": lambda m: m.update(rotation_keys=None),
-    "relinearization key of text": lambda m: m.update(relinearization_key="yes"),
-    "relinearization key missing": lambda m: m.update(relinearization_key=False),
-    "paths of a list": lambda m: m.update(rotation_paths=[1]),
-    "paths of text": lambda m: m.update(rotation_paths={"x": [1]}),
-    "long path": lambda m: m.update(rotation_paths={"1": [1] * 1000}),
-    "last uses too short": lambda m: m.update(last_uses=m["last_uses"][1:]),
-    "last uses of text": lambda m: m["last_uses"].__setitem__(1, "0"),
-    "last use of nothing": lambda m: m["last_uses"].__setitem__(1, [10**6]),
-    "negative last use": lambda m: m["last_uses"].__setitem__(1, [-1]),
-    "freed too early": lambda m: m["last_uses"].__setitem__(0, [0]),
-    "freed output": lambda m: m["last_uses"].__setitem__(-1, [len(m["last_uses"]) - 1]),
+    "rotation key 0": lambda m: m["chains"][0].update(rotation_keys=[0, *m["chains"][0]["rotation_keys"]]),
+    "rotation key too large": lambda m: m["chains"][0].update(
+        rotation_keys=[*m["chains"][0]["rotation_keys"], 1 << 40]
+    ),
+    "rotation key twice": lambda m: m["chains"][0].update(rotation_keys=m["chains"][0]["rotation_keys"] * 2),
+    "rotation key missing": lambda m: m["chains"][0].update(rotation_keys=m["chains"][0]["rotation_keys"][1:]),
+    "rotation keys of text": lambda m: m["chains"][0].update(rotation_keys="12"),
+    "rotation keys null": lambda m: m["chains"][0].update(rotation_keys=None),
+    "relinearization key of text": lambda m: m["chains"][0].update(relinearization_key="yes"),
+    "relinearization key missing": lambda m: m["chains"][0].update(relinearization_key=False),
+    "paths of a list": lambda m: m.update(paths=[1]),
+    "paths of text": lambda m: m.update(paths={"x": [1]}),
+    "long path": lambda m: m.update(paths={"1": [1] * 1000}),
+    "a lower chain above": lambda m: m["chains"].append(
+        {"level": 99, "digits": 1, "rotation_keys": [], "relinearization_key": False}
+    ),
+    "a lower chain of no digits": lambda m: m["chains"].append(
+        {"level": 1, "digits": 0, "rotation_keys": [], "relinearization_key": False}
+    ),
+    "noise of text": lambda m: m["server"].update(flood="x"),
+    "endless noise": lambda m: m["server"].update(flood=float("inf")),
+    "negative room for keys": lambda m: m["server"].update(resident_key_bytes=-1),
+    "a range of nothing": lambda m: m["ranges"].append({}),
+    "a range without a layout": lambda m: m["ranges"][0].pop("layout"),
+    "a range to infinity": lambda m: m["ranges"][0].update(high=float("inf")),
+    "a range with an escape": lambda m: m["ranges"][0].update(layer="\x1b[2J"),
+    "a range with sizes of units": lambda m: m["ranges"][0].update(unit_sizes=[1.0]),
 }
 
 
-@pytest.mark.parametrize("case", _METADATA)
-def test_metadata_out_of_bounds(good: Container, case: str) -> None:
-    data = forged(good, with_metadata(lambda m: (_METADATA[case](m), None)[1]))
+@pytest.mark.parametrize("case", _RECORDS)
+def test_records_out_of_bounds(good: Container, case: str) -> None:
+    data = forged(good, with_records(lambda m: (_RECORDS[case](m), None)[1]))
     tracemalloc.start()
     try:
         with pytest.raises(WireError):
@@ -150,8 +148,8 @@ def test_metadata_out_of_bounds(good: Container, case: str) -> None:
 
 _TEXTS: dict[str, Callable[[str], str]] = {
     "empty": lambda text: "",
-    "no program": lambda text: "heliograph-ir 1\n",
-    "other version": replaced("heliograph-ir 1", "heliograph-ir 2"),
+    "no program": lambda text: "heliograph-ir 2\n",
+    "other version": replaced("heliograph-ir 2", "heliograph-ir 1"),
     "other stage": replaced('"mlp" executable', '"mlp" managed'),
     "unknown stage": replaced('"mlp" executable', '"mlp" nonsense'),
     "unknown op": replaced(r"relinearize\(", "frobnicate("),
@@ -187,7 +185,7 @@ _TEXTS: dict[str, Callable[[str], str]] = {
     "other values": replaced(r'(const @"[^"]*" = f64[^\n]*" \[-?)[0-9]', r"\g<1>7"),
     "parentheses": lambda text: text + "(" * 10**5,
     "nested attributes": replaced(r"baby_steps = \[[0-9, ]*\]", "baby_steps = " + "[" * 10**5 + "]" * 10**5),
-    "nested metadata": replaced('meta {"inputs": ', 'meta {"deep": ' + "[" * 10**5 + "]" * 10**5 + ', "inputs": '),
+    "nested record": replaced("chain {", "chain {deep = " + "[" * 10**5 + "]" * 10**5 + ", "),
     "strange characters": lambda text: text.replace("rescale", "résc\0ale"),
     "half a surrogate": replaced('"mlp"', r'"\\ud800"'),
     "huge line number": replaced(r'loc\("model.py", 3', 'loc("model.py", ' + "9" * 10**5),

@@ -10,10 +10,13 @@ from helpers.backends import openfhe, run, simulator
 from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, only_bootstrap, program, sample
 
 from heliograph.ckks.bootstrap import bootstrap_rotations
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, CipherType, Node, Stage
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.passes.schedule import Schedule
 from heliograph.runtime.openfhe.context import library, make_context
@@ -61,8 +64,8 @@ def test_a_second_iteration_is_finer_by_what_the_simulator_says(log_ring: int, s
 @pytest.mark.parametrize("returns_to", [RING.bootstrap_level, LOWER])
 def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(returns_to: int) -> None:
     builder = Builder("pair", Stage.MANAGED)
-    builder.set_chain(RING.log_primes)
-    layout = Layout((PERIOD,), RING.slots, PERIOD).to_json()
+    builder.set_ring(RING)
+    layout = Layout((PERIOD,), RING.slots, PERIOD)
     # Half the size for a pair: its parts come out at twice the scale.
     scale = RING.scale_bits - 1.0
     x, y = (
@@ -71,16 +74,10 @@ def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(re
     )
     both = builder.op("bootstrap", (x, y), slots=PERIOD, level=returns_to)
     parts = [builder.op(part, (both,)) for part in ("real_part", "imaginary_part")]
-    builder.metadata.update(
-        ring=RING.to_json(),
-        bootstrap_slots=[PERIOD],
-        paired_slots=[PERIOD],
-        rotation_keys=[],
-        rotation_paths={},
-        relinearization_key=True,
-        inputs=[{"name": name, "shape": [PERIOD], "layout": layout} for name in ("x", "y")],
-        outputs=[{"name": f"y{i}", "shape": [PERIOD], "layout": layout} for i in range(2)],
-        chains=[{"level": LOWER, "digits": 2, "rotation_keys": [], "relinearization_key": False}],
+    builder.parameters = Parameters((Chain(RING, (), True), Chain(RING.lower(LOWER, 2))))
+    builder.interface = Interface(
+        tuple(TensorSpec(name, (PERIOD,), layout) for name in ("x", "y")),
+        tuple(TensorSpec(f"y{i}", (PERIOD,), layout) for i in range(2)),
     )
     low = [builder.op("level_drop", (part,), levels=returns_to) for part in parts]
     made = Schedule().run(builder.finish(low))

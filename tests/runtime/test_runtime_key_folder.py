@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from runtime.bootstrapped import artifact as bootstrapped_artifact
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
-from heliograph.artifact.validate import check_keys
+from heliograph.artifact.validate import check_bootstrap_slots
+from heliograph.artifact.wire import chains_json, read_chains
 from heliograph.errors import WireError
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder
@@ -256,15 +258,19 @@ GOOD = {"level": 4, "digits": 2, "rotation_keys": [3], "relinearization_key": Tr
     ],
 )
 def test_nonsense_about_keys_is_refused(artifact: Artifact, fields: dict[str, object]) -> None:
-    metadata = {**artifact.program.metadata, "chains": [GOOD], "bootstrap_slots": [PERIOD]}
-    check_keys(metadata, artifact.ring)
+    given = {**chains_json(artifact.public().chains), "chains": [GOOD], "bootstrap_slots": [PERIOD]}
+    read(given)
     with pytest.raises(WireError, match="not usable"):
-        check_keys({**metadata, **fields}, artifact.ring)
+        read({**given, **fields})
+
+
+def read(given: dict[str, Any]) -> None:
+    check_bootstrap_slots(given["bootstrap_slots"], read_chains(given)[0].ring)
 
 
 def test_bootstraps_need_a_ring_that_does(artifact: Artifact) -> None:
     with pytest.raises(WireError, match="on a ring that does not"):
-        check_keys({**artifact.program.metadata, "chains": []}, replace(artifact.ring, bootstrap=None))
+        check_bootstrap_slots([PERIOD], replace(artifact.ring, bootstrap=None))
 
 
 def test_a_bootstrap_that_openfhe_would_refuse_is_refused_before() -> None:
@@ -274,9 +280,9 @@ def test_a_bootstrap_that_openfhe_would_refuse_is_refused_before() -> None:
 
     made = program()
     check_program(made)
-    with pytest.raises(WireError, match="that it does not declare"):
-        check_program(replace(made, metadata={**made.metadata, "bootstrap_slots": [512]}))
     for budget in ((2, 3), (3, 2)):  # values enter higher; they come back lower
         ring = replace(RING, bootstrap=budget)
+        chains = (replace(made.planned.chains[0], ring=ring), *made.planned.chains[1:])
+        other = replace(made, parameters=replace(made.planned, chains=chains))
         with pytest.raises(WireError, match="level"):
-            check_program(replace(made, metadata={**made.metadata, "ring": ring.to_json()}))
+            check_program(other)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.ckks.chains import chain_at, key_chains
+from heliograph.ckks.chains import chain_at
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.ir.bootstraps import bootstrap_slots, paired_slots
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
@@ -37,13 +38,14 @@ class OpenFHEEvaluator:
 
     def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.program = program
-        self.chains = key_chains(program.metadata)
+        self.chains = program.planned.chains
         self.ring = self.chains[0].ring
         self._contexts = {chain.ring: working_context(chain.ring) for chain in self.chains}
         # Half of it for plaintexts that stay, half for those that are encoded ahead of their use.
         self.cache = PlaintextCache(cache_bytes - cache_bytes // 2)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
-        self.paths = {int(a): tuple(path) for a, path in program.metadata["rotation_paths"].items()}
+        self.paths = program.planned.rotation_paths
+        self.paired = paired_slots(program)
         self.index = {node: i for i, node in enumerate(program.nodes)}
         # How many rotations a value has that share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
@@ -89,7 +91,7 @@ class OpenFHEEvaluator:
 
     def prepare(self) -> None:
         """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""
-        for slots in self.program.metadata.get("bootstrap_slots", ()):
+        for slots in bootstrap_slots(self.program):
             bootstrapping.prepare(self.ring, slots, self.pairs(slots))
 
     def adopt(self, x: Any, level: int, tag: str) -> Any:
@@ -118,7 +120,7 @@ class OpenFHEEvaluator:
 
     def pairs(self, slots: int) -> bool:
         """Whether bootstraps of so many slots keep imaginary parts."""
-        return slots in self.program.metadata.get("paired_slots", ())
+        return slots in self.paired
 
     def encode(self, values: Array, log_scale: float, degree: int, level: int) -> Any:
         """A plaintext whose true scale is 2**log_scale; OpenFHE is told the nominal one of that degree."""

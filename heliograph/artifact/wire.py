@@ -1,0 +1,119 @@
+"""Interface and chains as JSON values, as public artifacts and key files hold them, and back with every bound checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from heliograph.artifact.validate import check_chains, check_ring, check_spec, check_texts, real, refuse, whole
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.ring import Ring
+from heliograph.errors import ProgramError
+from heliograph.ir.interface import TensorSpec
+from heliograph.ir.records import record
+
+R = TypeVar("R")
+_MAX_TENSORS = 1024
+_MAX_LOG_SCALE = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublicSpec(TensorSpec):
+    """An input or output with the scales of its ciphertexts, and of an input their levels; outputs are at level 0."""
+
+    levels: tuple[int, ...] = ()
+    log_scales: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lower:
+    """A lower part of the chain."""
+
+    level: int
+    digits: int
+    rotation_keys: tuple[int, ...]
+    relinearization_key: bool
+
+
+def public_spec(spec: TensorSpec, levels: tuple[int, ...], log_scales: tuple[float, ...]) -> PublicSpec:
+    """The spec with levels and scales."""
+    values = {field.name: getattr(spec, field.name) for field in fields(TensorSpec)}
+    return PublicSpec(**values, levels=levels, log_scales=log_scales)
+
+
+def spec_json(spec: PublicSpec) -> dict[str, Any]:
+    """An input or output as JSON values, without what is not known."""
+    made: dict[str, Any] = {"name": spec.name, "shape": list(spec.shape), "layout": spec.placed.to_json()}
+    made |= {key: getattr(spec, key) for key in ("low", "high", "range_source") if getattr(spec, key) is not None}
+    if spec.levels:
+        made["levels"] = list(spec.levels)
+    return {**made, "log_scales": list(spec.log_scales)}
+
+
+def chains_json(chains: Sequence[Chain]) -> dict[str, Any]:
+    """The chains as JSON values: the ring and the keys of the whole one, and `chains`, the lower parts."""
+    whole_chain, *lower = chains
+    return {
+        "ring": whole_chain.ring.to_json(),
+        "rotation_keys": list(whole_chain.rotation_keys),
+        "relinearization_key": whole_chain.relinearization_key,
+        "chains": [
+            {
+                "level": chain.ring.levels,
+                "digits": chain.ring.digits,
+                "rotation_keys": list(chain.rotation_keys),
+                "relinearization_key": chain.relinearization_key,
+            }
+            for chain in lower
+        ],
+    }
+
+
+def read_chains(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Chain, ...]:
+    """The chains of such JSON values; a WireError where they are out of bounds.
+
+    `secure=False` leaves the security that they claim to the caller.
+    """
+    lower = given["chains"]
+    if not isinstance(lower, Sequence) or isinstance(lower, str):
+        raise refuse("the list of lower chains is malformed")
+    ring = _read(Ring, given["ring"], "ring")
+    check_ring(ring, secure=secure)
+    keys = {"rotation_keys": given["rotation_keys"], "relinearization_key": given["relinearization_key"]}
+    chains = [_read(Chain, {"ring": ring, **keys}, "chain")]
+    for each in lower:
+        part = _read(_Lower, each, "lower chain")
+        level = whole(part.level, "the level of a lower chain", 1, ring.levels)
+        digits = whole(part.digits, "the digits of a lower chain", 1, level + 1)
+        chains.append(Chain(ring.lower(level, digits), part.rotation_keys, part.relinearization_key))
+    check_chains(chains, secure=secure)
+    return tuple(chains)
+
+
+def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, ...]:
+    """The inputs or outputs of such JSON values; a WireError where they are out of bounds."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= _MAX_TENSORS:
+        raise refuse(f"the list of {direction}s is malformed")
+    check_texts(given, f"its list of {direction}s")
+    specs = tuple(_read(PublicSpec, each, direction) for each in given)
+    for spec in specs:
+        count = check_spec(spec, ring, direction).ciphertexts
+        if len(spec.log_scales) != count or len(spec.levels) != (count if direction == "input" else 0):
+            raise refuse(f"the levels or scales of {direction} {spec.name!r} do not fit its ciphertexts")
+        for scale in spec.log_scales:
+            real(scale, f"a scale of {direction} {spec.name!r}", 1.0, _MAX_LOG_SCALE)
+        for level in spec.levels:
+            whole(level, f"a level of {direction} {spec.name!r}", 0, ring.levels)
+    if len({spec.name for spec in specs}) != len(specs):
+        raise refuse(f"two {direction}s have one name")
+    return specs
+
+
+def _read(kind: type[R], given: object, what: str) -> R:
+    if not isinstance(given, Mapping):
+        raise refuse(f"an entry that should be a {what} is malformed")
+    try:
+        return record(kind, given, what)
+    except ProgramError as error:
+        raise refuse(error.what) from None

@@ -1,0 +1,35 @@
+"""The parameters that a program was planned for: its chains with their keys, and what the server does beside evaluating."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.ring import Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What the passes from PlanLevels on decide for the whole program.
+
+    `chains`: the whole chain first, then lower and lower parts of it, each with its keys.
+    `rotation_paths`: of which rotations the amounts without a key of their own are composed, in the steps of a
+    `linear_transform`.
+    `flood`: the standard deviation of the noise that the server adds to its outputs.
+    `resident_key_bytes`: the bound on the keys in memory that the program was planned for; None where all of them stay.
+    """
+
+    chains: tuple[Chain, ...]
+    rotation_paths: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    flood: float | None = None
+    resident_key_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rotation_paths", MappingProxyType(dict(self.rotation_paths)))
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of the whole chain."""
+        return self.chains[0].ring

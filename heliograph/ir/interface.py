@@ -1,0 +1,52 @@
+"""What a program takes and gives: its named inputs and outputs, and where their elements stand in the slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heliograph.ir.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output.
+
+    `shape` is that of the tensor as its author sees it; `layout` has the same number of elements, and is None before
+    packing. `low` and `high` bound the elements: of an input as declared, of an output as far as it is known, and then
+    `range_source` says how ("proved" or "observed").
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout | None = None
+    low: float | None = None
+    high: float | None = None
+    range_source: str | None = None
+
+    @property
+    def placed(self) -> Layout:
+        """The layout of a packed program's tensor."""
+        assert self.layout is not None, f"{self.name} is not packed"
+        return self.layout
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The secret inputs and the outputs, in order; `carried` pairs an output with the input that it becomes in the next run.
+
+    Before packing it may be empty, or know the ranges of outputs alone. Plain inputs are nodes only: they have no layout.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    carried: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def batch(self) -> int:
+        """How many samples stand side by side in one ciphertext."""
+        return max((spec.layout.stride for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is known where elements stand."""
+        return any(spec.layout is not None for spec in self.outputs)

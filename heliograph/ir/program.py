@@ -1,0 +1,92 @@
+"""Programs: the one data structure that every pass reads and makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heliograph.ckks.parameters import Parameters
+from heliograph.ckks.ring import Ring
+from heliograph.ir.interface import Interface
+from heliograph.ir.node import Array, Attr, Constant, Node, SparseMatrix, Stage
+from heliograph.ir.ranges import RangeEntry
+
+# Inputs and outputs that a program's one line names.
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A straight-line program: `nodes` in an order in which every input comes first; `inputs` are among them.
+
+    `constants` holds arrays by name. `interface` says what goes in and comes out, `parameters` what was planned for
+    CKKS (None before that), `ranges` the intervals of the polynomials' inputs, which nodes name by their number.
+    A pass returns a new program and shares the nodes that it did not change.
+    """
+
+    name: str
+    stage: Stage
+    inputs: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    output_names: tuple[str, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    interface: Interface = field(default_factory=Interface)
+    parameters: Parameters | None = None
+    ranges: tuple[RangeEntry, ...] = ()
+    # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
+    calibration: tuple[Array, ...] = ()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{node.attrs['name']}: {node.type}" for node in self.inputs[:_SHOWN])
+        outputs = ", ".join(
+            f"{name}: {node.type}" for name, node in zip(self.output_names[:_SHOWN], self.outputs, strict=False)
+        )
+        return f"<Program {self.name!r}, {self.stage.value}, {len(self.nodes)} nodes: ({inputs}) -> ({outputs})>"
+
+    @property
+    def planned(self) -> Parameters:
+        """The parameters of a program whose levels are planned."""
+        assert self.parameters is not None, f"the levels of a {self.stage.value} program are not planned"
+        return self.parameters
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of a program whose levels are planned."""
+        return self.planned.ring
+
+    @property
+    def log_primes(self) -> tuple[float, ...]:
+        """log2 of the primes of the chain, none before levels are planned."""
+        return () if self.parameters is None else self.parameters.ring.log_primes
+
+    def array(self, name: Attr) -> Array:
+        """The dense constant of that name."""
+        value = self.constants[str(name)]
+        assert isinstance(value, np.ndarray), f"constant {name} is {type(value).__name__}"
+        return value
+
+    def matrix(self, name: Attr) -> SparseMatrix:
+        """The sparse constant of that name."""
+        value = self.constants[str(name)]
+        assert isinstance(value, SparseMatrix), f"constant {name} is {type(value).__name__}"
+        return value
+
+    def users(self) -> dict[Node, list[Node]]:
+        """For each node the nodes that read it, once per operand position, in program order."""
+        table: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in self.nodes:
+            for operand in node.inputs:
+                table[operand].append(node)
+        return table
+
+    def names(self) -> dict[Node, str]:
+        """The printed name of each node: `%0`, `%1`, ... in program order."""
+        return {node: f"%{index}" for index, node in enumerate(self.nodes)}
+
+    def __str__(self) -> str:
+        from heliograph.ir.text import print_program
+
+        return print_program(self)
