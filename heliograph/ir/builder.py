@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, at
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
     Array,
@@ -87,15 +87,11 @@ class Builder:
         """A node with inferred type; a ProgramError with the location where the op refuses its operands."""
         spec = spec_of(op)
         frozen = freeze_attrs(attrs)
-        try:
+        with at(loc):
             check_call(spec, len(inputs), frozen, self.constants)
             inferred = spec.infer_type([node.type for node in inputs], frozen, self.context)
             check_stage(spec, self.stage, inferred)
             check_type(op, inferred)
-        except ProgramError as error:
-            if error.where:
-                raise
-            raise ProgramError(error.what, where=loc, why=error.why, hint=error.hint) from None
         return Node(op, tuple(inputs), frozen, inferred, loc)
 
     def copy(self, node: Node, inputs: Sequence[Node]) -> Node:

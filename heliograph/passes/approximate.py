@@ -12,7 +12,7 @@ import numpy as np
 from heliograph import functions, rounding
 from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
@@ -175,10 +175,8 @@ class Approximate:
         low, high = _symmetric(_settled(interval, source))
         method = node.attrs.get("method") or self.method or of.method or ("gaussian" if seen else "minimax")
         mean, std = (seen.mean, seen.std) if seen else (None, None)
-        try:
+        with at(node.loc):
             chosen, bound = self._fit(node, of, low, high, method, mean, std)
-        except ProgramError as error:
-            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly",
@@ -265,7 +263,7 @@ class Approximate:
             source = "proved" if inside.all() else "observed"
         size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
         method = node.attrs.get("method") or self.method or of.method or "gaussian"
-        try:
+        with at(node.loc):
             chosen, (bound, known) = self._fit(
                 node,
                 of,
@@ -277,8 +275,6 @@ class Approximate:
                 largest,
                 sizes,
             )
-        except ProgramError as error:
-            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from heliograph.approx import sign as sign_plans
 from heliograph.approx.fit import Fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.approx.result import Stage
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, at
 from heliograph.ir import Builder, Node, SparseMatrix, TensorType
 from heliograph.ir.depth import depth_of_degree
 from heliograph.ir.node import next_power_of_two
@@ -126,11 +127,9 @@ class Lowering:
             return min(seen, reach / 2), "observed"
         return DEFAULT_GAP * reach, "default"
 
-    def located(self, error: ProgramError) -> ProgramError:
-        """The error at this op's place."""
-        if error.where:
-            return error
-        return ProgramError(f"{self.node.op}: {error.what}", where=self.node.loc, why=error.why, hint=error.hint)
+    def located(self, hint: str = "") -> AbstractContextManager[None]:
+        """Errors that are raised inside name this op and its place, and the hint where one is given."""
+        return at(self.node.loc, said_by=self.node.op, hint=hint)
 
 
 # What a map costs, in products with plaintexts: a rotation (it takes two for the root of its diagonals), and a level.
@@ -154,10 +153,8 @@ def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Ob
     reach = interval.magnitude
     gap, gap_source = low.gap(seen.near if seen else None, reach)
     bits = float(low.node.attrs.get("bits", SIGN_BITS))
-    try:
+    with low.located():
         plan = sign_plans.sign(gap / reach, bits, low.node.attrs.get("method", "best"))
-    except ProgramError as error:
-        raise low.located(error) from None
     entry = low.entry(
         Interval(-reach, reach),
         source,
@@ -190,10 +187,8 @@ def lower_abs(
     polynomial = _abs_polynomial(error / reach)
     # Inside the gap the error is at most |x|, because the sign polynomials stay in [-1, 1] and do not change sign.
     gap = min(error, reach / 2)
-    try:
+    with low.located():
         plan = sign_plans.sign(gap / reach, max(1.0, float(np.log2(reach / error))))
-    except ProgramError as problem:
-        raise low.located(problem) from None
     if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
         bound = reach * _abs_error(polynomial) if whole is None else whole
         entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], bound, **shown)
@@ -274,10 +269,8 @@ def _argmax_by_tournament(
     above = low.op("add", low.op("sub", padded, most), low.constant(np.full((rows, columns), gap / 2), "half_gap"))
     reach = width + gap
     bits = float(low.node.attrs.get("bits", ONE_HOT_BITS))
-    try:
+    with low.located():
         plan = sign_plans.sign(gap / 4 / reach, bits)
-    except ProgramError as error:
-        raise low.located(error) from None
     entry = low.entry(
         Interval(-reach, reach),
         source,
@@ -303,10 +296,8 @@ def _argmax_by_pairs(
     assert isinstance(x.type, TensorType)
     classes, columns = x.type.shape
     count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
-    try:
+    with low.located():
         plan = argmax_plans.argmax(classes, gap / width, count, low.node.attrs.get("method", "best"))
-    except ProgramError as error:
-        raise low.located(error) from None
     degrees = (*plan.sign1.degrees, *(plan.sign2.degrees if plan.sign2 else ()))
     entry = low.entry(
         Interval(-width, width),

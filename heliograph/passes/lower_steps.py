@@ -39,11 +39,9 @@ def lower_softmax(
     rows, columns = x.type.shape
     middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
     method = low.node.attrs.get("method", "best")
-    try:
+    hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
+    with low.located(hint):
         plan = softmax(rows, limit, method, max_error=error or DEFAULT_SOFTMAX_ERROR)
-    except ProgramError as problem:
-        hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
-        raise low.located(ProgramError(problem.what, why=problem.why, hint=hint)) from None
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
     if plan.error is None or plan.rounding is None:
         # HETAL's constructions have no proof: what is known of them is what random rows show.
@@ -83,10 +81,8 @@ def lower_inverse(
     negative = most < 0 and low.node.op == "reciprocal"
     if negative:
         least, most = -most, -least
-    try:
+    with low.located():
         plan = inverse(least, most, error or DEFAULT_RELATIVE_ERROR, low.node.op)
-    except ProgramError as problem:
-        raise low.located(problem) from None
     true = [1 / least, 1 / most] if low.node.op == "reciprocal" else [least**-0.5, most**-0.5]
     true = [math.sqrt(least), math.sqrt(most)] if low.node.op == "sqrt" else true
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
@@ -112,12 +108,10 @@ def lower_exp(
 ) -> Node:
     """exp(x) as the power 2^k of a polynomial for exp(x / 2^k): the degree and k of the least depth."""
     assert isinstance(x.type, TensorType)
-    if interval.high > _MOST_EXPONENT:
-        raise low.located(ProgramError(f"exp of {interval.high:.4g} is larger than any number"))
-    try:
+    with low.located():
+        if interval.high > _MOST_EXPONENT:
+            raise ProgramError(f"exp of {interval.high:.4g} is larger than any number")
         plan = exp(interval.low, interval.high, error or DEFAULT_RELATIVE_ERROR)
-    except ProgramError as problem:
-        raise low.located(problem) from None
     largest = math.exp(interval.high)
     entry = low.entry(
         interval,
