@@ -12,6 +12,8 @@ from heliograph.ir.node import (
     Program,
     SparseMatrix,
     Stage,
+    shape_of,
+    size_of,
 )
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
@@ -32,4 +34,6 @@ __all__ = [
     "Stage",
     "TensorType",
     "Type",
+    "shape_of",
+    "size_of",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,8 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.errors import InternalError
 from heliograph.ir.location import UNKNOWN, Location
-from heliograph.ir.types import Type
+from heliograph.ir.types import TensorType, Type
 
 
 class Stage(str, enum.Enum):
@@ -59,6 +61,18 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.op} : {self.type} at {self.loc}>"
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """The shape of a node whose value is a tensor; an InternalError for slot vectors and ciphertexts."""
+    if not isinstance(node.type, TensorType):
+        raise InternalError(f"{node!r} is no tensor")
+    return node.type.shape
+
+
+def size_of(node: Node) -> int:
+    """The number of elements of a node whose value is a tensor; an InternalError for slot vectors and ciphertexts."""
+    return math.prod(shape_of(node))
 
 
 def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:

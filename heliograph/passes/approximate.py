@@ -14,7 +14,7 @@ from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
-from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, size_of
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
@@ -465,9 +465,8 @@ def _contradicted(node: Node, low: float, high: float, seen: Observed) -> Progra
 
 def _image_bounds(node: Node, polynomial: Fit) -> Bounds:
     """The image of the polynomial on its interval, as the bounds of every element of the node's value."""
-    assert isinstance(node.type, TensorType)
     low, high = polynomial.image()
-    return np.full(node.type.size, low), np.full(node.type.size, high)
+    return np.full(size_of(node), low), np.full(size_of(node), high)
 
 
 def _divided(builder: Builder, made: Node, sizes: Array, bounds: dict[Node, Bounds | None]) -> Node:

@@ -16,7 +16,7 @@ import networkx
 import numpy as np
 
 from heliograph.errors import InternalError, PlanningError
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, TensorType, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.row_ops import ROW_OPS
@@ -74,8 +74,7 @@ def _pinned(program: Program, groups: Groups, slots: int, stride: int) -> dict[i
     pinned: dict[int, Layout] = {}
     for node in program.nodes:
         for member in (node, *node.inputs) if node.op in ROW_OPS else ():
-            assert isinstance(member.type, TensorType)
-            shape, number = member.type.shape, groups.of[member]
+            shape, number = shape_of(member), groups.of[member]
             columns = shape[-1]
             block = next_power_of_two(columns)
             rows = Layout(shape, slots, 1, width=columns, block=block, stride=stride) if len(shape) == 2 else None

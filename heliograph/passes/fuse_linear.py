@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import UnsupportedError
-from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
@@ -119,9 +119,8 @@ class _Fuser:
         return self.builder.finish(outputs)
 
     def _base(self, node: Node) -> _Form:
-        assert isinstance(node.type, TensorType)
-        size = node.type.size
-        return _Form(node.type.shape, {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
+        size = size_of(node)
+        return _Form(shape_of(node), {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
 
     def _anchor(self, form: _Form) -> _Form:
         """The form of the value itself once it is a node, so that it is not expanded again."""
@@ -130,13 +129,12 @@ class _Fuser:
         return self._base(self._materialize(form))
 
     def _form(self, node: Node) -> _Form:
-        assert isinstance(node.type, TensorType)
         if node.op == "input":
             self.builder.inputs.append(node)
             return self._base(node)
         if node.op == "constant":
             value = self.builder.context.array(node.attrs["value"]).astype(np.float64)
-            return _Form(node.type.shape, {}, value.ravel(), node.loc)
+            return _Form(shape_of(node), {}, value.ravel(), node.loc)
         operands = [self.forms[operand] for operand in node.inputs]
         if OPS[node.op].linear is not None:
             return self._linear(node, operands)
@@ -149,12 +147,10 @@ class _Fuser:
     def _linear(self, node: Node, operands: list[_Form]) -> _Form:
         spec = OPS[node.op]
         assert spec.linear is not None
-        assert isinstance(node.type, TensorType)
         matrices, bias = spec.linear([operand.type for operand in node.inputs], node.attrs, self.builder.context)
         return self._combine(node, operands, matrices, bias)
 
     def _combine(self, node: Node, operands: list[_Form], matrices: list[Any], bias: Array | None) -> _Form:
-        assert isinstance(node.type, TensorType)
         terms: dict[Node, Any] = {}
         offset = None if bias is None else np.asarray(bias, dtype=np.float64)
         loc, named = node.loc, node.op in _NAMING
@@ -173,12 +169,11 @@ class _Fuser:
             if operand.offset is not None:
                 shift = matrix @ operand.offset
                 offset = shift if offset is None else offset + shift
-        return _Form(node.type.shape, terms, offset, loc, named)
+        return _Form(shape_of(node), terms, offset, loc, named)
 
     def _scaled(self, node: Node, operands: list[_Form]) -> _Form:
         """A product with a constant: a diagonal matrix, with broadcasting."""
-        assert isinstance(node.type, TensorType)
-        shape = node.type.shape
+        shape = shape_of(node)
         constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
         assert constant.offset is not None
         factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape).ravel()
@@ -195,8 +190,7 @@ class _Fuser:
         assert constant.offset is not None
         array = constant.offset.reshape(constant.shape)
         # Column j of the matrix is the product with the j-th unit tensor; some at once along the axis of samples.
-        assert isinstance(node.type, TensorType)
-        step = max(1, _MATMUL_ENTRIES // max(value.size, node.type.size))
+        step = max(1, _MATMUL_ENTRIES // max(value.size, size_of(node)))
         columns = []
         for start in range(0, value.size, step):
             count = min(step, value.size - start)
@@ -209,7 +203,6 @@ class _Fuser:
 
     def _product_of_values(self, node: Node, operands: list[_Form]) -> _Form:
         """A matrix product neither side of which is known at compile time: all products of elements, then sums."""
-        assert isinstance(node.type, TensorType)
         left, right = (np.arange(form.size).reshape(form.shape) for form in operands)
         left = left[np.newaxis, :] if left.ndim == 1 else left
         right = right[:, np.newaxis] if right.ndim == 1 else right
@@ -232,18 +225,17 @@ class _Fuser:
             )
             factors.append(self._materialize(_expanded(self._combine(node, [form], [gather], None), shape)))
         product = self.builder.op("mul", factors, node.loc)
-        rows = np.repeat(np.arange(node.type.size), inner)
+        rows = np.repeat(np.arange(size_of(node)), inner)
         total = scipy.sparse.csr_array(
-            (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(node.type.size, rows.size)
+            (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(size_of(node), rows.size)
         )
-        return _Form(node.type.shape, {product: total}, None, node.loc, True)
+        return _Form(shape_of(node), {product: total}, None, node.loc, True)
 
     def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:
-        assert isinstance(node.type, TensorType)
         nodes = []
         for operand in operands:
-            if node.op == "mul" and operand.shape != node.type.shape:
-                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), node.type.shape).ravel()
+            if node.op == "mul" and operand.shape != shape_of(node):
+                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape_of(node)).ravel()
                 gather = scipy.sparse.csr_array(
                     (np.ones(index.size), (np.arange(index.size), index)), shape=(index.size, operand.size)
                 )
@@ -267,8 +259,7 @@ class _Fuser:
         return power(exponent)
 
     def _reshaped(self, node: Node, shape: tuple[int, ...], loc: Location) -> Node:
-        assert isinstance(node.type, TensorType)
-        return node if node.type.shape == shape else self.builder.op("reshape", (node,), loc, shape=shape)
+        return node if shape_of(node) == shape else self.builder.op("reshape", (node,), loc, shape=shape)
 
     def _materialize(self, form: _Form) -> Node:
         """A node for the form: one `affine` for all real matrices, plain sums for bases that come in unchanged."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, shape_of, size_of
 from heliograph.ir.ops import OPS, Context
 from heliograph.ir.row_ops import ROW_OPS
 
@@ -41,8 +41,7 @@ def transfer(
     is taken to lie in that interval, which is for the caller to make sure of. Sums are widened by 1e-12 of their size
     against rounding.
     """
-    assert isinstance(node.type, TensorType)
-    size = node.type.size
+    size = size_of(node)
     if node.op == "input":
         low, high = node.attrs.get("low"), node.attrs.get("high")
         return None if low is None or high is None else (np.full(size, low), np.full(size, high))
@@ -59,9 +58,8 @@ def transfer(
         return known[0]
     if node.op in ROW_OPS:
         # Moves, copies and sums with weights of one: the bounds go the same way as the values.
-        assert isinstance(node.inputs[0].type, TensorType)
         low, high = (
-            np.asarray(OPS[node.op].evaluate([end.reshape(1, *node.inputs[0].type.shape)], node.attrs, context)).ravel()
+            np.asarray(OPS[node.op].evaluate([end.reshape(1, *shape_of(node.inputs[0]))], node.attrs, context)).ravel()
             for end in known[0]
         )
         slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
@@ -99,11 +97,9 @@ def transfer(
 
 
 def _broadcast(bounds: Bounds, operand: Node, node: Node) -> Bounds:
-    assert isinstance(operand.type, TensorType)
-    assert isinstance(node.type, TensorType)
-    if operand.type.shape == node.type.shape:
+    if shape_of(operand) == shape_of(node):
         return bounds
-    low, high = (np.broadcast_to(b.reshape(operand.type.shape), node.type.shape).ravel() for b in bounds)
+    low, high = (np.broadcast_to(b.reshape(shape_of(operand)), shape_of(node)).ravel() for b in bounds)
     return low, high
 
 

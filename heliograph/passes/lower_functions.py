@@ -23,7 +23,7 @@ from heliograph.approx.fit import Fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError, at
-from heliograph.ir import Builder, Node, SparseMatrix, TensorType
+from heliograph.ir import Builder, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.depth import depth_of_degree
 from heliograph.ir.node import next_power_of_two
 from heliograph.passes.calibrate import Observed
@@ -64,9 +64,8 @@ class Lowering:
         """The polynomial whose Chebyshev coefficients are those of `stage`, on [low, high]."""
         coefficients = self.builder.constant(np.array(stage.coefficients), f"{self.node.op}.poly")
         made = self.builder.op("poly", (x,), self.node.loc, coefficients=coefficients, low=low, high=high, range=entry)
-        assert isinstance(made.type, TensorType)
         least, most = proof.image(stage.coefficients)
-        self.bounds[made] = (np.full(made.type.size, least), np.full(made.type.size, most))
+        self.bounds[made] = (np.full(size_of(made), least), np.full(size_of(made), most))
         return made
 
     def chain(self, x: Node, stages: Sequence[Stage], low: float, high: float, entry: int | None) -> Node:
@@ -83,7 +82,7 @@ class Lowering:
         matrix = scipy.sparse.csr_array(matrix)
         operands: tuple[Node, ...] = (x,)
         matrices, bias = [matrix], None
-        if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [n.type.size for n in x.inputs]):  # type: ignore[union-attr]
+        if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [size_of(n) for n in x.inputs]):
             operands = x.inputs
             matrices = [matrix @ self.builder.context.matrix(name).csr() for name in x.attrs["matrices"]]
             if "bias" in x.attrs:
@@ -204,8 +203,7 @@ def lower_abs(
         closeness_bits=plan.closeness_bits,
     )
     made = low.op("mul", x, low.chain(x, plan.folded(), -reach, reach, entry))
-    assert isinstance(made.type, TensorType)
-    low.bounds[made] = (np.full(made.type.size, -error), np.full(made.type.size, reach))
+    low.bounds[made] = (np.full(size_of(made), -error), np.full(size_of(made), reach))
     return made
 
 
@@ -234,8 +232,7 @@ def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: 
     All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more: it is never cheaper
     where all pairs fit.
     """
-    assert isinstance(x.type, TensorType)
-    classes, columns = x.type.shape
+    classes, columns = shape_of(x)
     width = interval.high - interval.low
     if seen is not None and seen.spread is not None and source == "observed":
         width = min(width, rounding.upward(seen.spread * (1.0 + low.margin)))
@@ -258,8 +255,7 @@ def _argmax_by_tournament(
     """Whether a row is above the maximum less half of the gap; the maximum may err by a quarter of it."""
     import scipy.sparse
 
-    assert isinstance(x.type, TensorType)
-    classes, columns = x.type.shape
+    classes, columns = shape_of(x)
     rows, size = next_power_of_two(classes), classes * columns
     # A row stands in for those that a power of two lacks.
     take = np.concatenate([np.arange(size), np.tile(np.arange(columns), rows - classes)])
@@ -293,8 +289,7 @@ def _argmax_by_pairs(
     low: Lowering, x: Node, width: float, source: str, seen: Observed | None, gap: float, gap_source: str
 ) -> Node:
     """The signs of all differences in one vector, summed by rotations, and a second sign of the sums."""
-    assert isinstance(x.type, TensorType)
-    classes, columns = x.type.shape
+    classes, columns = shape_of(x)
     count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
     with low.located():
         plan = argmax_plans.argmax(classes, gap / width, count, low.node.attrs.get("method", "best"))
@@ -348,8 +343,7 @@ def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
     most its share of `error`, also where values are equal. All pairs at once, as in argmax, would need fewer levels from
     eight rows on, but fails where the two largest are equal, which is common behind a ReLU.
     """
-    assert isinstance(x.type, TensorType)
-    rows, columns = x.type.shape
+    rows, columns = shape_of(x)
     rounds = rows.bit_length() - 1
     import scipy.sparse
 

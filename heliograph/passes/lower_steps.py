@@ -16,7 +16,7 @@ from heliograph.approx.sampling import sampled_error
 from heliograph.approx.softmax import softmax
 from heliograph.approx.steps import run
 from heliograph.errors import ProgramError
-from heliograph.ir import Array, Node, TensorType
+from heliograph.ir import Array, Node, shape_of, size_of
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval
 from heliograph.passes.lower_functions import Lowering
@@ -35,8 +35,7 @@ def lower_softmax(
     low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
 ) -> Node:
     """softmax over rows; a constant that centres the range drops out of it."""
-    assert isinstance(x.type, TensorType)
-    rows, columns = x.type.shape
+    rows, columns = shape_of(x)
     middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
     method = low.node.attrs.get("method", "best")
     hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
@@ -76,7 +75,6 @@ def lower_inverse(
     proved: Interval | None = None,
 ) -> Node:
     """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
-    assert isinstance(x.type, TensorType)
     least, most = away_from_zero(interval, source, seen, proved)
     negative = most < 0 and low.node.op == "reciprocal"
     if negative:
@@ -90,12 +88,12 @@ def lower_inverse(
     entry = low.entry(
         ends, source, polynomials, plan.relative_error * max(true), seen=seen, relative_error=plan.relative_error
     )
-    zero = low.constant(np.zeros(x.type.shape), "zero")
+    zero = low.constant(np.zeros(shape_of(x)), "zero")
     made = _steps(low, low.op("sub", zero, x) if negative else x, plan, entry)
     made = low.op("sub", zero, made) if negative else made
     slack = 1.0 + plan.relative_error
     bottom, top = min(true) / slack, max(true) * slack
-    size = x.type.size
+    size = size_of(x)
     low.bounds[made] = (np.full(size, -top), np.full(size, -bottom)) if negative else (
         np.full(size, bottom),
         np.full(size, top),
@@ -107,7 +105,6 @@ def lower_exp(
     low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
 ) -> Node:
     """exp(x) as the power 2^k of a polynomial for exp(x / 2^k): the degree and k of the least depth."""
-    assert isinstance(x.type, TensorType)
     with low.located():
         if interval.high > _MOST_EXPONENT:
             raise ProgramError(f"exp of {interval.high:.4g} is larger than any number")
@@ -123,7 +120,7 @@ def lower_exp(
         squarings=plan.squarings,
     )
     made = _steps(low, x, plan, entry)
-    size = x.type.size
+    size = size_of(x)
     low.bounds[made] = (np.zeros(size), np.full(size, largest * (1.0 + plan.relative_error)))
     return made
 
@@ -151,7 +148,6 @@ def away_from_zero(
 
 def _steps(low: Lowering, x: Node, plan: StepPlan, entry: int) -> Node:
     """The nodes of a plan on x: (rows, columns) with the plan's `width` of rows, or any shape where it has one column."""
-    assert isinstance(x.type, TensorType)
     made: dict[int, Node] = {0: x}
     uses = Counter(operand for step in plan.steps for operand in step.operands)
     skipped = {
@@ -192,8 +188,7 @@ def _step(
         assert factor > 0, "a polynomial's argument is not mirrored"
         return low.poly(made[operand], step.stage, ends[0], ends[1], entry if operand == 0 else None)
     x = made[step.operands[0]]
-    assert isinstance(x.type, TensorType)
-    shape = x.type.shape
+    shape = shape_of(x)
     if step.kind in ("multiply", "add", "subtract"):
         op = {"multiply": "mul", "add": "add", "subtract": "sub"}[step.kind]
         return low.op(op, x, made[step.operands[1]])
@@ -225,7 +220,6 @@ def _diagonal(values: Array) -> Any:
 
 def _times(low: Lowering, x: Node, factor: int) -> Node:
     """A whole multiple by additions, or the negative."""
-    assert isinstance(x.type, TensorType)
     total, power, rest = None, x, abs(factor)
     while rest:
         if rest & 1:
@@ -234,4 +228,4 @@ def _times(low: Lowering, x: Node, factor: int) -> Node:
         if rest:
             power = low.op("add", power, power)
     assert total is not None, "a product with zero is no step"
-    return low.op("sub", low.constant(np.zeros(x.type.shape), "zero"), total) if factor < 0 else total
+    return low.op("sub", low.constant(np.zeros(shape_of(x)), "zero"), total) if factor < 0 else total

@@ -15,7 +15,7 @@ import numpy as np
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError, UnsupportedError
-from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
 from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
@@ -133,10 +133,9 @@ class _Packer:
                     where=node.loc,
                     hint="compute it outside of the program, and return it in the clear",
                 )
-            assert isinstance(node.type, TensorType)
             for chunk, vector in enumerate(new[node]):
                 outputs[name if len(new[node]) == 1 else f"{name}/{chunk}"] = vector
-            specs.append({"name": name, "shape": list(node.type.shape), "layout": chosen[of[node]].to_json()})
+            specs.append({"name": name, "shape": list(shape_of(node)), "layout": chosen[of[node]].to_json()})
         metadata["outputs"] = specs
         return builder.finish(outputs)
 
@@ -318,8 +317,7 @@ class _Packer:
             return self._each("add_pt", operands, vectors, node)
         if right.op == "constant" or left.op == "constant":
             constant, value = (right, left) if right.op == "constant" else (left, right)
-            assert isinstance(node.type, TensorType)
-            array = np.broadcast_to(self.builder.context.array(constant.attrs["value"]), node.type.shape)
+            array = np.broadcast_to(self.builder.context.array(constant.attrs["value"]), shape_of(node))
             operands = new[value]
             if node.op == "sub":
                 array = -array if constant is right else array

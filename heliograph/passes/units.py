@@ -10,7 +10,7 @@ import networkx
 import numpy as np
 
 from heliograph import rounding
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds
@@ -99,7 +99,7 @@ def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:
     if not node.type.secret:
         return False
     if node.op in _SUMS:
-        return all(_shape(operand) == _shape(node) for operand in node.inputs)
+        return all(shape_of(operand) == shape_of(node) for operand in node.inputs)
     if not _is_activation(node) or {"low", "high", "gap"} & node.attrs.keys():
         return False
     seen = observed.get(node.inputs[0])
@@ -115,16 +115,11 @@ def _may_divide(node: Node, users: Mapping[Node, list[Node]], graph: networkx.Gr
     return all(user.op == "affine" or graph.has_edge(node, user) for user in users[node])
 
 
-def _shape(node: Node) -> tuple[int, ...]:
-    assert isinstance(node.type, TensorType)
-    return node.type.shape
-
-
 def _reach(node: Node, observed: Mapping[Node, Observed], margin: float, behind: bool) -> Array:
     """Half the range of each element of an activation's input, margin included."""
     seen = observed[node.inputs[0]].reach
     assert seen is not None
-    reach: Array = np.broadcast_to(seen * (1.0 + margin), _shape(node)).ravel()
+    reach: Array = np.broadcast_to(seen * (1.0 + margin), shape_of(node)).ravel()
     largest = float(reach.max())
     return np.maximum(reach, (_SMALLEST_BEHIND if behind else _SMALLEST) * max(largest, _SMALLEST))
 
