@@ -12,13 +12,12 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, shape_of
+from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.ops import OPS
 
 _CHUNK = 64
 # The share of samples that may lie nearer to a decision's limit than its gap.
 _RARE = 0.01
-# Functions of several rows whose lowering asks for the interval of what they read.
-_JOINT = frozenset({"argmax_rows", "max_rows", "softmax_rows"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,8 @@ class Calibrate:
         squares: dict[Node, float] = {}
         size: dict[Node, int] = {}
         by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
-        read = {node.inputs[0] for node in program.nodes if node.op in _JOINT and node.type.secret}
+        # The lowering of functions along rows asks for the interval of what they read.
+        read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
         units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
 
         decisions = {

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
-from heliograph.ir.function_ops import pool_index
+from heliograph.ir.function_ops import JOINT, pool_index
 from heliograph.ir.node import next_power_of_two
+from heliograph.passes.base import rule_for
 
 _DECISION = ("gap", "bits", "low", "high")
 
@@ -31,8 +32,8 @@ class Expand:
         builder = Builder(program.name, Stage.TENSOR, program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
-            if node.op in _RULES and node.type.secret:
-                return _RULES[node.op](_Writer(builder, node), operands)
+            if node.op in JOINT and node.type.secret:
+                return rule_for(RULES, node, self.name)(_Writer(builder, node), operands)
             return builder.copy(node, operands)
 
         return builder.rewrite(program, emit)
@@ -181,7 +182,8 @@ def _layer_norm(w: _Writer, operands: list[Node]) -> Node:
     return made
 
 
-_RULES: dict[str, Callable[[_Writer, list[Node]], Node]] = {
+# For each op of `function_ops.JOINT` what stands for it.
+RULES: Mapping[str, Callable[[_Writer, list[Node]], Node]] = {
     "gt": _compare(False),
     "ge": _compare(False),
     "lt": _compare(True),

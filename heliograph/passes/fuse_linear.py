@@ -112,11 +112,7 @@ class _Fuser:
             if node in self.anchored:
                 form = self._anchor(form)
             self.forms[node] = form
-        outputs = {
-            name: self._materialize(self.forms[node])
-            for name, node in zip(program.output_names, program.outputs, strict=True)
-        }
-        return self.builder.finish(outputs)
+        return self.builder.finish_as(program, {node: self._materialize(self.forms[node]) for node in program.outputs})
 
     def _base(self, node: Node) -> _Form:
         size = size_of(node)
@@ -130,8 +126,7 @@ class _Fuser:
 
     def _form(self, node: Node) -> _Form:
         if node.op == "input":
-            self.builder.inputs.append(node)
-            return self._base(node)
+            return self._base(self.builder.copy(node, ()))
         if node.op == "constant":
             value = self.builder.context.array(node.attrs["value"]).astype(np.float64)
             return _Form(shape_of(node), {}, value.ravel(), node.loc)

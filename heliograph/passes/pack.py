@@ -6,7 +6,7 @@ ciphertext; baby steps of an operand serve all its blocks, giant steps of a resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError, PlanningError, UnsupportedError
+from heliograph.errors import PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
 from heliograph.ir.diagonals import diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
+from heliograph.passes.base import rule_for
 from heliograph.passes.choose_layouts import (
     candidate_layouts,
     choose_layouts,
@@ -63,8 +64,17 @@ class _Packer:
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.groups = group_values(program)
         self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
-        # The plain nodes of the packed program.
+        # What stands for the nodes of the polynomial program: slot vectors for secret ones, by ciphertext, and a node for
+        # each that the server computes in the clear. Constants have neither: their readers take the arrays.
+        self.new: dict[Node, list[Node]] = {}
         self.clear: dict[Node, Node] = {}
+        # The layout of each group of values.
+        self.chosen: Sequence[Layout] = ()
+        # The layouts of polynomials' inputs, by their number in the table of ranges.
+        self.range_layouts: dict[str, Any] = {}
+
+    def layout(self, node: Node) -> Layout:
+        return self.chosen[self.groups.of[node]]
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
@@ -82,35 +92,15 @@ class _Packer:
                 cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
                 if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
                     chosen[of[operand]] = shifted
-        new: dict[Node, list[Node]] = {}
-        intervals: dict[str, Any] = {}
+        self.chosen = chosen
         for node in program.nodes:
             if in_the_clear(node):
-                self.clear[node] = self._copied(node)
-                continue
-            layout = chosen[of[node]]
-            if node.op == "constant":
-                continue
-            if node.op == "input":
-                new[node] = self._input(node, layout)
-            elif node.op == "affine":
-                new[node] = self._affine(node, new, chosen)
-            elif node.op == "poly":
-                new[node] = self._poly(node, new[node.inputs[0]])
-                if "range" in node.attrs:
-                    intervals[str(node.attrs["range"])] = layout.to_json()
-            elif node.op in ("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"):
-                new[node] = new[node.inputs[0]]
-            elif node.op in ("sum_rows", "roll_rows"):
-                new[node] = [self._rows(node, new[node.inputs[0]][0], chosen[of[node.inputs[0]]])]
-            elif node.op in ("add", "sub"):
-                new[node] = self._sum(node, new, layout)
-            elif node.op == "mul":
-                new[node] = self._product(node, new, layout)
-            else:
-                raise InternalError(f"pack does not know {node.op}")
+                self.clear[node] = builder.copy(node, [self.clear.get(operand, operand) for operand in node.inputs])
+            elif node.op != "constant":
+                self.new[node] = rule_for(RULES, node, Pack.name)(self, node)
+        new = self.new
         metadata = builder.metadata
-        metadata["range_layouts"] = intervals
+        metadata["range_layouts"] = self.range_layouts
         metadata["inputs"] = [
             {
                 "name": node.attrs["name"],
@@ -139,13 +129,6 @@ class _Packer:
         metadata["outputs"] = specs
         return builder.finish(outputs)
 
-    def _copied(self, node: Node) -> Node:
-        """A node that the server computes in the clear, as it is."""
-        if node.op == "input":
-            self.builder.inputs.append(node)
-            return node
-        return self.builder.copy(node, [self.clear.get(operand, operand) for operand in node.inputs])
-
     def _chunk(self, chunk: int, of: int) -> int | None:
         """The attribute that says which ciphertext of a value of several a node is."""
         return chunk if of > 1 else None
@@ -163,30 +146,44 @@ class _Packer:
     def _rotate(self, value: Node, amount: int, node: Node) -> Node:
         return self.builder.op("rotate", (value,), node.loc, amount=amount * self.batch)
 
-    def _rows(self, node: Node, value: Node, layout: Layout) -> Node:
-        """Rotations by whole rows; the sum of all rows lands in each of them."""
-        if node.op == "roll_rows":
-            amount = node.attrs["amount"] * layout.block % layout.period
-            return self._rotate(value, amount, node) if amount else value
+    def unmoved(self, node: Node) -> list[Node]:
+        """The operand's vectors: elements get other names, and stay in their slots."""
+        return self.new[node.inputs[0]]
+
+    def roll_rows(self, node: Node) -> list[Node]:
+        """A rotation by whole rows, which lie in one ciphertext."""
+        (operand,) = node.inputs
+        (value,), layout = self.new[operand], self.layout(operand)
+        amount = node.attrs["amount"] * layout.block % layout.period
+        return [self._rotate(value, amount, node) if amount else value]
+
+    def sum_rows(self, node: Node) -> list[Node]:
+        """The sum of all rows, which lands in each of them."""
+        (operand,) = node.inputs
+        (value,), layout = self.new[operand], self.layout(operand)
         step = layout.period // 2
         while step >= layout.block:
             value = self.builder.op("add_ct", (value, self._rotate(value, step, node)), node.loc)
             step //= 2
-        return value
+        return [value]
 
-    def _poly(self, node: Node, values: Sequence[Node]) -> list[Node]:
+    def poly(self, node: Node) -> list[Node]:
+        values = self.new[node.inputs[0]]
+        if "range" in node.attrs:
+            self.range_layouts[str(node.attrs["range"])] = self.layout(node).to_json()
         attrs = {"coefficients": node.attrs["coefficients"], "low": -1.0, "high": 1.0, "range": node.attrs.get("range")}
         return [
             self.builder.op("poly", (value,), node.loc, **attrs, chunk=self._chunk(chunk, len(values)))
             for chunk, value in enumerate(values)
         ]
 
-    def _product(self, node: Node, new: Mapping[Node, list[Node]], layout: Layout) -> list[Node]:
+    def product(self, node: Node) -> list[Node]:
+        new = self.new
         left, right = node.inputs
         if in_the_clear(left):
             left, right = right, left
         if in_the_clear(right):
-            return self._each("mul_pt", new[left], self._packed(right, layout), node)
+            return self._each("mul_pt", new[left], self._packed(right, self.layout(node)), node)
         return self._each("mul_ct", new[left], new[right], node)
 
     def _each(self, op: str, left: Sequence[Node], right: Sequence[Node], node: Node) -> list[Node]:
@@ -195,7 +192,7 @@ class _Packer:
     def _negated(self, values: Sequence[Node], node: Node) -> list[Node]:
         return [self.builder.op("negate", (value,), node.loc) for value in values]
 
-    def _input(self, node: Node, layout: Layout) -> list[Node]:
+    def input(self, node: Node) -> list[Node]:
         return [
             self.builder.input(
                 node.attrs["name"],
@@ -205,23 +202,21 @@ class _Packer:
                 low=node.attrs.get("low"),
                 high=node.attrs.get("high"),
             )
-            for chunk in range(layout.ciphertexts)
+            for chunk in range(self.layout(node).ciphertexts)
         ]
 
-    def _affine(self, node: Node, new: Mapping[Node, list[Node]], chosen: Sequence[Layout]) -> list[Node]:
-        out = chosen[self.groups.of[node]]
+    def affine(self, node: Node) -> list[Node]:
+        out = self.layout(node)
         # Operands of one period share giant steps and the rotations that add up partial sums.
         alike: dict[tuple[int, int, bool], list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
-            layout = chosen[self.groups.of[operand]]
+            layout = self.layout(operand)
             by_client = operand.op == "input" and bool(layout.shift)
             alike.setdefault((layout.period, layout.run, by_client), []).append((operand, name, layout))
         partial: list[tuple[int, list[Node]]] = []
         for maps in alike.values():
             layout = maps[0][2]
-            partial.append(
-                (spread(layout, out), [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)])
-            )
+            partial.append((spread(layout, out), [self._transform(node, maps, out, o) for o in range(out.ciphertexts)]))
         made = [
             self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.run or out.period)
             for o in range(out.ciphertexts)
@@ -234,7 +229,6 @@ class _Packer:
         self,
         node: Node,
         maps: Sequence[tuple[Node, Any, Layout]],
-        new: Mapping[Node, list[Node]],
         out: Layout,
         chunk: int,
     ) -> Node:
@@ -252,7 +246,7 @@ class _Packer:
             for (o, i), matrix in self.plans.blocks(name, of, out).items():
                 if o != chunk:
                     continue
-                operands.append(new[operand][i])
+                operands.append(self.new[operand][i])
                 names.append(self.builder.constant(matrix, str(name)))
                 if shift or out.shift:
                     copies = (1, out.copies_moved)
@@ -265,7 +259,7 @@ class _Packer:
         if not operands:
             # Nothing reaches these rows: a map that is zero.
             zero = SparseMatrix.of(np.zeros((out.period, layout.period)))
-            operands, names = [new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
+            operands, names = [self.new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
         return self.builder.op(
             "linear_transform",
             operands,
@@ -305,7 +299,9 @@ class _Packer:
             made.append(self.builder.op("add_plain", (value,), node.loc, value=constant))
         return made
 
-    def _sum(self, node: Node, new: Mapping[Node, list[Node]], layout: Layout) -> list[Node]:
+    def sum(self, node: Node) -> list[Node]:
+        """A sum or a difference; an operand may be known, at compile time or at run time."""
+        new, layout = self.new, self.layout(node)
         left, right = node.inputs
         if in_the_clear(left) or in_the_clear(right):
             known, value = (right, left) if in_the_clear(right) else (left, right)
@@ -326,3 +322,17 @@ class _Packer:
                 return operands
             return self._add_plain(operands, array, layout, node, constant.attrs["value"])
         return self._each("add_ct" if node.op == "add" else "sub_ct", new[left], new[right], node)
+
+
+# What stands for the secret values of a polynomial program: their slot vectors, one for each ciphertext.
+RULES: Mapping[str, Callable[[_Packer, Node], list[Node]]] = {
+    "input": _Packer.input,
+    "affine": _Packer.affine,
+    "poly": _Packer.poly,
+    "add": _Packer.sum,
+    "sub": _Packer.sum,
+    "mul": _Packer.product,
+    "roll_rows": _Packer.roll_rows,
+    "sum_rows": _Packer.sum_rows,
+    **dict.fromkeys(("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"), _Packer.unmoved),
+}
