@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from heliograph.errors import InternalError
 from heliograph.ir.location import UNKNOWN, Location
@@ -92,8 +93,6 @@ class SparseMatrix:
     @staticmethod
     def of(matrix: Any) -> SparseMatrix:
         """From anything that `scipy.sparse.csr_array` takes."""
-        import scipy.sparse
-
         csr = scipy.sparse.csr_array(matrix, dtype=np.float64)
         csr.sum_duplicates()
         csr.eliminate_zeros()
@@ -103,8 +102,6 @@ class SparseMatrix:
 
     def csr(self) -> Any:
         """As a `scipy.sparse.csr_array`."""
-        import scipy.sparse
-
         return scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.function_ops import JOINT, pool_index
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
 from heliograph.passes.base import rule_for
 
@@ -65,15 +66,10 @@ class _Writer:
 
     def gathered(self, x: Node, index: Any, shape: tuple[int, ...]) -> Node:
         """Element index[i] of the flattened x at place i."""
-        import scipy.sparse
-
         flat = np.asarray(index).ravel()
         if shape == shape_of(x) and np.array_equal(flat, np.arange(size_of(x))):
             return x
-        matrix = scipy.sparse.csr_array(
-            (np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, size_of(x))
-        )
-        name = self.builder.constant(SparseMatrix.of(matrix), "gather")
+        name = self.builder.constant(SparseMatrix.of(gather_matrix(flat, size_of(x))), "gather")
         return self.op("affine", x, matrices=(name,), shape=shape)
 
 

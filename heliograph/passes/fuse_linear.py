@@ -11,6 +11,7 @@ import scipy.sparse
 
 from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
@@ -171,10 +172,9 @@ class _Fuser:
         shape = shape_of(node)
         constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
         assert constant.offset is not None
-        factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape).ravel()
-        index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape).ravel()
-        matrix = scipy.sparse.csr_array((factor, (np.arange(factor.size), index)), shape=(factor.size, value.size))
-        return self._combine(node, [value], [matrix], None)
+        factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
+        index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
+        return self._combine(node, [value], [gather_matrix(index, value.size, factor)], None)
 
     def _matmul(self, node: Node, operands: list[_Form]) -> _Form:
         """A product with a constant matrix on either side, as the matrix of its action on the flattened operand."""
@@ -214,10 +214,7 @@ class _Fuser:
             )
         factors = []
         for form, index in zip(operands, (left, right), strict=True):
-            flat = np.broadcast_to(index, shape).ravel()
-            gather = scipy.sparse.csr_array(
-                (np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, form.size)
-            )
+            gather = gather_matrix(np.broadcast_to(index, shape), form.size)
             factors.append(self._materialize(_expanded(self._combine(node, [form], [gather], None), shape)))
         product = self.builder.op("mul", factors, node.loc)
         rows = np.repeat(np.arange(size_of(node)), inner)
@@ -230,11 +227,8 @@ class _Fuser:
         nodes = []
         for operand in operands:
             if node.op == "mul" and operand.shape != shape_of(node):
-                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape_of(node)).ravel()
-                gather = scipy.sparse.csr_array(
-                    (np.ones(index.size), (np.arange(index.size), index)), shape=(index.size, operand.size)
-                )
-                operand = self._combine(node, [operand], [gather], None)
+                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape_of(node))
+                operand = self._combine(node, [operand], [gather_matrix(index, operand.size)], None)
             nodes.append(self._materialize(operand))
         if node.op == "power":
             return self._base(self._power(nodes[0], node.attrs["exponent"], node))

@@ -10,10 +10,11 @@ import functools
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph import functions, rounding
 from heliograph.approx import argmax as argmax_plans
@@ -25,8 +26,9 @@ from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError, at
 from heliograph.ir import Builder, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.depth import depth_of_degree
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
-from heliograph.passes.calibrate import Observed
+from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, transfer
 from heliograph.passes.range_table import range_entry
 
@@ -40,6 +42,18 @@ _MOST_PAIRS = 1 << 16
 ONE_HOT_BITS = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a composition reads: a node of the new program, and what is known of its values."""
+
+    value: Node
+    # Where the polynomials are good, and what that rests on: proved, observed or declared.
+    interval: Interval
+    source: str
+    seen: Observed | None = None
+    proved: Interval | None = None
+
+
 @dataclass(slots=True)
 class Lowering:
     """Emits the nodes in place of one op, and the bounds of each."""
@@ -51,6 +65,8 @@ class Lowering:
     margin: float
     # Values of the new program that more than one node or an output reads.
     shared: frozenset[Node] = frozenset()
+    # How near the result must come, where Options.target_error says it.
+    target_error: float | None = None
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
         made = self.builder.op(op, operands, self.node.loc, **attrs)
@@ -77,8 +93,6 @@ class Lowering:
 
     def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...]) -> Node:
         """A linear map of x; multiplied into the map that makes x, where nothing else reads that and it pays."""
-        import scipy.sparse
-
         matrix = scipy.sparse.csr_array(matrix)
         operands: tuple[Node, ...] = (x,)
         matrices, bias = [matrix], None
@@ -126,6 +140,10 @@ class Lowering:
             return min(seen, reach / 2), "observed"
         return DEFAULT_GAP * reach, "default"
 
+    def error(self, width: float) -> float:
+        """How near |x| or a maximum must come, for operands that lie in an interval of that width."""
+        return self.target_error or float(self.node.attrs.get("gap", DEFAULT_GAP * width))
+
     def located(self, hint: str = "") -> AbstractContextManager[None]:
         """Errors that are raised inside name this op and its place, and the hint where one is given."""
         return at(self.node.loc, said_by=self.node.op, hint=hint)
@@ -147,63 +165,60 @@ def _pays(shape: tuple[int, int], sources: Sequence[int]) -> bool:
     return sum(work(rows, source) for source in sources) <= apart
 
 
-def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
+def lower_sign(lowering: Lowering, x: Argument) -> Node:
     """sign(x): the cheapest chain of odd polynomials for the gap and the bits; 0 stays 0."""
-    reach = interval.magnitude
-    gap, gap_source = low.gap(seen.near if seen else None, reach)
-    bits = float(low.node.attrs.get("bits", SIGN_BITS))
-    with low.located():
-        plan = sign_plans.sign(gap / reach, bits, low.node.attrs.get("method", "best"))
-    entry = low.entry(
+    reach = x.interval.magnitude
+    gap, gap_source = lowering.gap(x.seen.near if x.seen else None, reach)
+    bits = float(lowering.node.attrs.get("bits", SIGN_BITS))
+    with lowering.located():
+        plan = sign_plans.sign(gap / reach, bits, lowering.node.attrs.get("method", "best"))
+    entry = lowering.entry(
         Interval(-reach, reach),
-        source,
+        x.source,
         plan.degrees,
         plan.error,
-        seen=seen,
+        seen=x.seen,
         gap=gap,
         gap_source=gap_source,
         closeness_bits=plan.closeness_bits,
     )
-    return low.chain(x, plan.folded(), -reach, reach, entry)
+    return lowering.chain(x.value, plan.folded(), -reach, reach, entry)
 
 
-def lower_abs(
-    low: Lowering,
-    x: Node,
-    interval: Interval,
-    source: str,
-    seen: Observed | None,
-    error: float,
-    whole: float | None = None,
-) -> Node:
+def lower_abs(lowering: Lowering, x: Argument) -> Node:
+    """|x| within the error asked for, or within its gap."""
+    return _abs_within(lowering, x, lowering.error(x.interval.magnitude))
+
+
+def _abs_within(lowering: Lowering, x: Argument, error: float, whole: float | None = None) -> Node:
     """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels.
 
-    `whole` is the proved error of what it is a part of, where it is one: that is what the report says, and `seen` is then
-    what x is made from, not x itself.
+    Where it is a part of something, `whole` is the proved error of that: the report says it. What was seen is then the
+    samples of what x is made from, not of x itself.
     """
-    reach = interval.magnitude
-    shown: dict[str, Any] = {"seen": seen} if whole is None else {"seen": seen, "observed": None}
+    reach = x.interval.magnitude
+    shown: dict[str, Any] = {"seen": x.seen} if whole is None else {"seen": x.seen, "observed": None}
     polynomial = _abs_polynomial(error / reach)
     # Inside the gap the error is at most |x|, because the sign polynomials stay in [-1, 1] and do not change sign.
     gap = min(error, reach / 2)
-    with low.located():
+    with lowering.located():
         plan = sign_plans.sign(gap / reach, max(1.0, float(np.log2(reach / error))))
     if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
         bound = reach * _abs_error(polynomial) if whole is None else whole
-        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], bound, **shown)
-        return low.poly(x, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
-    entry = low.entry(
+        entry = lowering.entry(Interval(-reach, reach), x.source, [polynomial.degree], bound, **shown)
+        return lowering.poly(x.value, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
+    entry = lowering.entry(
         Interval(-reach, reach),
-        source,
+        x.source,
         plan.degrees,
         error if whole is None else whole,
         **shown,
         gap=gap,
-        gap_source="declared" if "gap" in low.node.attrs else "default",
+        gap_source="declared" if "gap" in lowering.node.attrs else "default",
         closeness_bits=plan.closeness_bits,
     )
-    made = low.op("mul", x, low.chain(x, plan.folded(), -reach, reach, entry))
-    low.bounds[made] = (np.full(size_of(made), -error), np.full(size_of(made), reach))
+    made = lowering.op("mul", x.value, lowering.chain(x.value, plan.folded(), -reach, reach, entry))
+    lowering.bounds[made] = (np.full(size_of(made), -error), np.full(size_of(made), reach))
     return made
 
 
@@ -226,50 +241,56 @@ def _abs_error(polynomial: Fit) -> float:
     return largest_error(polynomial.coefficients, -1.0, 1.0, functions.function("abs"))[0]
 
 
-def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
+def lower_argmax(lowering: Lowering, x: Argument) -> Node:
     """One-hot over rows, by all pairs of rows at once; where these do not fit one ciphertext, by a tournament.
 
     All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more: it is never cheaper
     where all pairs fit.
     """
-    classes, columns = shape_of(x)
-    width = interval.high - interval.low
-    if seen is not None and seen.spread is not None and source == "observed":
-        width = min(width, rounding.upward(seen.spread * (1.0 + low.margin)))
-    gap, gap_source = low.gap(seen.near if seen else None, width)
-    if next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS:
-        return _argmax_by_tournament(low, x, interval, width, source, seen, gap, gap_source)
-    return _argmax_by_pairs(low, x, width, source, seen, gap, gap_source)
+    classes, columns = shape_of(x.value)
+    seen = _as_approximated(lowering, x)
+    width = x.interval.high - x.interval.low
+    if seen is not None and seen.spread is not None and x.source == "observed":
+        width = min(width, rounding.upward(seen.spread * (1.0 + lowering.margin)))
+    gap, gap_source = lowering.gap(seen.near if seen else None, width)
+    too_many = next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS
+    return (_argmax_by_tournament if too_many else _argmax_by_pairs)(
+        lowering, replace(x, seen=seen), width, gap, gap_source
+    )
 
 
-def _argmax_by_tournament(
-    low: Lowering,
-    x: Node,
-    interval: Interval,
-    width: float,
-    source: str,
-    seen: Observed | None,
-    gap: float,
-    gap_source: str,
-) -> Node:
+def _as_approximated(lowering: Lowering, x: Argument) -> Observed | None:
+    """What was seen of rows, their distances as the polynomials before give them where these are nearer or wider.
+
+    The smallest difference of the exact values would be below their error.
+    """
+    seen = x.seen
+    if seen is None or seen.near is None or "gap" in lowering.node.attrs or not lowering.builder.calibration:
+        return seen
+    near, spread = row_distances(lowering.builder.finish([x.value]))
+    near = seen.near if near is None else min(seen.near, near)
+    return replace(seen, near=near, spread=max(seen.spread or 0.0, spread or 0.0))
+
+
+def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
     """Whether a row is above the maximum less half of the gap; the maximum may err by a quarter of it."""
-    import scipy.sparse
-
-    classes, columns = shape_of(x)
+    classes, columns = shape_of(x.value)
+    seen = x.seen
     rows, size = next_power_of_two(classes), classes * columns
     # A row stands in for those that a power of two lacks.
     take = np.concatenate([np.arange(size), np.tile(np.arange(columns), rows - classes)])
-    gather = scipy.sparse.csr_array((np.ones(take.size), (np.arange(take.size), take)), shape=(take.size, size))
-    padded = low.mapped(x, gather, (rows, columns))
-    most = low.op("repeat_row", lower_max(low, padded, interval, source, seen, gap / 4), rows=rows)
-    above = low.op("add", low.op("sub", padded, most), low.constant(np.full((rows, columns), gap / 2), "half_gap"))
+    padded = lowering.mapped(x.value, gather_matrix(take, size), (rows, columns))
+    most = lowering.op("repeat_row", _max_within(lowering, replace(x, value=padded), gap / 4), rows=rows)
+    above = lowering.op(
+        "add", lowering.op("sub", padded, most), lowering.constant(np.full((rows, columns), gap / 2), "half_gap")
+    )
     reach = width + gap
-    bits = float(low.node.attrs.get("bits", ONE_HOT_BITS))
-    with low.located():
+    bits = float(lowering.node.attrs.get("bits", ONE_HOT_BITS))
+    with lowering.located():
         plan = sign_plans.sign(gap / 4 / reach, bits)
-    entry = low.entry(
+    entry = lowering.entry(
         Interval(-reach, reach),
-        source,
+        x.source,
         plan.degrees,
         plan.error / 2,
         seen=seen,
@@ -280,23 +301,24 @@ def _argmax_by_tournament(
         closeness_bits=plan.closeness_bits + 1,
     )
     stages = plan.folded()
-    made = low.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
+    made = lowering.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
     # The rows that stood in are cut off for good: they depend on the input.
-    return low.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
+    return lowering.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
 
 
-def _argmax_by_pairs(
-    low: Lowering, x: Node, width: float, source: str, seen: Observed | None, gap: float, gap_source: str
-) -> Node:
+def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
     """The signs of all differences in one vector, summed by rotations, and a second sign of the sums."""
-    classes, columns = shape_of(x)
-    count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
-    with low.located():
-        plan = argmax_plans.argmax(classes, gap / width, count, low.node.attrs.get("method", "best"))
+    classes, columns = shape_of(x.value)
+    seen = x.seen
+    count = max(
+        int(lowering.node.attrs.get("count", 1)), round(2.0 ** float(lowering.node.attrs.get("bits", ONE_HOT_BITS)))
+    )
+    with lowering.located():
+        plan = argmax_plans.argmax(classes, gap / width, count, lowering.node.attrs.get("method", "best"))
     degrees = (*plan.sign1.degrees, *(plan.sign2.degrees if plan.sign2 else ()))
-    entry = low.entry(
+    entry = lowering.entry(
         Interval(-width, width),
-        source,
+        x.source,
         degrees,
         2.0**-plan.psi2,
         seen=seen,
@@ -308,34 +330,37 @@ def _argmax_by_pairs(
         closeness_bits=plan.psi2,
         count=count,
     )
-    differences = low.mapped(x, _differences(classes, columns), (next_power_of_two(classes - 1), classes * columns))
-    signs = low.chain(differences, plan.folded1(), -width, width, entry)
-    total = low.op("sum_rows", signs)
+    differences = lowering.mapped(
+        x.value, _differences(classes, columns), (next_power_of_two(classes - 1), classes * columns)
+    )
+    signs = lowering.chain(differences, plan.folded1(), -width, width, entry)
+    total = lowering.op("sum_rows", signs)
     if plan.sign2 is not None:
-        total = low.op("add", total, low.constant(np.full(classes * columns, plan.offset2), "argmax.offset"))
+        total = lowering.op("add", total, lowering.constant(np.full(classes * columns, plan.offset2), "argmax.offset"))
         # The proof of the plan: scores lie in the second sign's interval.
-        low.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
-        total = low.chain(total, plan.folded2(), -1.0, 1.0, None)
-    low.bounds[total] = (np.full(classes * columns, -0.01), np.full(classes * columns, 1.01))
-    return low.op("reshape", total, shape=(classes, columns))
+        lowering.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
+        total = lowering.chain(total, plan.folded2(), -1.0, 1.0, None)
+    lowering.bounds[total] = (np.full(classes * columns, -0.01), np.full(classes * columns, 1.01))
+    return lowering.op("reshape", total, shape=(classes, columns))
 
 
 def _differences(classes: int, columns: int) -> Any:
     """Row (k, i, m) of the map gives x[i, m] - x[(i + k + 1) mod classes, m]; zero for k = classes - 1 and beyond."""
-    import scipy.sparse
-
     size = classes * columns
-    offset, place = np.divmod(np.arange((classes - 1) * size), size)
+    offset, place = np.divmod(np.arange(next_power_of_two(classes - 1) * size), size)
     row, column = np.divmod(place, columns)
     other = (row + offset + 1) % classes * columns + column
-    rows = np.arange(place.size)
-    shape = (next_power_of_two(classes - 1) * size, size)
-    return scipy.sparse.csr_array((np.ones(rows.size), (rows, place)), shape=shape) - scipy.sparse.csr_array(
-        (np.ones(rows.size), (rows, other)), shape=shape
-    )
+    beyond = offset >= classes - 1
+    place[beyond] = other[beyond] = -1
+    return gather_matrix(place, size) - gather_matrix(other, size)
 
 
-def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float) -> Node:
+def lower_max(lowering: Lowering, x: Argument) -> Node:
+    """The maximum over rows within the error asked for, or within its gap."""
+    return _max_within(lowering, x, lowering.error(x.interval.high - x.interval.low))
+
+
+def _max_within(lowering: Lowering, x: Argument, error: float) -> Node:
     """The maximum over rows by a tournament: log2(rows) rounds of max(x, y) = (x + y + |x - y|) / 2 on whole vectors.
 
     Every round halves nothing but the distance of rolled rows, so that in the end all rows hold the maximum. Values are
@@ -343,22 +368,19 @@ def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
     most its share of `error`, also where values are equal. All pairs at once, as in argmax, would need fewer levels from
     eight rows on, but fails where the two largest are equal, which is common behind a ReLU.
     """
-    rows, columns = shape_of(x)
-    rounds = rows.bit_length() - 1
-    import scipy.sparse
-
-    value = low.mapped(x, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
+    rows, columns = shape_of(x.value)
+    interval, rounds = x.interval, rows.bit_length() - 1
+    value = lowering.mapped(x.value, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
     width = interval.high - interval.low
     # Round j works on values 2^j / rows of the true ones, and a later round doubles its error.
     share = error / max(rounds, 1)
     for number in range(rounds):
         factor = 2.0**number / rows
-        other = low.op("roll_rows", value, amount=rows >> (number + 1))
+        other = lowering.op("roll_rows", value, amount=rows >> (number + 1))
         reach = width * factor + 2 * number * share * factor
-        made = lower_abs(
-            low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor, whole=error
-        )
-        value = low.op("add", low.op("add", value, other), made)
+        distance = replace(x, value=lowering.op("sub", value, other), interval=Interval(-reach, reach))
+        made = _abs_within(lowering, distance, 2.0 * share * factor, whole=error)
+        value = lowering.op("add", lowering.op("add", value, other), made)
         least, most = interval.low * 2 * factor - share, interval.high * 2 * factor + share
-        low.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
-    return low.op("equal_row", value)
+        lowering.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
+    return lowering.op("equal_row", value)

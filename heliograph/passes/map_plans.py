@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
@@ -152,8 +153,6 @@ def _strides(layouts: Sequence[Layout]) -> list[int]:
 
 def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
     """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
-    import scipy.sparse
-
     shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
     places_in, places_out = layout.places(), out.places()
     if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
