@@ -15,6 +15,8 @@ from heliograph.ir.row_ops import ROW_OPS
 
 # Elementwise bounds of a tensor, flattened: a low and a high array.
 Bounds: TypeAlias = "tuple[Array, Array]"
+# Against rounding in bounds that were computed, as a share of their size.
+_WIDEN = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,28 @@ class Interval:
 def hull(bounds: Bounds) -> Interval:
     """The smallest interval around all elements."""
     return Interval(float(bounds[0].min()), float(bounds[1].max()))
+
+
+def widened(low: Array, high: Array) -> Bounds:
+    """The bounds, a little wider than rounding could have made them too narrow."""
+    slack = _WIDEN * np.maximum(np.abs(low), np.abs(high))
+    return low - slack, high + slack
+
+
+def product_bounds(x: Bounds, y: Bounds) -> Bounds:
+    """Bounds of the elementwise product of two values; not finite where they grow beyond all numbers."""
+    (a, b), (c, d) = x, y
+    with np.errstate(over="ignore", invalid="ignore"):
+        corners = np.stack([a * c, a * d, b * c, b * d])
+    return corners.min(axis=0), corners.max(axis=0)
+
+
+def square_bounds(x: Bounds) -> Bounds:
+    """Bounds of a value times itself, which is never negative."""
+    a, b = x
+    with np.errstate(over="ignore"):
+        squares = a * a, b * b
+    return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(*squares)), np.maximum(*squares)
 
 
 def transfer(
@@ -62,26 +86,18 @@ def transfer(
             np.asarray(OPS[node.op].evaluate([end.reshape(1, *shape_of(node.inputs[0]))], node.attrs, context)).ravel()
             for end in known[0]
         )
-        slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
-        return low - slack, high + slack
+        return widened(low, high)
     if node.op in ("add", "sub"):
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
         return (a + c, b + d) if node.op == "add" else (a - d, b - c)
     if node.op == "mul":
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
-        if node.inputs[0] is node.inputs[1]:
-            with np.errstate(over="ignore"):
-                top = np.maximum(a * a, b * b)
-            least = np.where((a <= 0) & (b >= 0), 0.0, np.minimum(np.abs(a), np.abs(b)) ** 2)
-            return (least, top) if np.isfinite(top).all() else None
-        with np.errstate(over="ignore", invalid="ignore"):
-            corners = np.stack([a * c, a * d, b * c, b * d])
-        return (corners.min(axis=0), corners.max(axis=0)) if np.isfinite(corners).all() else None
+        made = square_bounds((a, b)) if node.inputs[0] is node.inputs[1] else product_bounds((a, b), (c, d))
+        return made if all(np.isfinite(end).all() for end in made) else None
     spec = OPS[node.op]
     if spec.activation is not None and spec.activation.of(node.attrs).increasing:
         low, high = (spec.activation(end, node.attrs) for end in known[0])
-        slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
-        return low - slack, high + slack
+        return widened(low, high)
     if node.op == "affine":
         middle: Array = np.zeros(size)
         radius: Array = np.zeros(size)
@@ -91,7 +107,7 @@ def transfer(
             radius += abs(matrix) @ ((high - low) / 2)
         if "bias" in node.attrs:
             middle = middle + context.array(node.attrs["bias"])
-        radius = radius + 1e-12 * (np.abs(middle) + radius)
+        radius = radius + _WIDEN * (np.abs(middle) + radius)
         return middle - radius, middle + radius
     return None
 

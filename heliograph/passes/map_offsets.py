@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heliograph.ir import Array, SparseMatrix
-from heliograph.ir.diagonals import modulus_of
+from heliograph.ir.diagonals import MapGeometry
 from heliograph.ir.layout import Layout
 
 # The diagonals of each block: (ciphertext of the result, ciphertext of the operand) -> sorted offsets.
@@ -58,7 +58,7 @@ class MapOffsets:
             if layout.shift or out.shift:
                 self._blocks[key] = self._between_copies(matrix, layout, out)
             else:
-                modulus = modulus_of(self.slots, layout.period, out.period, 0)
+                modulus = MapGeometry(self.slots, layout.period, out.period).modulus
                 self._blocks[key] = self._between(matrix, layout, out, modulus)
         return self._blocks[key]
 

@@ -14,7 +14,7 @@ from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Node, Program, SparseMatrix
 from heliograph.ir.depth import levels_below, program_depth
-from heliograph.ir.diagonals import copies_fit, make_diagonal_map, modulus_of, shift_for
+from heliograph.ir.diagonals import MapGeometry, make_diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
@@ -58,7 +58,7 @@ class MapPlans:
         self, node: Node, maps: Sequence[tuple[Any, Layout]], out: Layout, *, thorough: bool
     ) -> tuple[float, Steps]:
         """Cost and steps of maps whose operands have one period, with the rotations that add up partial sums."""
-        if not copies_fit(self.slots, *_periods(maps[0][1], out)):
+        if not self.geometry(maps[0][1], out).copies_fit:
             return math.inf, Steps((), (), math.inf)
         level = self._level(node)
         structures = tuple((self._offsets.structure(self.program.matrix(name)), layout) for name, layout in maps)
@@ -87,9 +87,13 @@ class MapPlans:
             self._known[key] = cost, steps
         return self._known[key]
 
+    def geometry(self, layout: Layout, out: Layout) -> MapGeometry:
+        """Of a map between these layouts; a shift counts as moved copies, as it is between maps."""
+        copies = (layout.copies_moved, out.copies_moved)
+        return MapGeometry(self.slots, layout.period, out.period, in_copies=copies[0], out_copies=copies[1])
+
     def modulus(self, layout: Layout, out: Layout) -> int:
-        in_period, out_period, *copies = _periods(layout, out)
-        return modulus_of(self.slots, in_period, out_period, 0, *copies)
+        return self.geometry(layout, out).modulus
 
     def offsets(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Array]:
         return self._offsets.blocks(self.program.matrix(name), layout, out)
@@ -111,7 +115,8 @@ class MapPlans:
         key = (name, layout, out, level)
         if key not in self._known:
             matrix = self.blocks(name, layout, out)[0, 0]
-            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, layout.shift).offsets
+            geometry = MapGeometry(self.slots, layout.period, out.period, layout.shift)
+            offsets = make_diagonal_map(matrix, geometry).offsets
             prices = StepCosts.at(self.ring, level, self.costs, self.deep)
             steps = plan_steps(offsets or (0,), self.slots, prices)
             sums = (layout.run // out.period).bit_length() - 1
@@ -129,11 +134,6 @@ class MapPlans:
 def _plain(layout: Layout) -> Layout:
     """The layout with all copies alike."""
     return replace(layout, shift=0, run=0)
-
-
-def _periods(layout: Layout, out: Layout) -> tuple[int, int, int, int]:
-    """The periods of a map between these layouts, and the copies that are moved on either side."""
-    return layout.period, out.period, layout.copies_moved, out.copies_moved
 
 
 def spread(layout: Layout, out: Layout) -> int:

@@ -16,7 +16,7 @@ from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
-from heliograph.ir.diagonals import diagonal_map, positions_in_slots
+from heliograph.ir.diagonals import MapGeometry, diagonal_map, positions_in_slots
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
 from heliograph.passes.base import rule_for
@@ -249,9 +249,8 @@ class _Packer:
                 operands.append(self.new[operand][i])
                 names.append(self.builder.constant(matrix, str(name)))
                 if shift or out.shift:
-                    copies = (1, out.copies_moved)
-                    shape = (layout.period, out.period, shift, 1)
-                    offsets = diagonal_map(matrix, self.slots, *shape, *copies).offsets
+                    geometry = MapGeometry(self.slots, layout.period, out.period, shift, out_copies=out.copies_moved)
+                    offsets = diagonal_map(matrix, geometry).offsets
                 else:
                     offsets = tuple(self.plans.offsets(name, of, out)[o, i].tolist())
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
