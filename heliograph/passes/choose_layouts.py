@@ -52,7 +52,8 @@ def group_values(program: Program) -> Groups:
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
     for node in graph:
-        # Rows keep their places or have places of their own: see `_pinned`.
+        # What an op reads and makes share a layout. Not so at maps, which lead from any layout to any other, and at ops on
+        # rows other than roll_rows: `_pinned` gives their operands and results layouts of their own.
         if node.op not in ("affine", "input", "constant") and (node.op not in ROW_OPS or node.op == "roll_rows"):
             graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
     order = {node: i for i, node in enumerate(program.nodes)}

@@ -20,7 +20,8 @@ from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
 from heliograph.passes.map_offsets import MapOffsets
 
-# Where a program is deeper than the chain, maps stand between a bootstrap and its polynomial's levels: about here.
+# Where a program is deeper than the chain, values are bootstrapped: maps are then priced at about this level, which is
+# between the end of a bootstrap and the polynomial behind it.
 _LEVEL_BETWEEN_BOOTSTRAPS = 4
 # Shifted copies are worked out in tables of all pairs of places.
 _MOST_SHIFTED_PAIRS = 1 << 22
@@ -32,13 +33,13 @@ class MapPlans:
     def __init__(self, program: Program, groups: Groups, ring: Ring, costs: CostTable, slots: int) -> None:
         self.program, self.groups, self.ring, self.costs, self.slots = program, groups, ring, costs, slots
         self.below = levels_below(program)
-        # Whether values are bootstrapped; plaintexts are then too many to be kept, and encoded for each product.
+        # Whether values are bootstrapped: plaintexts are then too many to be kept, and each product encodes its own.
         self.deep = program_depth(program) > ring.levels
         self.users = program.users()
         self._offsets = MapOffsets(slots)
         # The same question comes up for many maps: those of equal structure between equal layouts.
         self._known: dict[Any, tuple[float, Steps]] = {}
-        # What the plans made so far rotate by: those made later should need few other keys.
+        # The amounts of rotations of the plans made so far: each has a key, which later plans use for nothing.
         self.amounts: set[int] = set()
         self._positioned: dict[Any, Mapping[tuple[int, int], SparseMatrix]] = {}
 

@@ -78,11 +78,12 @@ class _Packer:
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
-        # Copies over all slots would be bootstrapped in all of them: larger transforms, and more tables.
+        # A bootstrap's transforms, and their tables, grow with the slots that a value's copies take: where values are
+        # bootstrapped, moved copies take at most half of the slots.
         most_moved = self.slots // 2 if self.plans.deep else self.slots
         candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
         chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
-        # An input's layout takes the shift that its map wants.
+        # An input that one map reads is packed with shifted copies, where that makes the map cheaper (ir/diagonals.py).
         for node in program.nodes:
             for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
                 layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
@@ -232,9 +233,12 @@ class _Packer:
         out: Layout,
         chunk: int,
     ) -> Node:
-        """One ciphertext of the partial sums of maps whose operands have one period."""
+        """One ciphertext of the result, from maps whose operands have the same period: their sum, in partial sums.
+
+        The terms of a row are still spread over a run of slots; `_summed` adds them up.
+        """
         layout = maps[0][2]
-        # Only an input's copies are moved by the client, by amounts that its one map wants.
+        # A shift of an input is the client's, chosen for this map; of other values it says how moved copies stand.
         shift = layout.shift if maps[0][0].op == "input" else 0
         if shift:
             steps = self.plans.shifted_steps(node, maps[0][1], layout, out)[1]
