@@ -37,17 +37,19 @@ Every pair of a row and a position meets in some slot without any rotation: 1 di
 and rotations by 2 and 4 add up the terms of a row. In general a shift g leaves the offsets 0 to g - 1, in a run of M * B / g
 slots for M rows (`shift_for`).
 
-**Moved copies between maps** (`in_copies`, `out_copies`). A value that a map makes may come out in R copies (a power of
-two) that are moved by B / R each, at no cost: each copy has the rows of another offset. With R = 2:
+**Moved copies between maps** (`in_copies`, `out_copies`). A map may also put its result out in R copies (a power of two),
+each moved left by B / R more than the one before it. It computes every copy anyway, and only has its rows elsewhere in the
+second copy. With R = 2:
 
     slot             0 1 2 3 4 5 6 7
     moved copies     a b c d c d a b
 
-A map of 4 x 4 that reads this takes 2 diagonals instead of 4: what offset 2 needs stands in the second copy without a
-rotation, and a rotation by 4 adds up the two halves. Rotations that are equal modulo B / R = 2 serve one diagonal. The
-vector is cyclic in R * B slots.
+The next map, 4 x 4, then takes 2 diagonals instead of 4: in the second copy stands, without a rotation, what offset 2
+needs. A rotation by 4 adds up the two halves.
 
     diagonal 0       W00 W11 W22 W33 W02 W13 W20 W31
+
+The vector is cyclic in the R * B slots of its copies. Rotations that are equal modulo B / R = 2 serve one diagonal.
 
 **Several samples** (`stride`). With a stride of 2 the slots hold two samples side by side, a A b B c C d D. All of the above
 counts slots of one sample (`MapGeometry`); offsets and amounts of rotations count real slots, and are multiples of the
@@ -70,14 +72,14 @@ from heliograph.ir.node import Array, SparseMatrix
 
 @dataclass(frozen=True, slots=True)
 class MapGeometry:
-    """Between which layouts a map leads. Periods, shifts, copies and runs count slots of one sample."""
+    """Between which layouts a map leads (see the pictures above). Periods, shifts and runs count slots of one sample."""
 
     # Of the ciphertext, all samples together.
     slots: int
     # Columns and rows of the matrix, powers of two.
     in_period: int
     out_period: int
-    # By how much the copies of an input are moved against each other; 0 for copies alike.
+    # By how much each copy of an input is moved left against the one before it; 0 for copies alike.
     shift: int = 0
     # Samples side by side.
     stride: int = 1
@@ -92,7 +94,7 @@ class MapGeometry:
 
     @property
     def run(self) -> int:
-        """The slots over which each entry of the matrix stands once."""
+        """After so many slots the diagonals repeat: over them, all terms of all rows are computed."""
         if self.shift:
             return self.out_period * self.in_period // self.shift
         if self.in_copies > 1:

@@ -29,8 +29,8 @@ from heliograph.passes.units import UnitGroup, unit_groups
 # By layer name, or one for each activation in program order.
 Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 
-# A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
-# not wider than this factor.
+# On a symmetric interval ReLU-like functions take about a quarter fewer products. The interval is made symmetric where
+# that widens it by no more than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
 # An error below this share of a polynomial's size is less than encryption's: how much less does not matter.

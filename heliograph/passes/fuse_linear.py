@@ -59,7 +59,7 @@ def _product(matrix: Any, inner: Any) -> Any:
     rows, cols = matrix.shape
     if rows == cols == matrix.nnz and _is_diagonal(matrix):
         factors = np.repeat(matrix.data, np.diff(inner.indptr))
-        # Matrices are brought into canonical form in place: they share nothing.
+        # Copies: SparseMatrix.of sorts the indices of a matrix in place.
         places = (inner.indices.copy(), inner.indptr.copy())
         return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
     return scipy.sparse.csr_array(matrix @ inner)
@@ -94,7 +94,7 @@ class _Fuser:
         self.builder = Builder(program.name, Stage.TENSOR, program)
         self.forms: dict[Node, _Form] = {}
         users = program.users()
-        # What a nonlinear op or an output reads is computed once, there, and later ops start from it.
+        # What a nonlinear op or an output reads becomes a node; linear ops behind it start from that node.
         self.anchored = set(program.outputs) | {
             node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
         }
@@ -255,7 +255,7 @@ class _Fuser:
         builder, loc = self.builder, form.loc
         plain = {base: m for base, m in form.terms.items() if not base.type.secret}
         if plain and len(plain) < len(form.terms):
-            # The server computes its own part in the clear: a sum, not a map of the ciphertext.
+            # What does not depend on an encrypted input is computed by itself, in the clear, and then added.
             rest = {base: m for base, m in form.terms.items() if base not in plain}
             known = self._materialize(_Form(form.shape, plain, form.offset, loc))
             return builder.op("add", (self._materialize(_Form(form.shape, rest, None, loc)), known), loc)

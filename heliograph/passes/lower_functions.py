@@ -32,14 +32,16 @@ from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, transfer
 from heliograph.passes.range_table import range_entry
 
-# Where neither the program nor calibration says how near to its limit a decision comes: this share of the range.
+# The smallest difference that must be told apart, as a share of the range, where neither the program nor calibration
+# says it.
 DEFAULT_GAP = 0.01
-# How near to its limit a decision comes, in bits, where the program does not say.
+# A sign comes within 2**-SIGN_BITS of its limit, an entry of a one-hot vector within 2**-ONE_HOT_BITS, where the program
+# does not say how near.
 SIGN_BITS = 10.0
-_MOST_ABS_DEGREE = 127
-# Slots of the largest ring: what all pairs of rows may take.
-_MOST_PAIRS = 1 << 16
 ONE_HOT_BITS = 5.0
+_MOST_ABS_DEGREE = 127
+# All pairs of rows must fit the slots of the largest ring.
+_MOST_PAIRS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class Lowering:
         return at(self.node.loc, said_by=self.node.op, hint=hint)
 
 
-# What a map costs, in products with plaintexts: a rotation (it takes two for the root of its diagonals), and a level.
+# Prices in products with a plaintext: of a rotation (a map with d diagonals takes about 2 sqrt(d) of them), and of a level.
 _ROTATION, _LEVEL = 16.0, 40.0
 
 
@@ -277,7 +279,7 @@ def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: fl
     classes, columns = shape_of(x.value)
     seen = x.seen
     rows, size = next_power_of_two(classes), classes * columns
-    # A row stands in for those that a power of two lacks.
+    # Copies of the first row bring the number of rows to a power of two.
     take = np.concatenate([np.arange(size), np.tile(np.arange(columns), rows - classes)])
     padded = lowering.mapped(x.value, gather_matrix(take, size), (rows, columns))
     most = lowering.op("repeat_row", _max_within(lowering, replace(x, value=padded), gap / 4), rows=rows)
@@ -302,7 +304,7 @@ def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: fl
     )
     stages = plan.folded()
     made = lowering.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
-    # The rows that stood in are cut off for good: they depend on the input.
+    # The results of the copied rows are set to zero: slots without a result must not depend on the input.
     return lowering.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
 
 

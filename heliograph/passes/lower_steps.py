@@ -25,12 +25,12 @@ from heliograph.passes.intervals import Interval
 from heliograph.passes.lower_functions import Argument, Lowering
 from heliograph.passes.margins import positive_low
 
-# Where neither Options.target_error nor the op says how near a function must come: relative to its value, or, of a
-# softmax, absolute.
+# The error where neither Options.target_error nor the op says one: relative to the function's value; of a softmax,
+# absolute.
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
-# Random rows that a softmax without a proof is looked at on.
+# On so many random rows the error of a softmax without a proof is measured.
 _ROWS_SEEN = 4096
 
 
@@ -45,7 +45,7 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
         plan = softmax(rows, limit, method, max_error=lowering.target_error or DEFAULT_SOFTMAX_ERROR)
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
     if plan.error is None or plan.rounding is None:
-        # HETAL's constructions have no proof: what is known of them is what random rows show.
+        # HETAL's constructions have no proof: their error is measured on random rows.
         largest = sampled_error(lambda some: run(plan, some), rows, limit, _ROWS_SEEN, seed=0).max_error
     else:
         largest = plan.error - plan.rounding
@@ -61,7 +61,7 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
         construction=method,
     )
     if x.op not in ("affine", "input") or x in lowering.shared:
-        # Rows of zeros are put behind: what makes x must leave zeros there.
+        # pad_rows takes the slots behind x for rows of zeros: x must come from a map, which leaves zeros there.
         x = lowering.mapped(x, np.eye(rows * columns), (rows, columns))
     value = lowering.op("pad_rows", x, rows=plan.width)
     if middle:

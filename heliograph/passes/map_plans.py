@@ -23,7 +23,7 @@ from heliograph.passes.map_offsets import MapOffsets
 # Where a program is deeper than the chain, values are bootstrapped: maps are then priced at about this level, which is
 # between the end of a bootstrap and the polynomial behind it.
 _LEVEL_BETWEEN_BOOTSTRAPS = 4
-# Shifted copies are worked out in tables of all pairs of places.
+# The diagonals for shifted copies come from a table of all pairs (row, position); larger tables are not made.
 _MOST_SHIFTED_PAIRS = 1 << 22
 
 

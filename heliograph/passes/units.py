@@ -16,10 +16,10 @@ from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds
 
 _SUMS = frozenset({"add", "sub"})
-# A unit that is always zero may have any size but zero.
+# The least size of a unit, as a share of the largest: one that is zero in all samples needs some size to be divided by.
 _SMALLEST = 1e-6
-# What reaches a unit behind another polynomial has that one's errors in it, which come from units of every size: a share
-# of the largest unit's range is left for them.
+# The same where the units read what another polynomial made: its errors come from units of all sizes, so that a small
+# unit may see an error as large as a share of the largest unit's range.
 _SMALLEST_BEHIND = 0.25
 
 
@@ -36,7 +36,8 @@ class UnitGroup:
     reaches: list[Array]
     sizes: Array | None = None
     reach: dict[Node, float] = field(default_factory=dict)
-    # What is proved is taken where it is wider than the reach by no more than this factor, in the mean of the units.
+    # A proved range is taken instead of the observed one where it is wider by no more than this factor, in the geometric
+    # mean of the units.
     worth_a_proof: float = 1.0
 
     def settle(self, node: Node, proved: Bounds | None) -> Array:
