@@ -81,6 +81,21 @@ class InternalError(HeliographError):
     """Something that cannot happen did. This is our bug."""
 
 
+@contextlib.contextmanager
+def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
+    """Give a ProgramError that is raised inside its place, `where`; one that names a place already is left as it is.
+
+    `said_by` stands before the text ("sign: ..."); `hint` replaces the error's own.
+    """
+    try:
+        yield
+    except ProgramError as error:
+        if error.where:
+            raise
+        what = f"{said_by}: {error.what}" if said_by else error.what
+        raise type(error)(what, where=where, why=error.why, hint=hint or error.hint) from None
+
+
 # Package -> the extra of ours that installs it.
 _EXTRAS = {"torch": "torch", "openfhe": "run", "matplotlib": "plot", "sklearn": "demo", "opacus": "dp"}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, unpack_outputs
-from heliograph.ir import Node, Program, Stage, TensorType
+from heliograph.ir import Node, Program, Stage, shape_of
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context
 
@@ -49,10 +49,9 @@ def interpret_batch(program: Program, *samples: Any) -> list[Array]:
         raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")
     for node, sample in zip(program.inputs, samples, strict=True):
         array = np.asarray(sample, dtype=np.float64)
-        assert isinstance(node.type, TensorType)
-        if array.shape[1:] != node.type.shape:
+        if array.shape[1:] != shape_of(node):
             raise ProgramError(
-                f"samples of input {node.attrs['name']!r} have shape {array.shape[1:]}, expected {node.type.shape}"
+                f"samples of input {node.attrs['name']!r} have shape {array.shape[1:]}, expected {shape_of(node)}"
             )
         values[node] = array
     outputs = run_nodes(program, values)
@@ -86,7 +85,6 @@ def interpret(program: Program, *samples: Any) -> Any:
             raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")
         checked = []
         for node, sample in zip(program.inputs, samples, strict=True):
-            assert isinstance(node.type, TensorType)
-            checked.append(check_input(node.attrs["name"], node.type.shape, sample)[np.newaxis])
+            checked.append(check_input(node.attrs["name"], shape_of(node), sample)[np.newaxis])
         outputs = [out[0] for out in interpret_batch(program, *checked)]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

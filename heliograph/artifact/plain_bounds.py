@@ -11,7 +11,7 @@ from typing import Any
 
 from heliograph.artifact.validate import check_layout, check_shape, refuse, whole
 from heliograph.ckks.ring import Ring
-from heliograph.ir import Node, Program, SlotsType, TensorType
+from heliograph.ir import Node, Program, SlotsType, TensorType, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.ir.liveness import last_use_table
 
@@ -74,9 +74,9 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
     elif node.op == "adaptive_avg_pool":
         extra = _averaged(node)
     elif node.op == "matmul":
-        extra = sum(operands), result * _shape(node.inputs[0])[-1]
+        extra = sum(operands), result * shape_of(node.inputs[0])[-1]
     elif node.op == "linear":
-        extra = 0, result * _shape(node.inputs[0])[-1]
+        extra = 0, result * shape_of(node.inputs[0])[-1]
     elif node.op == "affine":
         extra = 0, sum(program.matrix(name).data.size for name in a["matrices"])
     elif node.op == "poly":
@@ -84,20 +84,15 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
     return around[0] + extra[0], around[1] + extra[1]
 
 
-def _shape(node: Node) -> tuple[int, ...]:
-    assert isinstance(node.type, TensorType)
-    return node.type.shape
-
-
 def _padded(node: Node) -> int:
-    channels, *spatial = _shape(node.inputs[0])
+    channels, *spatial = shape_of(node.inputs[0])
     padding: Any = node.attrs["padding"]
     return channels * math.prod(size + 2 * int(pad) for size, pad in zip(spatial, padding, strict=True))
 
 
 def _averaged(node: Node) -> tuple[int, int]:
     """One axis after the other, each by a dense matrix."""
-    shape = list(_shape(node.inputs[0]))
+    shape = list(shape_of(node.inputs[0]))
     temporary = operations = 0
     for axis, out in enumerate(node.attrs["output_size"], start=1):
         matrix, size = shape[axis] * out, math.prod(shape)

@@ -36,19 +36,26 @@ class _Factor:
 
 
 def _factors(slots: int, budget: int, encoding: bool) -> list[_Factor]:
-    """The factors of the transform of `slots` points: at most `budget`, in the order of their scales."""
+    """The factors of the transform of `slots` points: at most `budget`, in the order of their scales.
+
+    A fast Fourier transform of n points is a product of log2(n) sparse matrices (layers): layer j combines slots that lie
+    2**j apart. Neighbouring layers are multiplied together until no more factors are left than the transform may take
+    levels, `budget`. Each factor gets the same number of layers, and one gets the rest: 10 layers in 3 factors are
+    4 + 4 + 2. Where equal numbers would leave a level unused, the rest is the larger part: 9 layers in 4 factors are not
+    3 + 3 + 3, but 2 + 2 + 2 + 3. `encoding` is CoeffsToSlots, else SlotsToCoeffs; they differ in where the rest stands.
+    """
     log_slots = max(1, slots.bit_length() - 1)
     budget = max(1, min(budget, log_slots))
     layers = -(-log_slots // budget)
     rows, rest = divmod(log_slots, layers)
     if rows + (rest > 0) < budget:
-        # Not every level would be used: fewer layers in each, and what is left in the one with the rest.
+        # Not every level would be used: one layer less in each, and what is left in the factor with the rest.
         layers -= 1
         rows = min(log_slots // layers, budget)
         if log_slots - rows * layers and rows == budget:
             rows -= 1
         rest = log_slots - rows * layers
-    # The rest comes at scale one in CoeffsToSlots, at the largest scale in SlotsToCoeffs.
+    # The rest takes the first layers in CoeffsToSlots (scale one), the last in SlotsToCoeffs (the largest scale).
     first = rest if encoding else 0
     factors = [_Factor(1 << first + row * layers, layers) for row in range(rows)]
     if rest:

@@ -34,10 +34,11 @@ FOLDER_KEY_BYTES = 1 << 30
 def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> dict[str, int]:
     """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
 
-    Keys come in one file, which a server has twice while it reads it, as the client has while it writes it (`server_file`,
-    `client_file`), or in a folder, of which both have one key at a time beside those that stay (`server_folder`,
-    `client_folder`). `server` and `client` are those of the folder where the keys take more than FOLDER_KEY_BYTES or the
-    program's parameters bound what stays (`resident_key_bytes`), and `folder` is then 1.
+    Keys are kept in one file, or in a folder with a file for each. In one file, they are in memory twice for a while, as
+    bytes and as keys: when the client writes the file (`client_file`) and when the server reads it (`server_file`). With a
+    folder only one key at a time is there as bytes, beside the keys that stay (`client_folder`, `server_folder`). `server`
+    and `client` are those of the folder where the keys take more than FOLDER_KEY_BYTES or the program's parameters bound
+    what stays (`resident_key_bytes`), and `folder` is then 1.
 
     After that a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
     runs, up to the evaluator's bound, `cache_bytes`). The larger of the two moments is its peak. `working` is what a run

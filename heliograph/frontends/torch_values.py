@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from heliograph import functions
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import UnsupportedError, at
 from heliograph.ir import Builder, ConstantName, Location, Node
 
 Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
@@ -129,10 +129,8 @@ class Call:
         if data.dtype in (torch.float16, torch.bfloat16):
             data = data.float()
         label = name or self.names.get(tensor, f"{self.loc.layer}.constant")
-        try:
+        with at(self.loc):
             return self.builder.constant(data.resolve_neg().numpy(), label)
-        except ProgramError as error:
-            raise ProgramError(error.what, where=self.loc, why=error.why, hint=error.hint) from None
 
     def constant_node(self, operand: torch.Tensor | float | int, from_right: int = 0) -> Node:
         """A plain tensor node; of a tensor, the batch axis (counted from the end, 0 for none) is taken out first."""

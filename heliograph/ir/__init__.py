@@ -2,7 +2,18 @@
 
 from heliograph.ir.builder import Builder
 from heliograph.ir.location import UNKNOWN, Location
-from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, Stage
+from heliograph.ir.node import (
+    Array,
+    Attr,
+    Constant,
+    ConstantName,
+    Node,
+    OpaqueConstant,
+    SparseMatrix,
+    Stage,
+    shape_of,
+    size_of,
+)
 from heliograph.ir.program import Program
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
@@ -23,4 +34,6 @@ __all__ = [
     "Stage",
     "TensorType",
     "Type",
+    "shape_of",
+    "size_of",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, at
 from heliograph.ir.interface import Interface
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
@@ -36,6 +36,9 @@ class Builder:
 
     Start from nothing (front ends) or from another program's constants and records (passes). `finish` drops what the
     outputs do not need, keeps inputs, and orders the rest.
+
+    A pass that puts one node in place of each node calls `rewrite`. One that needs more (several nodes for one, tables
+    beside the program) goes through the nodes itself: `copy` for what stays as it is, inputs too, then `finish_as`.
     """
 
     def __init__(self, name: str, stage: Stage, source: Program | None = None) -> None:
@@ -93,19 +96,20 @@ class Builder:
         """A node with inferred type; a ProgramError with the location where the op refuses its operands."""
         spec = spec_of(op)
         frozen = freeze_attrs(attrs)
-        try:
+        with at(loc):
             check_call(spec, len(inputs), frozen, self.constants)
             inferred = spec.infer_type([node.type for node in inputs], frozen, self.context)
             check_stage(spec, self.stage, inferred)
             check_type(op, inferred)
-        except ProgramError as error:
-            if error.where:
-                raise
-            raise ProgramError(error.what, where=loc, why=error.why, hint=error.hint) from None
         return Node(op, tuple(inputs), frozen, inferred, loc)
 
     def copy(self, node: Node, inputs: Sequence[Node]) -> Node:
-        """The node on other operands (itself where they are the same), its type inferred anew."""
+        """The node on other operands (itself where they are the same), its type inferred anew.
+
+        An input is kept: it becomes an input of the new program, at its place in the order of these calls.
+        """
+        if node.op == "input" and node not in self.inputs:
+            self.inputs.append(node)
         if len(inputs) == len(node.inputs) and all(a is b for a, b in zip(inputs, node.inputs, strict=True)):
             return node
         return self.op(node.op, inputs, node.loc, **node.attrs)
@@ -115,15 +119,18 @@ class Builder:
         new: dict[Node, Node] = {}
         for node in program.nodes:
             if node.op == "input":
-                self.inputs.append(node)
-                new[node] = node
+                new[node] = self.copy(node, ())
             else:
                 new[node] = emit(node, [new[operand] for operand in node.inputs])
-        return self.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
+        return self.finish_as(program, new)
 
     def set_ring(self, ring: Ring) -> None:
         """Fix the modulus chain that `rescale` divides by; it has no keys yet."""
         self.parameters = Parameters((Chain(ring),))
+
+    def finish_as(self, program: Program, new: Mapping[Node, Node]) -> Program:
+        """The program with the outputs of `program` under their names; `new` has what stands for each of its nodes."""
+        return self.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
 
     def finish(self, outputs: Sequence[Node] | Mapping[str, Node]) -> Program:
         """The program with these outputs (named `y`, or `y0`, `y1`, ... where no names are given)."""

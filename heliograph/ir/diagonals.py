@@ -1,23 +1,59 @@
-"""A sparse map between periodic slot layouts as generalized diagonals, made one at a time.
+"""A sparse map between slot vectors as generalized diagonals, made one at a time.
 
-A tensor stands in the slots with period B (a power of two): position p of it is in every slot s with
-`(s + shift * (s // B)) % B == p`, so copy number s // B is moved left by `shift` more than the one before it (counting
-anew in each run of slots). The matrix is given in positions: (out_period M, in_period B). Diagonal k holds, at slot s,
-the entry that row s mod M has for the position which stands at slot s + k. With shift 0 the offsets are
-(column - row) mod min(M, B), and the terms of a row lie in one run of max(M, B) slots; with a shift g every offset is
-below g and they lie in one run of M * B / g slots. Either way each entry of the matrix occurs exactly once per run, and
-rotations by M, 2M, ... add them up.
+y = W x on slots is a sum over diagonals: sum over k of diagonal_k * rotate(x, k), where rotate(x, k) brings slot s + k to
+slot s. A value of B elements (a power of two, its *period*) repeats over the slots. Here are 8 slots, and a value of B = 4
+elements a b c d at positions 0 to 3:
 
-With shift 0 a rotation by any amount that equals the offset modulo min(M, B) serves a diagonal: `diagonal(k, amount)` is
-its plaintext for that amount. So steps may wrap around the period.
+    slot             0 1 2 3 4 5 6 7
+    copies alike     a b c d a b c d
 
-Values between maps may have R `copies` (a power of two) that are moved by B / R each: the run of R * B slots is then
-cyclic, and rotations by any k serve in each copy another one of the offsets that equal k modulo B / R. A map from such
-copies to a plain value has R times fewer diagonals; its terms are added up over the R copies. A map from a plain value
-gives the copies for nothing: each has the rows of another offset.
+**As many rows as columns** (W is 4 x 4). Row r of the result stands in slots r and r + 4. The entry W[r, c] is needed where
+row r stands, after a rotation that brings position c there: by the *offset* (c - r) mod 4. So there are 4 diagonals, and
+diagonal 1 is
 
-With a stride k > 1 the slots hold k samples side by side: slot v * k + j is slot v of sample j. Periods, runs and shifts
-count slots of one sample, offsets and amounts count real slots: they are multiples of k.
+    slot             0   1   2   3   4   5   6   7
+    diagonal 1       W01 W12 W23 W30 W01 W12 W23 W30
+
+Each entry stands once in every *run* of slots, here 4, and a diagonal repeats from run to run.
+
+**Fewer rows** (W is 2 x 4). The rows stand as 0 1 0 1 0 1 0 1. Offsets are (c - r) mod 2: 2 diagonals instead of 4.
+
+    diagonal 0       W00 W11 W02 W13 ...    times    a b c d ...
+    diagonal 1       W01 W12 W03 W10 ...    times    b c d a ...
+
+The terms of row 0 are now in slots 0 and 2, spread over a run of 4 slots: one rotation by 2 adds them up, in every slot of
+the row. A rotation by 3 = 1 + 2 would serve diagonal 1 as well, if the plaintext moves along: rotations that are equal
+modulo 2, the *modulus*, serve one diagonal, and its plaintext *turns* with them. (With more rows than columns, rotations
+by a whole period give the same vector, so that the plaintext stays.)
+
+**An input with shifted copies** (`shift`). Half of the slots above repeat the work of the other half. The client may pack
+an input so that copy number i is moved left by i * shift. With W of 2 x 4 and a shift of 1:
+
+    slot             0 1 2 3 4 5 6 7
+    input            a b c d b c d a
+    row              0 1 0 1 0 1 0 1
+
+Every pair of a row and a position meets in some slot without any rotation: 1 diagonal instead of 2, in a run of 8 slots,
+and rotations by 2 and 4 add up the terms of a row. In general a shift g leaves the offsets 0 to g - 1, in a run of M * B / g
+slots for M rows (`shift_for`).
+
+**Moved copies between maps** (`in_copies`, `out_copies`). A map may also put its result out in R copies (a power of two),
+each moved left by B / R more than the one before it. It computes every copy anyway, and only has its rows elsewhere in the
+second copy. With R = 2:
+
+    slot             0 1 2 3 4 5 6 7
+    moved copies     a b c d c d a b
+
+The next map, 4 x 4, then takes 2 diagonals instead of 4: in the second copy stands, without a rotation, what offset 2
+needs. A rotation by 4 adds up the two halves.
+
+    diagonal 0       W00 W11 W22 W33 W02 W13 W20 W31
+
+The vector is cyclic in the R * B slots of its copies. Rotations that are equal modulo B / R = 2 serve one diagonal.
+
+**Several samples** (`stride`). With a stride of 2 the slots hold two samples side by side, a A b B c C d D. All of the above
+counts slots of one sample (`MapGeometry`); offsets and amounts of rotations count real slots, and are multiples of the
+stride.
 """
 
 from __future__ import annotations
@@ -34,28 +70,111 @@ from heliograph.errors import InternalError
 from heliograph.ir.node import Array, SparseMatrix
 
 
+@dataclass(frozen=True, slots=True)
+class MapGeometry:
+    """Between which layouts a map leads (see the pictures above). Periods, shifts and runs count slots of one sample."""
+
+    # Of the ciphertext, all samples together.
+    slots: int
+    # Columns and rows of the matrix, powers of two.
+    in_period: int
+    out_period: int
+    # By how much each copy of an input is moved left against the one before it; 0 for copies alike.
+    shift: int = 0
+    # Samples side by side.
+    stride: int = 1
+    # Moved copies of the operand and of the result; 1 for copies alike.
+    in_copies: int = 1
+    out_copies: int = 1
+
+    @property
+    def own_slots(self) -> int:
+        """The slots of one sample."""
+        return self.slots // self.stride
+
+    @property
+    def run(self) -> int:
+        """After so many slots the diagonals repeat: over them, all terms of all rows are computed."""
+        if self.shift:
+            return self.out_period * self.in_period // self.shift
+        if self.in_copies > 1:
+            return self.in_period * self.in_copies
+        return max(self.in_period, self.out_period * self.out_copies)
+
+    @property
+    def modulus(self) -> int:
+        """Rotations that differ by this serve the same diagonal."""
+        if self.in_copies > 1:
+            return self.in_period // self.in_copies
+        if self.shift:
+            return self.own_slots
+        return self.in_period if self.out_copies > 1 else min(self.in_period, self.out_period)
+
+    @property
+    def turns(self) -> bool:
+        """Whether a diagonal's plaintext moves with the rotation, where that differs from the offset."""
+        return not self.shift and self.in_copies == self.out_copies == 1 and self.out_period < self.in_period
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether each slot of the result holds all terms of its row: nothing is left to be added up."""
+        return not self.shift and self.in_copies == 1 and (self.out_copies > 1 or self.out_period >= self.in_period)
+
+    @property
+    def copies_fit(self) -> bool:
+        """Whether there is a map between so many moved copies: on one side only, and on the longer period."""
+        in_copies, out_copies = self.in_copies, self.out_copies
+        if in_copies == out_copies == 1:
+            return True
+        if in_copies > 1 and out_copies > 1:
+            return False
+        if any(copies < 1 or copies & (copies - 1) for copies in (in_copies, out_copies)):
+            return False
+        if in_copies > 1:
+            shift = self.in_period // in_copies
+            return 0 < shift <= self.out_period <= self.in_period and self.in_period * in_copies <= self.own_slots
+        return self.in_period <= self.out_period * out_copies <= self.own_slots and self.out_period >= out_copies
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DiagonalMap:
-    """The diagonals of one matrix for one pair of layouts; entry i stands in slot `places[i]` of its run.
+    """The diagonals of one matrix for one geometry.
 
-    Rotations that differ by `modulus` serve the same diagonal; `turns` says that its plaintext turns with them. Where the
-    operand has moved `copies`, entry i is row `places[i]` and column `columns[i]` instead: its slot depends on the amount.
+    Entries of the matrix are listed diagonal by diagonal: those of `offsets[i]` are numbers `starts[i]` to
+    `starts[i + 1] - 1` of `places`, `order` and `columns`.
     """
 
-    slots: int
-    run: int
-    modulus: int
-    turns: bool
-    stride: int
-    offsets: tuple[int, ...]
-    starts: Array
-    places: Array
-    order: Array
+    geometry: MapGeometry
+    # (out_period, in_period).
     matrix: SparseMatrix
-    # Whether each slot of the result holds all terms of its row.
-    whole_rows: bool = False
+    # The diagonals that hold entries, ascending, in real slots.
+    offsets: tuple[int, ...]
+    # One more than the offsets: where each diagonal's entries begin.
+    starts: Array
+    # For each entry its slot, within a run of one sample. Where the operand has moved copies its slot depends on the
+    # amount of the rotation: then its row is here, and its column in `columns`.
+    places: Array
+    # For each entry its number in `matrix.data`.
+    order: Array
     columns: Array | None = None
-    copies: int = 1
+
+    @property
+    def slots(self) -> int:
+        return self.geometry.slots
+
+    @property
+    def stride(self) -> int:
+        return self.geometry.stride
+
+    @property
+    def run(self) -> int:
+        """In slots of one sample."""
+        return self.geometry.run
+
+    @property
+    def modulus(self) -> int:
+        """Rotations that differ by this serve the same diagonal; in real slots."""
+        return self.geometry.modulus * self.geometry.stride
 
     def diagonal(self, offset: int, amount: int | None = None) -> Array:
         """The plaintext of one diagonal for a rotation by `amount` (by default the offset), (slots,)."""
@@ -64,7 +183,7 @@ class DiagonalMap:
 
     def apply(self, x: Array) -> Array:
         """The map of slot vectors, (..., slots), without the sums that follow: diagonals times x turned by their offsets."""
-        if self.whole_rows and (rows := self._rows(x)) is not None:
+        if self.geometry.whole_rows and (rows := self._rows(x)) is not None:
             return rows
         out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
         for offset in self.offsets:
@@ -74,15 +193,16 @@ class DiagonalMap:
     def _rows(self, x: Array) -> Array | None:
         """The same by one product with the matrix, where x repeats with its period."""
         out_period, in_period = self.matrix.shape
-        copies = x.reshape(*x.shape[:-1], -1, in_period, self.stride)
+        stride, run = self.stride, self.run
+        copies = x.reshape(*x.shape[:-1], -1, in_period, stride)
         if not (copies == copies[..., :1, :, :]).all():
             return None
         one = np.moveaxis(copies[..., 0, :, :], -2, 0)
         rows = (self.matrix.csr() @ one.reshape(in_period, -1)).reshape(out_period, *one.shape[1:])
-        shift = 0 if self.run == out_period else out_period * out_period // self.run
-        made = np.moveaxis(rows[positions_in_slots(self.run, out_period, shift)], 0, -2)
-        made = made.reshape(*x.shape[:-1], self.run * self.stride)
-        return np.tile(made, self.slots // (self.run * self.stride))
+        shift = 0 if run == out_period else out_period * out_period // run
+        made = np.moveaxis(rows[positions_in_slots(run, out_period, shift)], 0, -2)
+        made = made.reshape(*x.shape[:-1], run * stride)
+        return np.tile(made, self.slots // (run * stride))
 
     def one_run(self, offset: int, amount: int | None = None) -> Array:
         """What `diagonal` repeats over the slots, (run * stride,)."""
@@ -94,16 +214,17 @@ class DiagonalMap:
         """The slots (of one sample, within a run) in which the entries of one diagonal stand for a rotation by `amount`."""
         entries = self._entries(offset)
         places = self.places[entries]
-        turned = 0 if amount is None else (amount - offset) // self.stride
+        geometry = self.geometry
+        turned = 0 if amount is None else (amount - offset) // geometry.stride
         if self.columns is not None:
-            steps = offset // self.stride + turned
-            in_period = self.run // self.copies
-            shift = in_period // self.copies
+            steps = offset // geometry.stride + turned
+            in_period = geometry.in_period
+            shift = in_period // geometry.in_copies
             columns = self.columns[entries].astype(np.int64)
             # The copy in which the rotation brings the column to a slot of its row.
-            copy = (columns - places - steps) // shift % (self.matrix.shape[0] // shift)
+            copy = (columns - places - steps) // shift % (geometry.out_period // shift)
             return np.asarray((copy * in_period + (columns - shift * copy) % in_period - steps) % self.run)
-        return (places - turned) % self.run if self.turns else places
+        return (places - turned) % self.run if geometry.turns else places
 
     def _entries(self, offset: int) -> slice:
         index = bisect.bisect_left(self.offsets, offset)
@@ -157,62 +278,31 @@ def shift_for(slots: int, in_period: int, out_period: int) -> tuple[int, int]:
     return shift, run
 
 
-def modulus_of(slots: int, in_period: int, out_period: int, shift: int, in_copies: int = 1, out_copies: int = 1) -> int:
-    """Rotations (counted in slots of one sample) that differ by this serve the same diagonal."""
-    if in_copies > 1:
-        return in_period // in_copies
-    return slots if shift else in_period if out_copies > 1 else min(in_period, out_period)
-
-
-def copies_fit(slots: int, in_period: int, out_period: int, in_copies: int, out_copies: int) -> bool:
-    """Whether there is a map between layouts with so many moved copies: on one side only, and on the longer period."""
-    if in_copies == out_copies == 1:
-        return True
-    if in_copies > 1 and out_copies > 1:
-        return False
-    if any(copies < 1 or copies & (copies - 1) for copies in (in_copies, out_copies)):
-        return False
-    if in_copies > 1:
-        shift = in_period // in_copies
-        return 0 < shift <= out_period <= in_period and in_period * in_copies <= slots
-    return in_period <= out_period * out_copies <= slots and out_period >= out_copies
-
-
-def make_diagonal_map(
-    matrix: SparseMatrix,
-    slots: int,
-    in_period: int,
-    out_period: int,
-    shift: int,
-    stride: int = 1,
-    in_copies: int = 1,
-    out_copies: int = 1,
-) -> DiagonalMap:
+def make_diagonal_map(matrix: SparseMatrix, geometry: MapGeometry) -> DiagonalMap:
     """The diagonals of a matrix of shape (out_period, in_period)."""
     columns = matrix.indices
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-    own, entry = slots // stride, None
-    if not copies_fit(own, in_period, out_period, in_copies, out_copies):
+    in_period, out_period, shift = geometry.in_period, geometry.out_period, geometry.shift
+    in_copies, out_copies, run, entry = geometry.in_copies, geometry.out_copies, geometry.run, None
+    if not geometry.copies_fit:
         raise InternalError(f"no map leads from {in_copies} copies of {in_period} to {out_copies} of {out_period}")
     if shift:
-        run = out_period * in_period // shift
-        if run > own or run * shift != out_period * in_period:
-            raise InternalError(f"a shift of {shift} does not cover a {out_period}x{in_period} map in {own} slots")
+        if run > geometry.own_slots or run * shift != out_period * in_period:
+            raise InternalError(
+                f"a shift of {shift} does not cover a {out_period}x{in_period} map in {geometry.own_slots} slots"
+            )
         offset_of, slot_of = _shifted_places(run, in_period, out_period, shift)
         key = rows.astype(np.int64) * in_period + columns
         offset, place = offset_of[key], slot_of[key]
     elif in_copies > 1:
-        run = in_period * in_copies
         offset, place = (columns - rows) % (in_period // in_copies), rows
     elif out_copies > 1:
-        run = out_period * out_copies
         copy = np.repeat(np.arange(out_copies, dtype=np.int32), rows.size)
         entry = np.tile(np.arange(rows.size, dtype=np.int32), out_copies)
         place = copy * out_period + (rows[entry] - out_period // out_copies * copy) % out_period
         offset = (columns[entry] - place) % in_period
     else:
         offset = (columns - rows) % min(in_period, out_period)
-        run = max(in_period, out_period)
         place = (columns - offset) % in_period if out_period <= in_period else rows
     counts = np.bincount(offset)
     there = np.flatnonzero(counts)
@@ -221,24 +311,18 @@ def make_diagonal_map(
     number[there] = np.arange(there.size)
     order = np.argsort(number[offset], kind="stable").astype(np.int32)
     return DiagonalMap(
-        slots,
-        run,
-        modulus_of(own, in_period, out_period, shift, in_copies, out_copies) * stride,
-        not shift and in_copies == out_copies == 1 and out_period < in_period,
-        stride,
-        tuple(int(k) * stride for k in there),
+        geometry,
+        matrix,
+        tuple(int(k) * geometry.stride for k in there),
         np.concatenate([[0], np.cumsum(counts[there])]),
         place[order].astype(np.int32),
         order if entry is None else entry[order],
-        matrix,
-        not shift and in_copies == 1 and (out_copies > 1 or out_period >= in_period),
         columns[order] if in_copies > 1 else None,
-        in_copies,
     )
 
 
 # A matrix is mapped by several readers in a row (packing, cost, execution); the arrays are shared, not copied.
-_maps: dict[tuple[int, ...], tuple[SparseMatrix, DiagonalMap]] = {}
+_maps: dict[tuple[int, MapGeometry], tuple[SparseMatrix, DiagonalMap]] = {}
 _MAPS_KEPT = 256
 # Eight bytes each. Readers go through a program again and again: dropping the oldest would drop each map just before it
 # is needed, so what goes is drawn at random.
@@ -247,22 +331,13 @@ _drawn = random.Random(0)
 _maps_lock = threading.Lock()
 
 
-def diagonal_map(
-    matrix: SparseMatrix,
-    slots: int,
-    in_period: int,
-    out_period: int,
-    shift: int,
-    stride: int = 1,
-    in_copies: int = 1,
-    out_copies: int = 1,
-) -> DiagonalMap:
+def diagonal_map(matrix: SparseMatrix, geometry: MapGeometry) -> DiagonalMap:
     """As `make_diagonal_map`, remembered for the matrices used last."""
-    key = (id(matrix), slots, in_period, out_period, shift, stride, in_copies, out_copies)
+    key = (id(matrix), geometry)
     known = _maps.get(key)
     if known is not None and known[0] is matrix:
         return known[1]
-    made = make_diagonal_map(matrix, slots, in_period, out_period, shift, stride, in_copies, out_copies)
+    made = make_diagonal_map(matrix, geometry)
     with _maps_lock:
         kept = sum(entry.entries for _, entry in _maps.values())
         while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):

@@ -21,6 +21,15 @@ from heliograph.ir.spec import TENSOR, Attrs, Context, OpSpec, check_constant, d
 from heliograph.ir.tensor_ops import align, broadcast_type
 from heliograph.ir.types import TensorType, Type
 
+# Functions of several values, or along any axis: `passes/expand.py` has a rule for each, that writes it with others.
+JOINT = frozenset(
+    {
+        *("gt", "ge", "lt", "le", "maximum", "minimum", "where", "div"),
+        *("max", "min", "argmax", "softmax", "max_pool", "layer_norm"),
+    }
+)
+# Functions along axis 0 of (rows, columns): `passes/approximate.py` makes compositions of polynomials of them.
+ALONG_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
 # How a decision is to be approximated; `low` and `high` bound the operand, or the difference of two.
 DECISION_ATTRS = {"gap": "float?", "bits": "float?", "low": "float?", "high": "float?"}
 _DECIDES = " `gap`, `bits`, `low`, `high` fix how it is approximated."

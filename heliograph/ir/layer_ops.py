@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array
@@ -34,8 +35,6 @@ def _linear(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 
 def _linear_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
-    import scipy.sparse
-
     repeat = math.prod(operands[0].shape[:-1])
     weight = scipy.sparse.csr_array(context.array(a["weight"]).astype(np.float64))
     matrix = weight if repeat == 1 else scipy.sparse.csr_array(scipy.sparse.kron(np.eye(repeat), weight))
@@ -140,8 +139,6 @@ def _conv(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 
 def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
-    import scipy.sparse
-
     weight = context.array(a["weight"]).astype(np.float64)
     out_channels, per_group, *kernel = weight.shape
     groups, rank = a["groups"], len(kernel)
@@ -221,8 +218,6 @@ def _batch_norm(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 
 def _batch_norm_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
-    import scipy.sparse
-
     factor, offset = _batch_norm_affine(a, context)
     repeat = operands[0].size // operands[0].shape[0]
     return [scipy.sparse.diags_array(np.repeat(factor, repeat)).tocsr()], np.repeat(offset, repeat)
@@ -271,8 +266,6 @@ def _pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 
 def _pool_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
-    import scipy.sparse
-
     shape, rank = operands[0].shape, len(a["kernel"])
     index = windows(flat_indices(shape) + 1, a["kernel"], a, (1,) * rank)[0] - 1
     places = math.prod(index.shape[: 1 + rank])
@@ -325,8 +318,6 @@ def _adaptive(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 
 def _adaptive_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
-    import scipy.sparse
-
     shape = operands[0].shape
     matrix = scipy.sparse.identity(shape[0], format="csr")
     for size, out in zip(shape[1:], a["output_size"], strict=True):

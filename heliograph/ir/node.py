@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,9 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
+from heliograph.errors import InternalError
 from heliograph.ir.location import UNKNOWN, Location
-from heliograph.ir.types import Type
+from heliograph.ir.types import TensorType, Type
 
 
 class Stage(str, enum.Enum):
@@ -61,6 +64,18 @@ class Node:
         return f"<{self.op} : {self.type} at {self.loc}>"
 
 
+def shape_of(node: Node) -> tuple[int, ...]:
+    """The shape of a node whose value is a tensor; an InternalError for slot vectors and ciphertexts."""
+    if not isinstance(node.type, TensorType):
+        raise InternalError(f"{node!r} is no tensor")
+    return node.type.shape
+
+
+def size_of(node: Node) -> int:
+    """The number of elements of a node whose value is a tensor; an InternalError for slot vectors and ciphertexts."""
+    return math.prod(shape_of(node))
+
+
 def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
     """Attributes in name order, without those that are None, read-only."""
     return MappingProxyType({key: attrs[key] for key in sorted(attrs) if attrs[key] is not None})
@@ -78,8 +93,6 @@ class SparseMatrix:
     @staticmethod
     def of(matrix: Any) -> SparseMatrix:
         """From anything that `scipy.sparse.csr_array` takes."""
-        import scipy.sparse
-
         csr = scipy.sparse.csr_array(matrix, dtype=np.float64)
         csr.sum_duplicates()
         csr.eliminate_zeros()
@@ -89,8 +102,6 @@ class SparseMatrix:
 
     def csr(self) -> Any:
         """As a `scipy.sparse.csr_array`."""
-        import scipy.sparse
-
         return scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.diagonals import DiagonalMap, copies_fit, diagonal_map, shift_for
+from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, SparseMatrix
 from heliograph.ir.spec import LEVELED, SLOTS, Attrs, Context, OpSpec, define
@@ -143,7 +143,7 @@ def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type
     if a["in_shift"] and shift_for(slots, a["in_period"], a["out_period"])[0] != a["in_shift"]:
         raise ProgramError(f"linear_transform: no layout of these periods has copies shifted by {a['in_shift']}")
     copies = (a.get("in_copies", 1), a.get("out_copies", 1))
-    if not copies_fit(slots, a["in_period"], a["out_period"], *copies) or (a["in_shift"] and copies != (1, 1)):
+    if not _geometry(a, operands[0].slots).copies_fit or (a["in_shift"] and copies != (1, 1)):
         raise ProgramError(f"linear_transform: no map leads from {copies[0]} moved copies to {copies[1]}")
     entries = a["in_period"] * a["out_period"]
     if a["in_shift"] and (entries % a["in_shift"] or entries // a["in_shift"] > slots):
@@ -170,9 +170,13 @@ def _scaled_terms(op: str, operands: Sequence[CipherType], a: Attrs) -> CipherTy
 
 def transform_diagonals(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: int) -> list[DiagonalMap]:
     """The diagonals of each operand of a `linear_transform`; `matrix` gives the constant of a name."""
+    geometry = _geometry(a, slots)
+    return [diagonal_map(matrix(name), geometry) for name in a["matrices"]]
+
+
+def _geometry(a: Attrs, slots: int) -> MapGeometry:
     shape = (a["in_period"], a["out_period"], a["in_shift"], a.get("stride", 1))
-    copies = (a.get("in_copies", 1), a.get("out_copies", 1))
-    return [diagonal_map(matrix(name), slots, *shape, *copies) for name in a["matrices"]]
+    return MapGeometry(slots, *shape, a.get("in_copies", 1), a.get("out_copies", 1))
 
 
 def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph.errors import ProgramError
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import Array, Stage
 from heliograph.ir.spec import (
     ARITHMETIC,
@@ -33,15 +35,6 @@ def _secret(operands: Sequence[TensorType]) -> bool:
     return any(operand.secret for operand in operands)
 
 
-def _gather(index: Array, columns: int) -> Any:
-    """The sparse matrix that takes flat element `index[i]` to i; index -1 gives zero."""
-    import scipy.sparse
-
-    flat = np.asarray(index).ravel()
-    rows = np.flatnonzero(flat >= 0)
-    return scipy.sparse.csr_array((np.ones(rows.size), (rows, flat[rows])), shape=(flat.size, columns))
-
-
 def _structural(
     name: str,
     attrs: dict[str, str],
@@ -58,7 +51,7 @@ def _structural(
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
         # Shifted by one so that an element which `move` pads with zero becomes -1, "none".
         moved = move(flat_indices(operands[0].shape) + 1, a) - 1
-        return [_gather(moved, operands[0].size)], None
+        return [gather_matrix(moved, operands[0].size)], None
 
     define(
         OpSpec(
@@ -176,7 +169,7 @@ def _sum_linear(signs: Sequence[float]) -> Any:
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
         target = tuple(np.broadcast_shapes(*(operand.shape for operand in operands)))
         return [
-            _gather(_broadcast_index(operand.shape, target), operand.size) * sign
+            gather_matrix(_broadcast_index(operand.shape, target), operand.size) * sign
             for operand, sign in zip(operands, signs, strict=True)
         ], None
 
@@ -324,8 +317,6 @@ def _define_reduction(name: str, mean: bool, doc: str) -> None:
         return np.asarray(values[0].sum(axis=axes, keepdims=a["keepdims"]) * factor(shape, a))
 
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
-        import scipy.sparse
-
         shape = operands[0].shape
         kept = _reduced(shape, {**a, "keepdims": True}, name)
         rows = np.broadcast_to(flat_indices(kept)[0], shape).ravel()
@@ -445,7 +436,7 @@ def _concat_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> t
     matrices = []
     for position, operand in enumerate(operands):
         index = [flat_indices(o.shape) if i == position else np.full((1, *o.shape), -1) for i, o in enumerate(operands)]
-        matrices.append(_gather(_concat(index, a, context), operand.size))
+        matrices.append(gather_matrix(_concat(index, a, context), operand.size))
     return matrices, None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -12,14 +12,16 @@ import numpy as np
 from heliograph import functions, rounding
 from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
-from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, size_of
+from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.ops import OPS
 from heliograph.ir.ranges import RangeEntry
-from heliograph.passes.calibrate import Observed, row_distances
+from heliograph.passes.base import rule_for
+from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds, Interval, hull, transfer
-from heliograph.passes.lower_functions import DEFAULT_GAP, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
+from heliograph.passes.lower_functions import Argument, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.margins import WORTH_A_PROOF, Chooser
 from heliograph.passes.range_table import range_entry
@@ -28,15 +30,12 @@ from heliograph.passes.units import UnitGroup, unit_groups
 # By layer name, or one for each activation in program order.
 Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 
-# A symmetric interval lets ReLU-like functions be evaluated with about a quarter fewer products; it is taken where it is
-# not wider than this factor.
+# On a symmetric interval ReLU-like functions take about a quarter fewer products. The interval is made symmetric where
+# that widens it by no more than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
 # An error below this share of a polynomial's size is less than encryption's: how much less does not matter.
 _NEGLIGIBLE = 2.0**-36
-# Functions that are composed of several polynomials.
-COMPOSED = frozenset({"sign", "argmax_rows", "max_rows", "softmax_rows"})
-INVERTED = frozenset({"exp", "reciprocal", "sqrt", "rsqrt"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,250 +71,17 @@ class Approximate:
             return replace(self, degrees=degrees_by_layer(program, self.degrees)).run(program)
         if self.margin is None and self.chooser is None:
             return replace(self, chooser=Chooser.of(program, self.observed)).run(program)
-        builder = Builder(program.name, Stage.POLYNOMIAL, program)
         degrees_by_layer(program, self.degrees)
-        new: dict[Node, Node] = {}
-        bounds: dict[Node, Bounds | None] = {}
-        ranges: list[RangeEntry] = []
-        users = program.users()
-        if self.chooser is not None:
-            groups = self.chooser.groups(program)
-        else:
-            groups = unit_groups(program, self.observed, self._margin(None))
-        # The unit sizes that a value was divided by, flattened; its readers multiply by them.
-        divided: dict[Node, Array] = {}
-        for node in program.nodes:
-            operands = [new[operand] for operand in node.inputs]
-            if not node.type.secret:
-                # The server computes what is its own exactly, activations included.
-                made = node if node.op == "input" else builder.copy(node, operands)
-                if node.op == "input":
-                    builder.inputs.append(node)
-                bounds[made] = transfer(made, [bounds[operand] for operand in made.inputs], builder.context, {})
-            elif node.op == "affine" and (node in groups or any(operand in divided for operand in operands)):
-                made = _scaled(builder, node, operands, [divided.get(operand) for operand in operands], None)
-                bounds[made] = transfer(made, [bounds[operand] for operand in operands], builder.context, {})
-                if node in groups:
-                    made = _divided(builder, made, groups[node].settle(node, bounds[made]), bounds)
-                    divided[made] = groups[node].settle(node, None)
-            elif self._is_composed(node):
-                operand = node.inputs[0]
-                shared = len(users[operand]) > 1 or operand in program.outputs
-                margin = self._margin(operand)
-                low = Lowering(builder, node, bounds, ranges, margin, frozenset(operands if shared else ()))
-                made = self._composed(low, node, operands[0])
-            elif node in groups and OPS[node.op].activation is not None:
-                made = self._unit_activation(builder, node, operands[0], bounds, ranges, groups[node])
-                divided[made] = groups[node].settle(node, None)
-            elif node.op == "poly":
-                made = self._given(builder, node, operands[0], bounds, ranges)
-            elif OPS[node.op].activation is None:
-                made = builder.copy(node, operands) if node.op != "input" else node
-                if node.op == "input":
-                    builder.inputs.append(node)
-                known = [bounds[operand] for operand in made.inputs]
-                bounds[made] = transfer(made, known, builder.context, {})
-                if node in groups:
-                    divided[made] = groups[node].settle(node, None)
-            else:
-                made = self._activation(builder, node, operands[0], bounds, ranges)
-            new[node] = made
-        builder.ranges = ranges
-        outputs = dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True))
-        return builder.finish(outputs)
+        return _Approximator(self, program).run()
 
-    def _given(
-        self,
-        builder: Builder,
-        node: Node,
-        operand: Node,
-        bounds: dict[Node, Bounds | None],
-        ranges: list[RangeEntry],
-    ) -> Node:
-        """A polynomial that the program came with: its interval was declared, and is proved where bounds reach."""
-        made = builder.op("poly", (operand,), node.loc, **{**node.attrs, "range": len(ranges)})
-        low, high = node.attrs["low"], node.attrs["high"]
-        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
-        seen = self.observed.get(node.inputs[0])
-        if seen and (seen.low < low or seen.high > high):
-            raise _contradicted(node, low, high, seen)
-        coefficients = tuple(map(float, builder.context.array(node.attrs["coefficients"])))
-        bounds[made] = _image_bounds(node, Fit(low, high, coefficients, "given", 0.0, 0.0))
-        inside = proved is not None and proved.low >= low and proved.high <= high
-        ranges.append(
-            range_entry(
-                node,
-                "poly",
-                Interval(low, high),
-                "proved" if inside else "declared",
-                error=(0.0, True),  # the polynomial is the meaning
-                degree=len(coefficients) - 1,
-                method="given",
-                seen=seen,
-                proved=proved,
-            )
-        )
-        return made
-
-    def _activation(
-        self,
-        builder: Builder,
-        node: Node,
-        operand: Node,
-        bounds: dict[Node, Bounds | None],
-        ranges: list[RangeEntry],
-    ) -> Node:
-        of = _function(node)
-        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
-        seen = self.observed.get(node.inputs[0])
-        interval, source = self._interval(node, proved, seen)
-        if node.op == "relu" and source == "proved" and interval.low >= 0:
-            return operand  # the identity on its whole range
-        if of.positive:
-            interval = Interval(*away_from_zero(interval, source, seen, proved))
-        low, high = _symmetric(_settled(interval, source))
-        method = node.attrs.get("method") or self.method or of.method or ("gaussian" if seen else "minimax")
-        mean, std = (seen.mean, seen.std) if seen else (None, None)
-        try:
-            chosen, bound = self._fit(node, of, low, high, method, mean, std)
-        except ProgramError as error:
-            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
-        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
-        made = builder.op(
-            "poly",
-            (operand,),
-            node.loc,
-            coefficients=coefficients,
-            low=chosen.low,
-            high=chosen.high,
-            range=len(ranges),
-        )
-        bounds[made] = _image_bounds(node, chosen)
-        ranges.append(
-            range_entry(
-                node,
-                node.op,
-                Interval(chosen.low, chosen.high),
-                source,
-                error=bound,
-                degree=chosen.degree,
-                method=chosen.method,
-                rms_error=chosen.rms_error,
-                seen=seen,
-                margin=self._margin(node.inputs[0]),
-                proved=proved,
-            )
-        )
-        return made
-
-    def _is_composed(self, node: Node) -> bool:
-        """Whether one polynomial does not serve: the function has none, or none was asked for by its degree."""
-        if node.op in INVERTED and node.loc.layer in self.degrees:
-            return False
-        return _composed(node)
-
-    def _composed(self, low: Lowering, node: Node, operand: Node) -> Node:
-        """A composition of several polynomials, with its proof."""
-        bounds = low.bounds.get(operand)
-        proved = None if bounds is None else hull(bounds)
-        seen = self.observed.get(node.inputs[0])
-        interval, source = self._interval(node, proved, seen)
-        interval = _settled(interval, source)
-        if node.op in INVERTED:
-            if node.op == "exp":
-                return lower_exp(low, operand, interval, source, seen, self.target_error)
-            return lower_inverse(low, operand, interval, source, seen, self.target_error, proved)
-        if node.op == "softmax_rows":
-            return lower_softmax(low, operand, interval, source, seen, self.target_error)
-        if node.op == "sign":
-            return lower_sign(low, operand, interval, source, seen)
-        if node.op == "argmax_rows":
-            return lower_argmax(low, operand, interval, source, self._as_approximated(low, operand, seen))
-        width = interval.magnitude if node.op == "abs" else interval.high - interval.low
-        error = self.target_error or float(node.attrs.get("gap", DEFAULT_GAP * width))
-        return (lower_abs if node.op == "abs" else lower_max)(low, operand, interval, source, seen, error)
-
-    def _as_approximated(self, low: Lowering, operand: Node, seen: Observed | None) -> Observed | None:
-        """What was seen of rows, their distances as the polynomials before give them where these are nearer or wider.
-
-        The smallest difference of the exact values would be below their error.
-        """
-        if seen is None or seen.near is None or "gap" in low.node.attrs or not low.builder.calibration:
-            return seen
-        near, spread = row_distances(low.builder.finish([operand]))
-        near = seen.near if near is None else min(seen.near, near)
-        return replace(seen, near=near, spread=max(seen.spread or 0.0, spread or 0.0))
-
-    def _unit_activation(
-        self,
-        builder: Builder,
-        node: Node,
-        operand: Node,
-        bounds: dict[Node, Bounds | None],
-        ranges: list[RangeEntry],
-        group: UnitGroup,
-    ) -> Node:
-        """The polynomial of an activation whose operand is divided by unit."""
-        of = _function(node)
-        seen, sizes, reach = self.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
-        proved = bounds.get(operand)
-        source = "observed"
-        if proved is not None:
-            proved = proved[0] * sizes, proved[1] * sizes
-            inside = np.maximum(np.abs(proved[0]), np.abs(proved[1])) <= reach * sizes * (1.0 + 1e-9)
-            source = "proved" if inside.all() else "observed"
-        size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
-        method = node.attrs.get("method") or self.method or of.method or "gaussian"
-        try:
-            chosen, (bound, known) = self._fit(
-                node,
-                of,
-                -reach,
-                reach,
-                method,
-                seen.mean / size,
-                max(seen.std / size, 1e-3 * reach),
-                largest,
-                sizes,
-            )
-        except ProgramError as error:
-            raise ProgramError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
-        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
-        made = builder.op(
-            "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)
-        )
-        bounds[made] = _image_bounds(node, chosen)
-        ranges.append(
-            range_entry(
-                node,
-                node.op,
-                Interval(-largest * reach, largest * reach),
-                source,
-                # f is homogeneous: the error of a unit is that of the polynomial times the unit's size.
-                error=(bound * largest, known),
-                degree=chosen.degree,
-                method=chosen.method,
-                rms_error=chosen.rms_error * size,
-                seen=seen,
-                margin=max(0.0, largest * reach / max(abs(seen.low), abs(seen.high), 1e-30) - 1.0)
-                if self.margin is None
-                else self.margin,
-                proved=None if proved is None else hull(proved),
-                units=int(np.asarray(seen.reach).size),
-                smallest_unit=float(sizes.min()) * reach,
-                unit_sizes=tuple(float(f"{reach * unit:.9g}") for unit in sizes),
-            )
-        )
-        return made
-
-    def _margin(self, operand: Node | None) -> float:
+    def margin_of(self, operand: Node | None) -> float:
         """By how much the samples' range of a value of the old program is widened, as a share of its width."""
         if self.margin is not None:
             return self.margin
         assert self.chooser is not None
         return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
 
-    def _interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
+    def interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "low" in node.attrs and "high" in node.attrs:
             declared = Interval(node.attrs["low"], node.attrs["high"])
             if seen and (seen.low < declared.low or seen.high > declared.high):
@@ -328,7 +94,7 @@ class Approximate:
             if self.chooser is not None:
                 low, high = self.chooser.wide[node.inputs[0]].low, self.chooser.wide[node.inputs[0]].high
             else:
-                margin = self._margin(node.inputs[0])
+                margin = self.margin_of(node.inputs[0])
                 low, high = seen.low - margin * width, seen.high + margin * width
             if proved is None:
                 return Interval(low, high), "observed"
@@ -349,7 +115,7 @@ class Approximate:
             hint="pass calibration=samples or input_range=(low, high) to trace, or a range for this layer",
         )
 
-    def _fit(
+    def fit(
         self,
         node: Node,
         of: Function,
@@ -400,6 +166,220 @@ class Approximate:
         return chosen, bound(chosen)
 
 
+class _Approximator:
+    """One run of the pass: the new program, the bounds of its values, and the table of ranges."""
+
+    def __init__(self, options: Approximate, program: Program) -> None:
+        self.options, self.program = options, program
+        self.builder = Builder(program.name, Stage.POLYNOMIAL, program)
+        self.users = program.users()
+        if options.chooser is not None:
+            self.groups = options.chooser.groups(program)
+        else:
+            self.groups = unit_groups(program, options.observed, options.margin_of(None))
+        # By node of the new program: bounds of each element, and the unit sizes that a value was divided by, flattened,
+        # which its readers multiply by.
+        self.bounds: dict[Node, Bounds | None] = {}
+        self.divided: dict[Node, Array] = {}
+        self.ranges: list[RangeEntry] = []
+
+    def run(self) -> Program:
+        new: dict[Node, Node] = {}
+        for node in self.program.nodes:
+            operands = [new[operand] for operand in node.inputs]
+            if not node.type.secret:
+                # The server computes what is its own exactly, activations included.
+                new[node] = self._copied(node, operands)
+            elif OPS[node.op].activation is not None:
+                new[node] = self.activation(node, operands)
+            else:
+                new[node] = rule_for(RULES, node, Approximate.name)(self, node, operands)
+        self.builder.ranges = self.ranges
+        return self.builder.finish_as(self.program, new)
+
+    def _copied(self, node: Node, operands: list[Node]) -> Node:
+        made = self.builder.copy(node, operands)
+        self.bounds[made] = self._transferred(made)
+        return made
+
+    def _transferred(self, made: Node) -> Bounds | None:
+        return transfer(made, [self.bounds[operand] for operand in made.inputs], self.builder.context, {})
+
+    def carried(self, node: Node, operands: list[Node]) -> Node:
+        """The node as it is; in a group of values that are divided by unit, its operands are divided alike."""
+        made = self._copied(node, operands)
+        if node in self.groups:
+            self.divided[made] = self.groups[node].settle(node, None)
+        return made
+
+    def affine(self, node: Node, operands: list[Node]) -> Node:
+        """A linear map, which takes in what its operands were divided by, and what its result is to be divided by."""
+        if node not in self.groups and not any(operand in self.divided for operand in operands):
+            return self.carried(node, operands)
+        columns = [self.divided.get(operand) for operand in operands]
+        made = _scaled(self.builder, node, operands, columns, None)
+        self.bounds[made] = self._transferred(made)
+        if node in self.groups:
+            sizes = self.groups[node].settle(node, self.bounds[made])
+            made = _divided(self.builder, made, sizes, self.bounds)
+            self.divided[made] = sizes
+        return made
+
+    def activation(self, node: Node, operands: list[Node]) -> Node:
+        """A function of one variable: a composition where one polynomial does not serve, else a polynomial."""
+        if _is_composed(node, self.options.degrees):
+            return self.composed(node, operands)
+        if node not in self.groups:
+            return self._polynomial(node, operands[0])
+        made = self._unit_polynomial(node, operands[0], self.groups[node])
+        self.divided[made] = self.groups[node].settle(node, None)
+        return made
+
+    def given(self, node: Node, operands: list[Node]) -> Node:
+        """A polynomial that the program came with: its interval was declared, and is proved where bounds reach."""
+        (operand,), builder, bounds, ranges = operands, self.builder, self.bounds, self.ranges
+        made = builder.op("poly", (operand,), node.loc, **{**node.attrs, "range": len(ranges)})
+        low, high = node.attrs["low"], node.attrs["high"]
+        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
+        seen = self.options.observed.get(node.inputs[0])
+        if seen and (seen.low < low or seen.high > high):
+            raise _contradicted(node, low, high, seen)
+        coefficients = tuple(map(float, builder.context.array(node.attrs["coefficients"])))
+        bounds[made] = _image_bounds(node, Fit(low, high, coefficients, "given", 0.0, 0.0))
+        inside = proved is not None and proved.low >= low and proved.high <= high
+        ranges.append(
+            range_entry(
+                node,
+                "poly",
+                Interval(low, high),
+                "proved" if inside else "declared",
+                error=(0.0, True),  # the polynomial is the meaning
+                degree=len(coefficients) - 1,
+                method="given",
+                seen=seen,
+                proved=proved,
+            )
+        )
+        return made
+
+    def _polynomial(self, node: Node, operand: Node) -> Node:
+        """The polynomial of a function of one variable."""
+        builder, bounds, ranges, options = self.builder, self.bounds, self.ranges, self.options
+        of = _function(node)
+        proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
+        seen = self.options.observed.get(node.inputs[0])
+        interval, source = options.interval(node, proved, seen)
+        if node.op == "relu" and source == "proved" and interval.low >= 0:
+            return operand  # the identity on its whole range
+        if of.positive:
+            interval = Interval(*away_from_zero(interval, source, seen, proved))
+        low, high = _symmetric(_settled(interval, source))
+        method = node.attrs.get("method") or options.method or of.method or ("gaussian" if seen else "minimax")
+        mean, std = (seen.mean, seen.std) if seen else (None, None)
+        with at(node.loc):
+            chosen, bound = options.fit(node, of, low, high, method, mean, std)
+        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
+        made = builder.op(
+            "poly",
+            (operand,),
+            node.loc,
+            coefficients=coefficients,
+            low=chosen.low,
+            high=chosen.high,
+            range=len(ranges),
+        )
+        bounds[made] = _image_bounds(node, chosen)
+        ranges.append(
+            range_entry(
+                node,
+                node.op,
+                Interval(chosen.low, chosen.high),
+                source,
+                error=bound,
+                degree=chosen.degree,
+                method=chosen.method,
+                rms_error=chosen.rms_error,
+                seen=seen,
+                margin=options.margin_of(node.inputs[0]),
+                proved=proved,
+            )
+        )
+        return made
+
+    def composed(self, node: Node, operands: list[Node]) -> Node:
+        """A composition of several polynomials, with its proof."""
+        (operand,), old = operands, node.inputs[0]
+        bounds = self.bounds.get(operand)
+        proved = None if bounds is None else hull(bounds)
+        seen = self.options.observed.get(old)
+        interval, source = self.options.interval(node, proved, seen)
+        shared = len(self.users[old]) > 1 or old in self.program.outputs
+        lowering = Lowering(
+            self.builder,
+            node,
+            self.bounds,
+            self.ranges,
+            self.options.margin_of(old),
+            frozenset(operands if shared else ()),
+            self.options.target_error,
+        )
+        argument = Argument(operand, _settled(interval, source), source, seen, proved)
+        return COMPOSITIONS[node.op].lower(lowering, argument)
+
+    def _unit_polynomial(self, node: Node, operand: Node, group: UnitGroup) -> Node:
+        """The polynomial of an activation whose operand is divided by unit."""
+        builder, bounds, ranges, options = self.builder, self.bounds, self.ranges, self.options
+        of = _function(node)
+        seen, sizes, reach = self.options.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
+        proved = bounds.get(operand)
+        source = "observed"
+        if proved is not None:
+            proved = proved[0] * sizes, proved[1] * sizes
+            inside = np.maximum(np.abs(proved[0]), np.abs(proved[1])) <= reach * sizes * (1.0 + 1e-9)
+            source = "proved" if inside.all() else "observed"
+        size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
+        method = node.attrs.get("method") or options.method or of.method or "gaussian"
+        with at(node.loc):
+            chosen, (bound, known) = options.fit(
+                node,
+                of,
+                -reach,
+                reach,
+                method,
+                seen.mean / size,
+                max(seen.std / size, 1e-3 * reach),
+                largest,
+                sizes,
+            )
+        coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
+        made = builder.op(
+            "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)
+        )
+        bounds[made] = _image_bounds(node, chosen)
+        ranges.append(
+            range_entry(
+                node,
+                node.op,
+                Interval(-largest * reach, largest * reach),
+                source,
+                # f is homogeneous: the error of a unit is that of the polynomial times the unit's size.
+                error=(bound * largest, known),
+                degree=chosen.degree,
+                method=chosen.method,
+                rms_error=chosen.rms_error * size,
+                seen=seen,
+                margin=max(0.0, largest * reach / max(abs(seen.low), abs(seen.high), 1e-30) - 1.0)
+                if options.margin is None
+                else options.margin,
+                proved=None if proved is None else hull(proved),
+                units=int(np.asarray(seen.reach).size),
+                smallest_unit=float(sizes.min()) * reach,
+                unit_sizes=tuple(float(f"{reach * unit:.9g}") for unit in sizes),
+            )
+        )
+        return made
+
+
 def _function(node: Node) -> Function:
     """The function that an activation means, its attributes given."""
     family = OPS[node.op].activation
@@ -412,13 +392,34 @@ def _settled(interval: Interval, source: str) -> Interval:
     return interval if source == "declared" else Interval(*rounding.outward(interval.low, interval.high))
 
 
-def _composed(node: Node) -> bool:
-    """Whether several polynomials stand for the node where nothing else is asked for."""
-    return (
-        node.op in COMPOSED
-        or (node.op in INVERTED and "degree" not in node.attrs)
-        or (node.op == "abs" and "gap" in node.attrs)
-    )
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """How an op becomes a composition of polynomials, and where it does not."""
+
+    lower: Callable[[Lowering, Argument], Node]
+    # One polynomial stands for it where a degree is asked for, at the op or by layer.
+    unless_degree: bool = False
+    # One polynomial stands for it where it has no gap.
+    needs_gap: bool = False
+
+
+COMPOSITIONS: Mapping[str, Composition] = {
+    "sign": Composition(lower_sign),
+    "argmax_rows": Composition(lower_argmax),
+    "max_rows": Composition(lower_max),
+    "softmax_rows": Composition(lower_softmax),
+    "abs": Composition(lower_abs, needs_gap=True),
+    "exp": Composition(lower_exp, unless_degree=True),
+    **dict.fromkeys(("reciprocal", "sqrt", "rsqrt"), Composition(lower_inverse, unless_degree=True)),
+}
+
+
+def _is_composed(node: Node, degrees: Degrees = ()) -> bool:
+    """Whether a composition stands for the node; `degrees` are those asked for by layer."""
+    composition = COMPOSITIONS.get(node.op)
+    if composition is None or (composition.needs_gap and "gap" not in node.attrs):
+        return False
+    return not (composition.unless_degree and ("degree" in node.attrs or node.loc.layer in degrees))
 
 
 def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
@@ -439,7 +440,7 @@ def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
                 )
         return degrees
     activations = (node for node in program.nodes if OPS[node.op].activation is not None and node.type.secret)
-    nodes = [node for node in activations if not _composed(node)]
+    nodes = [node for node in activations if not _is_composed(node)]
     if len(nodes) != len(degrees):
         raise ProgramError(
             f"degrees lists {len(degrees)} of them, and the program has {len(nodes)} activations that take one",
@@ -468,9 +469,8 @@ def _contradicted(node: Node, low: float, high: float, seen: Observed) -> Progra
 
 def _image_bounds(node: Node, polynomial: Fit) -> Bounds:
     """The image of the polynomial on its interval, as the bounds of every element of the node's value."""
-    assert isinstance(node.type, TensorType)
     low, high = polynomial.image()
-    return np.full(node.type.size, low), np.full(node.type.size, high)
+    return np.full(size_of(node), low), np.full(size_of(node), high)
 
 
 def _divided(builder: Builder, made: Node, sizes: Array, bounds: dict[Node, Bounds | None]) -> Node:
@@ -514,3 +514,12 @@ def _symmetric(interval: Interval) -> tuple[float, float]:
     if 2 * reach <= _SYMMETRY * (interval.high - interval.low):
         return -reach, reach
     return interval.low, interval.high
+
+
+# What stands for secret values that are no functions of one variable: those are `_Approximator.activation`.
+RULES: Mapping[str, Callable[[_Approximator, Node, list[Node]], Node]] = {
+    "affine": _Approximator.affine,
+    "poly": _Approximator.given,
+    **dict.fromkeys(("input", "add", "sub", "mul", "reshape"), _Approximator.carried),
+    **dict.fromkeys(ALONG_ROWS, _Approximator.composed),
+}

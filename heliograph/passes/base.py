@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Protocol, TypeVar
 
 from heliograph.errors import InternalError
-from heliograph.ir import Program, Stage
+from heliograph.ir import Node, Program, Stage
 from heliograph.ir.verify import verify
 
+Rule = TypeVar("Rule")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -27,6 +29,14 @@ class Analysis(Protocol[T_co]):
     name: ClassVar[str]
 
     def run(self, program: Program) -> T_co: ...
+
+
+def rule_for(rules: Mapping[str, Rule], node: Node, name: str) -> Rule:
+    """The rule that the pass `name` has for the node's op; an InternalError that names the op where it has none."""
+    rule = rules.get(node.op)
+    if rule is None:
+        raise InternalError(f"pass {name} has no rule for {node.op}", where=node.loc)
+    return rule
 
 
 def apply(transform: Transform, program: Program) -> Program:

@@ -14,9 +14,9 @@ from heliograph.ir import Array
 
 # Splits tried on one set of offsets: enough for every split of three axes of a convolution.
 _MOST_SPLITS = 3000
-# What a key more is worth, in rotations a run: keys are what fills a server's memory.
+# What one key more costs, in rotations: keys fill a server's memory, and a plan that needs fewer may take longer.
 _KEY_SHARE = 0.2
-# With more diagonals than this products are what costs: splits by axes are not searched.
+# With more diagonals than this most of the time goes into products: splits by axes would save little.
 _MOST_OFFSETS = 2048
 
 

@@ -11,14 +11,13 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.interpret import run_nodes
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, shape_of
+from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.ops import OPS
 
 _CHUNK = 64
 # The share of samples that may lie nearer to a decision's limit than its gap.
 _RARE = 0.01
-# Functions of several rows whose lowering asks for the interval of what they read.
-_JOINT = frozenset({"argmax_rows", "max_rows", "softmax_rows"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,8 @@ class Calibrate:
         squares: dict[Node, float] = {}
         size: dict[Node, int] = {}
         by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
-        read = {node.inputs[0] for node in program.nodes if node.op in _JOINT and node.type.secret}
+        # The lowering of functions along rows asks for the interval of what they read.
+        read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
         units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
 
         decisions = {
@@ -126,11 +126,10 @@ def _check(program: Program) -> int:
         )
     counts = set()
     for node, samples in zip(program.inputs, program.calibration, strict=True):
-        assert isinstance(node.type, TensorType)
         name = node.attrs["name"]
-        if samples.ndim == 0 or samples.shape[1:] != node.type.shape:
+        if samples.ndim == 0 or samples.shape[1:] != shape_of(node):
             raise ProgramError(
-                f"calibration samples of input {name!r} have shape {samples.shape[1:]}, expected {node.type.shape}",
+                f"calibration samples of input {name!r} have shape {samples.shape[1:]}, expected {shape_of(node)}",
                 where=node.loc,
                 hint="the first axis counts the samples",
             )
@@ -193,8 +192,7 @@ class _Units:
     """Size, mean and spread of each unit of one value."""
 
     def __init__(self, node: Node) -> None:
-        assert isinstance(node.type, TensorType)
-        rank = len(node.type.shape)
+        rank = len(shape_of(node))
         # Over samples, and over the places of a channel.
         self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
         self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))

@@ -16,7 +16,7 @@ import networkx
 import numpy as np
 
 from heliograph.errors import InternalError, PlanningError
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, TensorType, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.row_ops import ROW_OPS
@@ -52,7 +52,8 @@ def group_values(program: Program) -> Groups:
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
     for node in graph:
-        # Rows keep their places or have places of their own: see `_pinned`.
+        # What an op reads and makes share a layout. Not so at maps, which lead from any layout to any other, and at ops on
+        # rows other than roll_rows: `_pinned` gives their operands and results layouts of their own.
         if node.op not in ("affine", "input", "constant") and (node.op not in ROW_OPS or node.op == "roll_rows"):
             graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
     order = {node: i for i, node in enumerate(program.nodes)}
@@ -74,8 +75,7 @@ def _pinned(program: Program, groups: Groups, slots: int, stride: int) -> dict[i
     pinned: dict[int, Layout] = {}
     for node in program.nodes:
         for member in (node, *node.inputs) if node.op in ROW_OPS else ():
-            assert isinstance(member.type, TensorType)
-            shape, number = member.type.shape, groups.of[member]
+            shape, number = shape_of(member), groups.of[member]
             columns = shape[-1]
             block = next_power_of_two(columns)
             rows = Layout(shape, slots, 1, width=columns, block=block, stride=stride) if len(shape) == 2 else None

@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.function_ops import pool_index
+from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.function_ops import JOINT, pool_index
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
+from heliograph.passes.base import rule_for
 
 _DECISION = ("gap", "bits", "low", "high")
 
@@ -31,8 +33,8 @@ class Expand:
         builder = Builder(program.name, Stage.TENSOR, program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
-            if node.op in _RULES and node.type.secret:
-                return _RULES[node.op](_Writer(builder, node), operands)
+            if node.op in JOINT and node.type.secret:
+                return rule_for(RULES, node, self.name)(_Writer(builder, node), operands)
             return builder.copy(node, operands)
 
         return builder.rewrite(program, emit)
@@ -64,16 +66,10 @@ class _Writer:
 
     def gathered(self, x: Node, index: Any, shape: tuple[int, ...]) -> Node:
         """Element index[i] of the flattened x at place i."""
-        import scipy.sparse
-
-        assert isinstance(x.type, TensorType)
         flat = np.asarray(index).ravel()
-        if shape == x.type.shape and np.array_equal(flat, np.arange(x.type.size)):
+        if shape == shape_of(x) and np.array_equal(flat, np.arange(size_of(x))):
             return x
-        matrix = scipy.sparse.csr_array(
-            (np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, x.type.size)
-        )
-        name = self.builder.constant(SparseMatrix.of(matrix), "gather")
+        name = self.builder.constant(SparseMatrix.of(gather_matrix(flat, size_of(x))), "gather")
         return self.op("affine", x, matrices=(name,), shape=shape)
 
 
@@ -109,10 +105,9 @@ def _div(w: _Writer, operands: list[Node]) -> Node:
 
 def _rows_first(w: _Writer, x: Node, axis: int) -> tuple[Node, Any]:
     """x as (length of the axis, everything else), and the flat places of x in that order."""
-    assert isinstance(x.type, TensorType)
-    places = np.moveaxis(np.arange(x.type.size).reshape(x.type.shape), axis, 0)
+    places = np.moveaxis(np.arange(size_of(x)).reshape(shape_of(x)), axis, 0)
     rows = places.shape[0]
-    return w.gathered(x, places, (rows, x.type.size // rows)), places
+    return w.gathered(x, places, (rows, size_of(x) // rows)), places
 
 
 def _largest(w: _Writer, operands: list[Node]) -> Node:
@@ -124,10 +119,8 @@ def _smallest(w: _Writer, operands: list[Node]) -> Node:
 
 
 def _max_along(w: _Writer, x: Node, sign: float) -> Node:
-    assert isinstance(x.type, TensorType)
-    assert isinstance(w.node.type, TensorType)
-    places = np.moveaxis(np.arange(x.type.size).reshape(x.type.shape), w.attrs["axis"], 0)
-    return w.op("reshape", _max_of(w, x, places.reshape(places.shape[0], -1), sign), shape=w.node.type.shape)
+    places = np.moveaxis(np.arange(size_of(x)).reshape(shape_of(x)), w.attrs["axis"], 0)
+    return w.op("reshape", _max_of(w, x, places.reshape(places.shape[0], -1), sign), shape=shape_of(w.node))
 
 
 def _max_of(w: _Writer, x: Node, index: Any, sign: float = 1.0) -> Node:
@@ -147,36 +140,30 @@ def _max_of(w: _Writer, x: Node, index: Any, sign: float = 1.0) -> Node:
 
 def _max_pool(w: _Writer, operands: list[Node]) -> Node:
     (x,) = operands
-    assert isinstance(x.type, TensorType)
-    assert isinstance(w.node.type, TensorType)
-    return w.op("reshape", _max_of(w, x, pool_index(x.type.shape, w.attrs).T), shape=w.node.type.shape)
+    return w.op("reshape", _max_of(w, x, pool_index(shape_of(x), w.attrs).T), shape=shape_of(w.node))
 
 
 def _argmax(w: _Writer, operands: list[Node]) -> Node:
     x = operands[0]
-    assert isinstance(x.type, TensorType)
-    assert isinstance(w.node.type, TensorType)
     rows, places = _rows_first(w, x, w.attrs["axis"])
     attrs = {key: w.attrs[key] for key in (*_DECISION, "count", "method") if key in w.attrs}
     one_hot = w.op("argmax_rows", rows, **attrs)
     if w.attrs.get("index"):
         numbers = np.arange(places.shape[0], dtype=np.float64)
         weights = w.op("constant", value=w.builder.constant(numbers, "numbers"))
-        return w.op("reshape", w.op("matmul", weights, one_hot), shape=w.node.type.shape)
-    return w.gathered(one_hot, np.argsort(places.ravel()), w.node.type.shape)
+        return w.op("reshape", w.op("matmul", weights, one_hot), shape=shape_of(w.node))
+    return w.gathered(one_hot, np.argsort(places.ravel()), shape_of(w.node))
 
 
 def _softmax(w: _Writer, operands: list[Node]) -> Node:
-    assert isinstance(w.node.type, TensorType)
     rows, places = _rows_first(w, operands[0], w.attrs["axis"])
     attrs = {key: value for key, value in w.attrs.items() if key != "axis"}
-    return w.gathered(w.op("softmax_rows", rows, **attrs), np.argsort(places.ravel()), w.node.type.shape)
+    return w.gathered(w.op("softmax_rows", rows, **attrs), np.argsort(places.ravel()), shape_of(w.node))
 
 
 def _layer_norm(w: _Writer, operands: list[Node]) -> Node:
     (x,) = operands
-    assert isinstance(x.type, TensorType)
-    rank = len(x.type.shape)
+    rank = len(shape_of(x))
     axes = tuple(range(rank - w.attrs["rank"], rank))
     centred = w.op("sub", x, w.op("mean", x, axes=axes, keepdims=True))
     variance = w.op("mean", w.op("mul", centred, centred), axes=axes, keepdims=True)
@@ -191,7 +178,8 @@ def _layer_norm(w: _Writer, operands: list[Node]) -> Node:
     return made
 
 
-_RULES: dict[str, Callable[[_Writer, list[Node]], Node]] = {
+# For each op of `function_ops.JOINT` what stands for it.
+RULES: Mapping[str, Callable[[_Writer, list[Node]], Node]] = {
     "gt": _compare(False),
     "ge": _compare(False),
     "lt": _compare(True),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeAlias
 
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.ranges import RangeEntry
-from heliograph.passes.intervals import Interval, hull
+from heliograph.passes.base import rule_for
+from heliograph.passes.intervals import Bounds, Interval, hull
 from heliograph.passes.place_bootstraps import MAX_SIZE_BITS
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.slot_intervals import slot_intervals
@@ -37,42 +39,12 @@ class FitSlots:
         if period > slots:
             raise PlanningError(f"the program works on {period} slots, ring 2^{self.ring.log_ring} has {slots}")
         builder = Builder(program.name, Stage.PACKED, program)
-        bounds = slot_intervals(program)
+        fitting = _Fitting(builder, slots, period, slot_intervals(program))
         new: dict[Node, Node] = {}
-        ranges: list[RangeEntry] = []
+        # Nodes that became equal (rotations by amounts that differ by a period) are one.
         known: dict[Any, Node] = {}
         for node in program.nodes:
-            operands = [new[operand] for operand in node.inputs]
-            if node.op == "input" and not node.type.secret:
-                builder.inputs.append(node)
-                new[node] = node
-            elif node.op == "input":
-                new[node] = builder.input(node.attrs["name"], node.loc, **{**node.attrs, "slots": slots})
-            elif node.op == "pack":
-                new[node] = builder.op("pack", operands, node.loc, **{**node.attrs, "slots": slots})
-            elif node.op == "poly":
-                proved = hull(bounds[node.inputs[0]])
-                new[node] = _polynomial(builder, node, operands[0], proved, ranges)
-            elif node.op == "bootstrap":
-                if node.attrs:
-                    raise ProgramError(
-                        f"bootstrap takes no {next(iter(node.attrs))}",
-                        where=node.loc,
-                        why="its slots, its levels and the size of its input are planned",
-                        hint="write bootstrap(x)",
-                    )
-                bits = _size_bits(node, hull(bounds[node.inputs[0]]))
-                new[node] = builder.op("bootstrap", operands, node.loc, slots=period, size_bits=bits)
-            elif node.op == "conjugate":
-                # Slots hold real numbers: the language has no others.
-                new[node] = operands[0]
-            elif node.op == "rotate":
-                # The vectors repeat: rotations that differ by a whole period are one, and need one key.
-                amount = node.attrs["amount"] % period
-                new[node] = builder.op("rotate", operands, node.loc, amount=amount) if amount else operands[0]
-            else:
-                new[node] = builder.copy(node, operands)
-            made = new[node]
+            made = rule_for(RULES, node, self.name)(fitting, node, [new[operand] for operand in node.inputs])
             new[node] = known.setdefault((made.op, made.inputs, tuple(made.attrs.items())), made)
         builder.interface = replace(
             program.interface,
@@ -82,8 +54,64 @@ class FitSlots:
             ),
         )
         whole = Layout((period,), slots, period)
-        builder.ranges = [replace(entry, layout=whole) for entry in ranges]
-        return builder.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
+        builder.ranges = [replace(entry, layout=whole) for entry in fitting.ranges]
+        return builder.finish_as(program, new)
+
+
+@dataclass(slots=True)
+class _Fitting:
+    """What the rules read and write: `period` is the program's own number of slots, `slots` the ring's."""
+
+    builder: Builder
+    slots: int
+    period: int
+    # The bounds of each slot of the old nodes.
+    bounds: Mapping[Node, Bounds]
+    ranges: list[RangeEntry] = field(default_factory=list)
+
+    def proved(self, node: Node) -> Interval:
+        """The interval that holds all slots of what the node reads."""
+        return hull(self.bounds[node.inputs[0]])
+
+
+_Rule: TypeAlias = Callable[[_Fitting, Node, list[Node]], Node]
+
+
+def _unchanged(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
+    return fitting.builder.copy(node, operands)
+
+
+def _input(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
+    if not node.type.secret:
+        return fitting.builder.copy(node, operands)
+    return fitting.builder.input(node.attrs["name"], node.loc, **{**node.attrs, "slots": fitting.slots})
+
+
+def _pack(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
+    return fitting.builder.op("pack", operands, node.loc, **{**node.attrs, "slots": fitting.slots})
+
+
+def _rotate(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
+    # The vectors repeat: rotations that differ by a whole period are one, and need one key.
+    amount = node.attrs["amount"] % fitting.period
+    return fitting.builder.op("rotate", operands, node.loc, amount=amount) if amount else operands[0]
+
+
+def _conjugate(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
+    # Slots hold real numbers: the language has no others.
+    return operands[0]
+
+
+def _bootstrap(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
+    if node.attrs:
+        raise ProgramError(
+            f"bootstrap takes no {next(iter(node.attrs))}",
+            where=node.loc,
+            why="its slots, its levels and the size of its input are planned",
+            hint="write bootstrap(x)",
+        )
+    bits = _size_bits(node, fitting.proved(node))
+    return fitting.builder.op("bootstrap", operands, node.loc, slots=fitting.period, size_bits=bits)
 
 
 def _size_bits(node: Node, proved: Interval) -> int:
@@ -100,8 +128,9 @@ def _size_bits(node: Node, proved: Interval) -> int:
     return bits
 
 
-def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, ranges: list[RangeEntry]) -> Node:
+def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
     """The polynomial on [-1, 1]; another interval is scaled to it, which costs a level."""
+    (operand,), builder, proved = operands, fitting.builder, fitting.proved(node)
     low, high = node.attrs["low"], node.attrs["high"]
     half, middle = (high - low) / 2, (high + low) / 2
     if proved.low > high or proved.high < low:
@@ -117,7 +146,7 @@ def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, r
     slack = 1e-9 * (high - low)
     inside = proved.low >= low - slack and proved.high <= high + slack
     degree = len(builder.context.array(node.attrs["coefficients"])) - 1
-    ranges.append(
+    fitting.ranges.append(
         range_entry(
             node,
             "poly",
@@ -129,5 +158,18 @@ def _polynomial(builder: Builder, node: Node, operand: Node, proved: Interval, r
             proved=proved,
         )
     )
-    attrs = {**node.attrs, "low": -1.0, "high": 1.0, "range": len(ranges) - 1}
+    attrs = {**node.attrs, "low": -1.0, "high": 1.0, "range": len(fitting.ranges) - 1}
     return builder.op("poly", (operand,), node.loc, **attrs)
+
+
+# What an author may write on slots; what passes make later (`linear_transform`, `lincomb`) does not come here.
+RULES: Mapping[str, _Rule] = {
+    "input": _input,
+    "pack": _pack,
+    "poly": _polynomial,
+    "bootstrap": _bootstrap,
+    "conjugate": _conjugate,
+    "rotate": _rotate,
+    **dict.fromkeys(("add_ct", "sub_ct", "mul_ct", "negate", "rescale"), _unchanged),
+    **dict.fromkeys(("add_plain", "add_scalar", "mul_plain", "mul_int", "add_pt", "mul_pt"), _unchanged),
+}

@@ -10,7 +10,8 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import UnsupportedError
-from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
@@ -58,7 +59,7 @@ def _product(matrix: Any, inner: Any) -> Any:
     rows, cols = matrix.shape
     if rows == cols == matrix.nnz and _is_diagonal(matrix):
         factors = np.repeat(matrix.data, np.diff(inner.indptr))
-        # Matrices are brought into canonical form in place: they share nothing.
+        # Copies: SparseMatrix.of sorts the indices of a matrix in place.
         places = (inner.indices.copy(), inner.indptr.copy())
         return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
     return scipy.sparse.csr_array(matrix @ inner)
@@ -93,7 +94,7 @@ class _Fuser:
         self.builder = Builder(program.name, Stage.TENSOR, program)
         self.forms: dict[Node, _Form] = {}
         users = program.users()
-        # What a nonlinear op or an output reads is computed once, there, and later ops start from it.
+        # What a nonlinear op or an output reads becomes a node; linear ops behind it start from that node.
         self.anchored = set(program.outputs) | {
             node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
         }
@@ -112,16 +113,11 @@ class _Fuser:
             if node in self.anchored:
                 form = self._anchor(form)
             self.forms[node] = form
-        outputs = {
-            name: self._materialize(self.forms[node])
-            for name, node in zip(program.output_names, program.outputs, strict=True)
-        }
-        return self.builder.finish(outputs)
+        return self.builder.finish_as(program, {node: self._materialize(self.forms[node]) for node in program.outputs})
 
     def _base(self, node: Node) -> _Form:
-        assert isinstance(node.type, TensorType)
-        size = node.type.size
-        return _Form(node.type.shape, {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
+        size = size_of(node)
+        return _Form(shape_of(node), {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
 
     def _anchor(self, form: _Form) -> _Form:
         """The form of the value itself once it is a node, so that it is not expanded again."""
@@ -130,13 +126,11 @@ class _Fuser:
         return self._base(self._materialize(form))
 
     def _form(self, node: Node) -> _Form:
-        assert isinstance(node.type, TensorType)
         if node.op == "input":
-            self.builder.inputs.append(node)
-            return self._base(node)
+            return self._base(self.builder.copy(node, ()))
         if node.op == "constant":
             value = self.builder.context.array(node.attrs["value"]).astype(np.float64)
-            return _Form(node.type.shape, {}, value.ravel(), node.loc)
+            return _Form(shape_of(node), {}, value.ravel(), node.loc)
         operands = [self.forms[operand] for operand in node.inputs]
         if OPS[node.op].linear is not None:
             return self._linear(node, operands)
@@ -149,12 +143,10 @@ class _Fuser:
     def _linear(self, node: Node, operands: list[_Form]) -> _Form:
         spec = OPS[node.op]
         assert spec.linear is not None
-        assert isinstance(node.type, TensorType)
         matrices, bias = spec.linear([operand.type for operand in node.inputs], node.attrs, self.builder.context)
         return self._combine(node, operands, matrices, bias)
 
     def _combine(self, node: Node, operands: list[_Form], matrices: list[Any], bias: Array | None) -> _Form:
-        assert isinstance(node.type, TensorType)
         terms: dict[Node, Any] = {}
         offset = None if bias is None else np.asarray(bias, dtype=np.float64)
         loc, named = node.loc, node.op in _NAMING
@@ -173,18 +165,16 @@ class _Fuser:
             if operand.offset is not None:
                 shift = matrix @ operand.offset
                 offset = shift if offset is None else offset + shift
-        return _Form(node.type.shape, terms, offset, loc, named)
+        return _Form(shape_of(node), terms, offset, loc, named)
 
     def _scaled(self, node: Node, operands: list[_Form]) -> _Form:
         """A product with a constant: a diagonal matrix, with broadcasting."""
-        assert isinstance(node.type, TensorType)
-        shape = node.type.shape
+        shape = shape_of(node)
         constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
         assert constant.offset is not None
-        factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape).ravel()
-        index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape).ravel()
-        matrix = scipy.sparse.csr_array((factor, (np.arange(factor.size), index)), shape=(factor.size, value.size))
-        return self._combine(node, [value], [matrix], None)
+        factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
+        index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
+        return self._combine(node, [value], [gather_matrix(index, value.size, factor)], None)
 
     def _matmul(self, node: Node, operands: list[_Form]) -> _Form:
         """A product with a constant matrix on either side, as the matrix of its action on the flattened operand."""
@@ -195,8 +185,7 @@ class _Fuser:
         assert constant.offset is not None
         array = constant.offset.reshape(constant.shape)
         # Column j of the matrix is the product with the j-th unit tensor; some at once along the axis of samples.
-        assert isinstance(node.type, TensorType)
-        step = max(1, _MATMUL_ENTRIES // max(value.size, node.type.size))
+        step = max(1, _MATMUL_ENTRIES // max(value.size, size_of(node)))
         columns = []
         for start in range(0, value.size, step):
             count = min(step, value.size - start)
@@ -209,7 +198,6 @@ class _Fuser:
 
     def _product_of_values(self, node: Node, operands: list[_Form]) -> _Form:
         """A matrix product neither side of which is known at compile time: all products of elements, then sums."""
-        assert isinstance(node.type, TensorType)
         left, right = (np.arange(form.size).reshape(form.shape) for form in operands)
         left = left[np.newaxis, :] if left.ndim == 1 else left
         right = right[:, np.newaxis] if right.ndim == 1 else right
@@ -226,28 +214,21 @@ class _Fuser:
             )
         factors = []
         for form, index in zip(operands, (left, right), strict=True):
-            flat = np.broadcast_to(index, shape).ravel()
-            gather = scipy.sparse.csr_array(
-                (np.ones(flat.size), (np.arange(flat.size), flat)), shape=(flat.size, form.size)
-            )
+            gather = gather_matrix(np.broadcast_to(index, shape), form.size)
             factors.append(self._materialize(_expanded(self._combine(node, [form], [gather], None), shape)))
         product = self.builder.op("mul", factors, node.loc)
-        rows = np.repeat(np.arange(node.type.size), inner)
+        rows = np.repeat(np.arange(size_of(node)), inner)
         total = scipy.sparse.csr_array(
-            (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(node.type.size, rows.size)
+            (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(size_of(node), rows.size)
         )
-        return _Form(node.type.shape, {product: total}, None, node.loc, True)
+        return _Form(shape_of(node), {product: total}, None, node.loc, True)
 
     def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:
-        assert isinstance(node.type, TensorType)
         nodes = []
         for operand in operands:
-            if node.op == "mul" and operand.shape != node.type.shape:
-                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), node.type.shape).ravel()
-                gather = scipy.sparse.csr_array(
-                    (np.ones(index.size), (np.arange(index.size), index)), shape=(index.size, operand.size)
-                )
-                operand = self._combine(node, [operand], [gather], None)
+            if node.op == "mul" and operand.shape != shape_of(node):
+                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape_of(node))
+                operand = self._combine(node, [operand], [gather_matrix(index, operand.size)], None)
             nodes.append(self._materialize(operand))
         if node.op == "power":
             return self._base(self._power(nodes[0], node.attrs["exponent"], node))
@@ -267,15 +248,14 @@ class _Fuser:
         return power(exponent)
 
     def _reshaped(self, node: Node, shape: tuple[int, ...], loc: Location) -> Node:
-        assert isinstance(node.type, TensorType)
-        return node if node.type.shape == shape else self.builder.op("reshape", (node,), loc, shape=shape)
+        return node if shape_of(node) == shape else self.builder.op("reshape", (node,), loc, shape=shape)
 
     def _materialize(self, form: _Form) -> Node:
         """A node for the form: one `affine` for all real matrices, plain sums for bases that come in unchanged."""
         builder, loc = self.builder, form.loc
         plain = {base: m for base, m in form.terms.items() if not base.type.secret}
         if plain and len(plain) < len(form.terms):
-            # The server computes its own part in the clear: a sum, not a map of the ciphertext.
+            # What does not depend on an encrypted input is computed by itself, in the clear, and then added.
             rest = {base: m for base, m in form.terms.items() if base not in plain}
             known = self._materialize(_Form(form.shape, plain, form.offset, loc))
             return builder.op("add", (self._materialize(_Form(form.shape, rest, None, loc)), known), loc)

@@ -9,12 +9,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, shape_of, size_of
 from heliograph.ir.ops import OPS, Context
 from heliograph.ir.row_ops import ROW_OPS
 
 # Elementwise bounds of a tensor, flattened: a low and a high array.
 Bounds: TypeAlias = "tuple[Array, Array]"
+# Against rounding in bounds that were computed, as a share of their size.
+_WIDEN = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,28 @@ def hull(bounds: Bounds) -> Interval:
     return Interval(float(bounds[0].min()), float(bounds[1].max()))
 
 
+def widened(low: Array, high: Array) -> Bounds:
+    """The bounds, a little wider than rounding could have made them too narrow."""
+    slack = _WIDEN * np.maximum(np.abs(low), np.abs(high))
+    return low - slack, high + slack
+
+
+def product_bounds(x: Bounds, y: Bounds) -> Bounds:
+    """Bounds of the elementwise product of two values; not finite where they grow beyond all numbers."""
+    (a, b), (c, d) = x, y
+    with np.errstate(over="ignore", invalid="ignore"):
+        corners = np.stack([a * c, a * d, b * c, b * d])
+    return corners.min(axis=0), corners.max(axis=0)
+
+
+def square_bounds(x: Bounds) -> Bounds:
+    """Bounds of a value times itself, which is never negative."""
+    a, b = x
+    with np.errstate(over="ignore"):
+        squares = a * a, b * b
+    return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(*squares)), np.maximum(*squares)
+
+
 def transfer(
     node: Node, operands: list[Bounds | None], context: Context, images: Mapping[Node, Interval]
 ) -> Bounds | None:
@@ -41,8 +65,7 @@ def transfer(
     is taken to lie in that interval, which is for the caller to make sure of. Sums are widened by 1e-12 of their size
     against rounding.
     """
-    assert isinstance(node.type, TensorType)
-    size = node.type.size
+    size = size_of(node)
     if node.op == "input":
         low, high = node.attrs.get("low"), node.attrs.get("high")
         return None if low is None or high is None else (np.full(size, low), np.full(size, high))
@@ -59,31 +82,22 @@ def transfer(
         return known[0]
     if node.op in ROW_OPS:
         # Moves, copies and sums with weights of one: the bounds go the same way as the values.
-        assert isinstance(node.inputs[0].type, TensorType)
         low, high = (
-            np.asarray(OPS[node.op].evaluate([end.reshape(1, *node.inputs[0].type.shape)], node.attrs, context)).ravel()
+            np.asarray(OPS[node.op].evaluate([end.reshape(1, *shape_of(node.inputs[0]))], node.attrs, context)).ravel()
             for end in known[0]
         )
-        slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
-        return low - slack, high + slack
+        return widened(low, high)
     if node.op in ("add", "sub"):
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
         return (a + c, b + d) if node.op == "add" else (a - d, b - c)
     if node.op == "mul":
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
-        if node.inputs[0] is node.inputs[1]:
-            with np.errstate(over="ignore"):
-                top = np.maximum(a * a, b * b)
-            least = np.where((a <= 0) & (b >= 0), 0.0, np.minimum(np.abs(a), np.abs(b)) ** 2)
-            return (least, top) if np.isfinite(top).all() else None
-        with np.errstate(over="ignore", invalid="ignore"):
-            corners = np.stack([a * c, a * d, b * c, b * d])
-        return (corners.min(axis=0), corners.max(axis=0)) if np.isfinite(corners).all() else None
+        made = square_bounds((a, b)) if node.inputs[0] is node.inputs[1] else product_bounds((a, b), (c, d))
+        return made if all(np.isfinite(end).all() for end in made) else None
     spec = OPS[node.op]
     if spec.activation is not None and spec.activation.of(node.attrs).increasing:
         low, high = (spec.activation(end, node.attrs) for end in known[0])
-        slack = 1e-12 * np.maximum(np.abs(low), np.abs(high))
-        return low - slack, high + slack
+        return widened(low, high)
     if node.op == "affine":
         middle: Array = np.zeros(size)
         radius: Array = np.zeros(size)
@@ -93,17 +107,15 @@ def transfer(
             radius += abs(matrix) @ ((high - low) / 2)
         if "bias" in node.attrs:
             middle = middle + context.array(node.attrs["bias"])
-        radius = radius + 1e-12 * (np.abs(middle) + radius)
+        radius = radius + _WIDEN * (np.abs(middle) + radius)
         return middle - radius, middle + radius
     return None
 
 
 def _broadcast(bounds: Bounds, operand: Node, node: Node) -> Bounds:
-    assert isinstance(operand.type, TensorType)
-    assert isinstance(node.type, TensorType)
-    if operand.type.shape == node.type.shape:
+    if shape_of(operand) == shape_of(node):
         return bounds
-    low, high = (np.broadcast_to(b.reshape(operand.type.shape), node.type.shape).ravel() for b in bounds)
+    low, high = (np.broadcast_to(b.reshape(shape_of(operand)), shape_of(node)).ravel() for b in bounds)
     return low, high
 
 

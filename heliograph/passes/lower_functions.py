@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph import functions, rounding
 from heliograph.approx import argmax as argmax_plans
@@ -21,23 +23,38 @@ from heliograph.approx import sign as sign_plans
 from heliograph.approx.fit import Fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.approx.result import Stage
-from heliograph.errors import ProgramError
-from heliograph.ir import Builder, Node, SparseMatrix, TensorType
+from heliograph.errors import ProgramError, at
+from heliograph.ir import Builder, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.depth import depth_of_degree
+from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ranges import RangeEntry
-from heliograph.passes.calibrate import Observed
+from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Bounds, Interval, transfer
 from heliograph.passes.range_table import range_entry
 
-# Where neither the program nor calibration says how near to its limit a decision comes: this share of the range.
+# The smallest difference that must be told apart, as a share of the range, where neither the program nor calibration
+# says it.
 DEFAULT_GAP = 0.01
-# How near to its limit a decision comes, in bits, where the program does not say.
+# A sign comes within 2**-SIGN_BITS of its limit, an entry of a one-hot vector within 2**-ONE_HOT_BITS, where the program
+# does not say how near.
 SIGN_BITS = 10.0
-_MOST_ABS_DEGREE = 127
-# Slots of the largest ring: what all pairs of rows may take.
-_MOST_PAIRS = 1 << 16
 ONE_HOT_BITS = 5.0
+_MOST_ABS_DEGREE = 127
+# All pairs of rows must fit the slots of the largest ring.
+_MOST_PAIRS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a composition reads: a node of the new program, and what is known of its values."""
+
+    value: Node
+    # Where the polynomials are good, and what that rests on: proved, observed or declared.
+    interval: Interval
+    source: str
+    seen: Observed | None = None
+    proved: Interval | None = None
 
 
 @dataclass(slots=True)
@@ -51,6 +68,8 @@ class Lowering:
     margin: float
     # Values of the new program that more than one node or an output reads.
     shared: frozenset[Node] = frozenset()
+    # How near the result must come, where Options.target_error says it.
+    target_error: float | None = None
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
         made = self.builder.op(op, operands, self.node.loc, **attrs)
@@ -64,9 +83,8 @@ class Lowering:
         """The polynomial whose Chebyshev coefficients are those of `stage`, on [low, high]."""
         coefficients = self.builder.constant(np.array(stage.coefficients), f"{self.node.op}.poly")
         made = self.builder.op("poly", (x,), self.node.loc, coefficients=coefficients, low=low, high=high, range=entry)
-        assert isinstance(made.type, TensorType)
         least, most = proof.image(stage.coefficients)
-        self.bounds[made] = (np.full(made.type.size, least), np.full(made.type.size, most))
+        self.bounds[made] = (np.full(size_of(made), least), np.full(size_of(made), most))
         return made
 
     def chain(self, x: Node, stages: Sequence[Stage], low: float, high: float, entry: int | None) -> Node:
@@ -78,12 +96,10 @@ class Lowering:
 
     def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...]) -> Node:
         """A linear map of x; multiplied into the map that makes x, where nothing else reads that and it pays."""
-        import scipy.sparse
-
         matrix = scipy.sparse.csr_array(matrix)
         operands: tuple[Node, ...] = (x,)
         matrices, bias = [matrix], None
-        if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [n.type.size for n in x.inputs]):  # type: ignore[union-attr]
+        if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [size_of(n) for n in x.inputs]):
             operands = x.inputs
             matrices = [matrix @ self.builder.context.matrix(name).csr() for name in x.attrs["matrices"]]
             if "bias" in x.attrs:
@@ -127,14 +143,16 @@ class Lowering:
             return min(seen, reach / 2), "observed"
         return DEFAULT_GAP * reach, "default"
 
-    def located(self, error: ProgramError) -> ProgramError:
-        """The error at this op's place."""
-        if error.where:
-            return error
-        return ProgramError(f"{self.node.op}: {error.what}", where=self.node.loc, why=error.why, hint=error.hint)
+    def error(self, width: float) -> float:
+        """How near |x| or a maximum must come, for operands that lie in an interval of that width."""
+        return self.target_error or float(self.node.attrs.get("gap", DEFAULT_GAP * width))
+
+    def located(self, hint: str = "") -> AbstractContextManager[None]:
+        """Errors that are raised inside name this op and its place, and the hint where one is given."""
+        return at(self.node.loc, said_by=self.node.op, hint=hint)
 
 
-# What a map costs, in products with plaintexts: a rotation (it takes two for the root of its diagonals), and a level.
+# Prices in products with a plaintext: of a rotation (a map with d diagonals takes about 2 sqrt(d) of them), and of a level.
 _ROTATION, _LEVEL = 16.0, 40.0
 
 
@@ -150,68 +168,60 @@ def _pays(shape: tuple[int, int], sources: Sequence[int]) -> bool:
     return sum(work(rows, source) for source in sources) <= apart
 
 
-def lower_sign(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
+def lower_sign(lowering: Lowering, x: Argument) -> Node:
     """sign(x): the cheapest chain of odd polynomials for the gap and the bits; 0 stays 0."""
-    reach = interval.magnitude
-    gap, gap_source = low.gap(seen.near if seen else None, reach)
-    bits = float(low.node.attrs.get("bits", SIGN_BITS))
-    try:
-        plan = sign_plans.sign(gap / reach, bits, low.node.attrs.get("method", "best"))
-    except ProgramError as error:
-        raise low.located(error) from None
-    entry = low.entry(
+    reach = x.interval.magnitude
+    gap, gap_source = lowering.gap(x.seen.near if x.seen else None, reach)
+    bits = float(lowering.node.attrs.get("bits", SIGN_BITS))
+    with lowering.located():
+        plan = sign_plans.sign(gap / reach, bits, lowering.node.attrs.get("method", "best"))
+    entry = lowering.entry(
         Interval(-reach, reach),
-        source,
+        x.source,
         plan.degrees,
         plan.error,
-        seen=seen,
+        seen=x.seen,
         gap=gap,
         gap_source=gap_source,
         closeness_bits=plan.closeness_bits,
     )
-    return low.chain(x, plan.folded(), -reach, reach, entry)
+    return lowering.chain(x.value, plan.folded(), -reach, reach, entry)
 
 
-def lower_abs(
-    low: Lowering,
-    x: Node,
-    interval: Interval,
-    source: str,
-    seen: Observed | None,
-    error: float,
-    whole: float | None = None,
-) -> Node:
+def lower_abs(lowering: Lowering, x: Argument) -> Node:
+    """|x| within the error asked for, or within its gap."""
+    return _abs_within(lowering, x, lowering.error(x.interval.magnitude))
+
+
+def _abs_within(lowering: Lowering, x: Argument, error: float, whole: float | None = None) -> Node:
     """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels.
 
-    `whole` is the proved error of what it is a part of, where it is one: that is what the report says, and `seen` is then
-    what x is made from, not x itself.
+    Where it is a part of something, `whole` is the proved error of that: the report says it. What was seen is then the
+    samples of what x is made from, not of x itself.
     """
-    reach = interval.magnitude
-    shown: dict[str, Any] = {"seen": seen} if whole is None else {"seen": seen, "observed": None}
+    reach = x.interval.magnitude
+    shown: dict[str, Any] = {"seen": x.seen} if whole is None else {"seen": x.seen, "observed": None}
     polynomial = _abs_polynomial(error / reach)
     # Inside the gap the error is at most |x|, because the sign polynomials stay in [-1, 1] and do not change sign.
     gap = min(error, reach / 2)
-    try:
+    with lowering.located():
         plan = sign_plans.sign(gap / reach, max(1.0, float(np.log2(reach / error))))
-    except ProgramError as problem:
-        raise low.located(problem) from None
     if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
         bound = reach * _abs_error(polynomial) if whole is None else whole
-        entry = low.entry(Interval(-reach, reach), source, [polynomial.degree], bound, **shown)
-        return low.poly(x, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
-    entry = low.entry(
+        entry = lowering.entry(Interval(-reach, reach), x.source, [polynomial.degree], bound, **shown)
+        return lowering.poly(x.value, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
+    entry = lowering.entry(
         Interval(-reach, reach),
-        source,
+        x.source,
         plan.degrees,
         error if whole is None else whole,
         **shown,
         gap=gap,
-        gap_source="declared" if "gap" in low.node.attrs else "default",
+        gap_source="declared" if "gap" in lowering.node.attrs else "default",
         closeness_bits=plan.closeness_bits,
     )
-    made = low.op("mul", x, low.chain(x, plan.folded(), -reach, reach, entry))
-    assert isinstance(made.type, TensorType)
-    low.bounds[made] = (np.full(made.type.size, -error), np.full(made.type.size, reach))
+    made = lowering.op("mul", x.value, lowering.chain(x.value, plan.folded(), -reach, reach, entry))
+    lowering.bounds[made] = (np.full(size_of(made), -error), np.full(size_of(made), reach))
     return made
 
 
@@ -234,54 +244,56 @@ def _abs_error(polynomial: Fit) -> float:
     return largest_error(polynomial.coefficients, -1.0, 1.0, functions.function("abs"))[0]
 
 
-def lower_argmax(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None) -> Node:
+def lower_argmax(lowering: Lowering, x: Argument) -> Node:
     """One-hot over rows, by all pairs of rows at once; where these do not fit one ciphertext, by a tournament.
 
     All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more: it is never cheaper
     where all pairs fit.
     """
-    assert isinstance(x.type, TensorType)
-    classes, columns = x.type.shape
-    width = interval.high - interval.low
-    if seen is not None and seen.spread is not None and source == "observed":
-        width = min(width, rounding.upward(seen.spread * (1.0 + low.margin)))
-    gap, gap_source = low.gap(seen.near if seen else None, width)
-    if next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS:
-        return _argmax_by_tournament(low, x, interval, width, source, seen, gap, gap_source)
-    return _argmax_by_pairs(low, x, width, source, seen, gap, gap_source)
+    classes, columns = shape_of(x.value)
+    seen = _as_approximated(lowering, x)
+    width = x.interval.high - x.interval.low
+    if seen is not None and seen.spread is not None and x.source == "observed":
+        width = min(width, rounding.upward(seen.spread * (1.0 + lowering.margin)))
+    gap, gap_source = lowering.gap(seen.near if seen else None, width)
+    too_many = next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS
+    return (_argmax_by_tournament if too_many else _argmax_by_pairs)(
+        lowering, replace(x, seen=seen), width, gap, gap_source
+    )
 
 
-def _argmax_by_tournament(
-    low: Lowering,
-    x: Node,
-    interval: Interval,
-    width: float,
-    source: str,
-    seen: Observed | None,
-    gap: float,
-    gap_source: str,
-) -> Node:
+def _as_approximated(lowering: Lowering, x: Argument) -> Observed | None:
+    """What was seen of rows, their distances as the polynomials before give them where these are nearer or wider.
+
+    The smallest difference of the exact values would be below their error.
+    """
+    seen = x.seen
+    if seen is None or seen.near is None or "gap" in lowering.node.attrs or not lowering.builder.calibration:
+        return seen
+    near, spread = row_distances(lowering.builder.finish([x.value]))
+    near = seen.near if near is None else min(seen.near, near)
+    return replace(seen, near=near, spread=max(seen.spread or 0.0, spread or 0.0))
+
+
+def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
     """Whether a row is above the maximum less half of the gap; the maximum may err by a quarter of it."""
-    import scipy.sparse
-
-    assert isinstance(x.type, TensorType)
-    classes, columns = x.type.shape
+    classes, columns = shape_of(x.value)
+    seen = x.seen
     rows, size = next_power_of_two(classes), classes * columns
-    # A row stands in for those that a power of two lacks.
+    # Copies of the first row bring the number of rows to a power of two.
     take = np.concatenate([np.arange(size), np.tile(np.arange(columns), rows - classes)])
-    gather = scipy.sparse.csr_array((np.ones(take.size), (np.arange(take.size), take)), shape=(take.size, size))
-    padded = low.mapped(x, gather, (rows, columns))
-    most = low.op("repeat_row", lower_max(low, padded, interval, source, seen, gap / 4), rows=rows)
-    above = low.op("add", low.op("sub", padded, most), low.constant(np.full((rows, columns), gap / 2), "half_gap"))
+    padded = lowering.mapped(x.value, gather_matrix(take, size), (rows, columns))
+    most = lowering.op("repeat_row", _max_within(lowering, replace(x, value=padded), gap / 4), rows=rows)
+    above = lowering.op(
+        "add", lowering.op("sub", padded, most), lowering.constant(np.full((rows, columns), gap / 2), "half_gap")
+    )
     reach = width + gap
-    bits = float(low.node.attrs.get("bits", ONE_HOT_BITS))
-    try:
+    bits = float(lowering.node.attrs.get("bits", ONE_HOT_BITS))
+    with lowering.located():
         plan = sign_plans.sign(gap / 4 / reach, bits)
-    except ProgramError as error:
-        raise low.located(error) from None
-    entry = low.entry(
+    entry = lowering.entry(
         Interval(-reach, reach),
-        source,
+        x.source,
         plan.degrees,
         plan.error / 2,
         seen=seen,
@@ -292,26 +304,24 @@ def _argmax_by_tournament(
         closeness_bits=plan.closeness_bits + 1,
     )
     stages = plan.folded()
-    made = low.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
-    # The rows that stood in are cut off for good: they depend on the input.
-    return low.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
+    made = lowering.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
+    # The results of the copied rows are set to zero: slots without a result must not depend on the input.
+    return lowering.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
 
 
-def _argmax_by_pairs(
-    low: Lowering, x: Node, width: float, source: str, seen: Observed | None, gap: float, gap_source: str
-) -> Node:
+def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
     """The signs of all differences in one vector, summed by rotations, and a second sign of the sums."""
-    assert isinstance(x.type, TensorType)
-    classes, columns = x.type.shape
-    count = max(int(low.node.attrs.get("count", 1)), round(2.0 ** float(low.node.attrs.get("bits", ONE_HOT_BITS))))
-    try:
-        plan = argmax_plans.argmax(classes, gap / width, count, low.node.attrs.get("method", "best"))
-    except ProgramError as error:
-        raise low.located(error) from None
+    classes, columns = shape_of(x.value)
+    seen = x.seen
+    count = max(
+        int(lowering.node.attrs.get("count", 1)), round(2.0 ** float(lowering.node.attrs.get("bits", ONE_HOT_BITS)))
+    )
+    with lowering.located():
+        plan = argmax_plans.argmax(classes, gap / width, count, lowering.node.attrs.get("method", "best"))
     degrees = (*plan.sign1.degrees, *(plan.sign2.degrees if plan.sign2 else ()))
-    entry = low.entry(
+    entry = lowering.entry(
         Interval(-width, width),
-        source,
+        x.source,
         degrees,
         2.0**-plan.psi2,
         seen=seen,
@@ -323,34 +333,37 @@ def _argmax_by_pairs(
         closeness_bits=plan.psi2,
         count=count,
     )
-    differences = low.mapped(x, _differences(classes, columns), (next_power_of_two(classes - 1), classes * columns))
-    signs = low.chain(differences, plan.folded1(), -width, width, entry)
-    total = low.op("sum_rows", signs)
+    differences = lowering.mapped(
+        x.value, _differences(classes, columns), (next_power_of_two(classes - 1), classes * columns)
+    )
+    signs = lowering.chain(differences, plan.folded1(), -width, width, entry)
+    total = lowering.op("sum_rows", signs)
     if plan.sign2 is not None:
-        total = low.op("add", total, low.constant(np.full(classes * columns, plan.offset2), "argmax.offset"))
+        total = lowering.op("add", total, lowering.constant(np.full(classes * columns, plan.offset2), "argmax.offset"))
         # The proof of the plan: scores lie in the second sign's interval.
-        low.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
-        total = low.chain(total, plan.folded2(), -1.0, 1.0, None)
-    low.bounds[total] = (np.full(classes * columns, -0.01), np.full(classes * columns, 1.01))
-    return low.op("reshape", total, shape=(classes, columns))
+        lowering.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
+        total = lowering.chain(total, plan.folded2(), -1.0, 1.0, None)
+    lowering.bounds[total] = (np.full(classes * columns, -0.01), np.full(classes * columns, 1.01))
+    return lowering.op("reshape", total, shape=(classes, columns))
 
 
 def _differences(classes: int, columns: int) -> Any:
     """Row (k, i, m) of the map gives x[i, m] - x[(i + k + 1) mod classes, m]; zero for k = classes - 1 and beyond."""
-    import scipy.sparse
-
     size = classes * columns
-    offset, place = np.divmod(np.arange((classes - 1) * size), size)
+    offset, place = np.divmod(np.arange(next_power_of_two(classes - 1) * size), size)
     row, column = np.divmod(place, columns)
     other = (row + offset + 1) % classes * columns + column
-    rows = np.arange(place.size)
-    shape = (next_power_of_two(classes - 1) * size, size)
-    return scipy.sparse.csr_array((np.ones(rows.size), (rows, place)), shape=shape) - scipy.sparse.csr_array(
-        (np.ones(rows.size), (rows, other)), shape=shape
-    )
+    beyond = offset >= classes - 1
+    place[beyond] = other[beyond] = -1
+    return gather_matrix(place, size) - gather_matrix(other, size)
 
 
-def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float) -> Node:
+def lower_max(lowering: Lowering, x: Argument) -> Node:
+    """The maximum over rows within the error asked for, or within its gap."""
+    return _max_within(lowering, x, lowering.error(x.interval.high - x.interval.low))
+
+
+def _max_within(lowering: Lowering, x: Argument, error: float) -> Node:
     """The maximum over rows by a tournament: log2(rows) rounds of max(x, y) = (x + y + |x - y|) / 2 on whole vectors.
 
     Every round halves nothing but the distance of rolled rows, so that in the end all rows hold the maximum. Values are
@@ -358,23 +371,19 @@ def lower_max(low: Lowering, x: Node, interval: Interval, source: str, seen: Obs
     most its share of `error`, also where values are equal. All pairs at once, as in argmax, would need fewer levels from
     eight rows on, but fails where the two largest are equal, which is common behind a ReLU.
     """
-    assert isinstance(x.type, TensorType)
-    rows, columns = x.type.shape
-    rounds = rows.bit_length() - 1
-    import scipy.sparse
-
-    value = low.mapped(x, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
+    rows, columns = shape_of(x.value)
+    interval, rounds = x.interval, rows.bit_length() - 1
+    value = lowering.mapped(x.value, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
     width = interval.high - interval.low
     # Round j works on values 2^j / rows of the true ones, and a later round doubles its error.
     share = error / max(rounds, 1)
     for number in range(rounds):
         factor = 2.0**number / rows
-        other = low.op("roll_rows", value, amount=rows >> (number + 1))
+        other = lowering.op("roll_rows", value, amount=rows >> (number + 1))
         reach = width * factor + 2 * number * share * factor
-        made = lower_abs(
-            low, low.op("sub", value, other), Interval(-reach, reach), source, seen, 2.0 * share * factor, whole=error
-        )
-        value = low.op("add", low.op("add", value, other), made)
+        distance = replace(x, value=lowering.op("sub", value, other), interval=Interval(-reach, reach))
+        made = _abs_within(lowering, distance, 2.0 * share * factor, whole=error)
+        value = lowering.op("add", lowering.op("add", value, other), made)
         least, most = interval.low * 2 * factor - share, interval.high * 2 * factor + share
-        low.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
-    return low.op("equal_row", value)
+        lowering.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
+    return lowering.op("equal_row", value)

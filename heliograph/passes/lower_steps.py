@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import scipy.sparse
 
 from heliograph import rounding
 from heliograph.approx.exp import exp
@@ -15,122 +18,116 @@ from heliograph.approx.result import Stage, Step, StepPlan
 from heliograph.approx.sampling import sampled_error
 from heliograph.approx.softmax import softmax
 from heliograph.approx.steps import run
-from heliograph.errors import ProgramError
-from heliograph.ir import Array, Node, TensorType
+from heliograph.errors import InternalError, ProgramError
+from heliograph.ir import Node, shape_of, size_of
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval
-from heliograph.passes.lower_functions import Lowering
+from heliograph.passes.lower_functions import Argument, Lowering
 from heliograph.passes.margins import positive_low
 
-# Where neither Options.target_error nor the op says how near a function must come: relative to its value, or, of a
-# softmax, absolute.
+# The error where neither Options.target_error nor the op says one: relative to the function's value; of a softmax,
+# absolute.
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
-# Random rows that a softmax without a proof is looked at on.
+# On so many random rows the error of a softmax without a proof is measured.
 _ROWS_SEEN = 4096
 
 
-def lower_softmax(
-    low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
-) -> Node:
+def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
     """softmax over rows; a constant that centres the range drops out of it."""
-    assert isinstance(x.type, TensorType)
-    rows, columns = x.type.shape
+    x, interval = argument.value, argument.interval
+    rows, columns = shape_of(x)
     middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
-    method = low.node.attrs.get("method", "best")
-    try:
-        plan = softmax(rows, limit, method, max_error=error or DEFAULT_SOFTMAX_ERROR)
-    except ProgramError as problem:
-        hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
-        raise low.located(ProgramError(problem.what, why=problem.why, hint=hint)) from None
+    method = lowering.node.attrs.get("method", "best")
+    hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
+    with lowering.located(hint):
+        plan = softmax(rows, limit, method, max_error=lowering.target_error or DEFAULT_SOFTMAX_ERROR)
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
     if plan.error is None or plan.rounding is None:
-        # HETAL's constructions have no proof: what is known of them is what random rows show.
+        # HETAL's constructions have no proof: their error is measured on random rows.
         largest = sampled_error(lambda some: run(plan, some), rows, limit, _ROWS_SEEN, seed=0).max_error
     else:
         largest = plan.error - plan.rounding
     proved = plan.error is not None
-    entry = low.entry(
-        interval, source, polynomials, largest, proved, seen=seen, function="softmax", construction=method
+    entry = lowering.entry(
+        interval,
+        argument.source,
+        polynomials,
+        largest,
+        proved,
+        seen=argument.seen,
+        function="softmax",
+        construction=method,
     )
-    if x.op not in ("affine", "input") or x in low.shared:
-        # Rows of zeros are put behind: what makes x must leave zeros there.
-        x = low.mapped(x, np.eye(rows * columns), (rows, columns))
-    value = low.op("pad_rows", x, rows=plan.width)
+    if x.op not in ("affine", "input") or x in lowering.shared:
+        # pad_rows takes the slots behind x for rows of zeros: x must come from a map, which leaves zeros there.
+        x = lowering.mapped(x, np.eye(rows * columns), (rows, columns))
+    value = lowering.op("pad_rows", x, rows=plan.width)
     if middle:
         shift = np.zeros((plan.width, columns))
         shift[:rows] = -middle
-        value = low.op("add", value, low.constant(shift, "softmax.centre"))
-    made = low.op("crop_rows", _steps(low, value, plan, entry), rows=rows)
+        value = lowering.op("add", value, lowering.constant(shift, "softmax.centre"))
+    made = lowering.op("crop_rows", _steps(lowering, value, plan, entry), rows=rows)
     size = rows * columns
-    low.bounds[made] = (np.full(size, -largest), np.full(size, 1.0 + largest)) if proved else None
+    lowering.bounds[made] = (np.full(size, -largest), np.full(size, 1.0 + largest)) if proved else None
     return made
 
 
-def lower_inverse(
-    low: Lowering,
-    x: Node,
-    interval: Interval,
-    source: str,
-    seen: Observed | None,
-    error: float | None,
-    proved: Interval | None = None,
-) -> Node:
+def lower_inverse(lowering: Lowering, argument: Argument) -> Node:
     """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
-    assert isinstance(x.type, TensorType)
-    least, most = away_from_zero(interval, source, seen, proved)
-    negative = most < 0 and low.node.op == "reciprocal"
+    x = argument.value
+    least, most = away_from_zero(argument.interval, argument.source, argument.seen, argument.proved)
+    negative = most < 0 and lowering.node.op == "reciprocal"
     if negative:
         least, most = -most, -least
-    try:
-        plan = inverse(least, most, error or DEFAULT_RELATIVE_ERROR, low.node.op)
-    except ProgramError as problem:
-        raise low.located(problem) from None
-    true = [1 / least, 1 / most] if low.node.op == "reciprocal" else [least**-0.5, most**-0.5]
-    true = [math.sqrt(least), math.sqrt(most)] if low.node.op == "sqrt" else true
+    with lowering.located():
+        plan = inverse(least, most, lowering.target_error or DEFAULT_RELATIVE_ERROR, lowering.node.op)
+    true = [1 / least, 1 / most] if lowering.node.op == "reciprocal" else [least**-0.5, most**-0.5]
+    true = [math.sqrt(least), math.sqrt(most)] if lowering.node.op == "sqrt" else true
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
     ends = Interval(-most, -least) if negative else Interval(least, most)
-    entry = low.entry(
-        ends, source, polynomials, plan.relative_error * max(true), seen=seen, relative_error=plan.relative_error
+    entry = lowering.entry(
+        ends,
+        argument.source,
+        polynomials,
+        plan.relative_error * max(true),
+        seen=argument.seen,
+        relative_error=plan.relative_error,
     )
-    zero = low.constant(np.zeros(x.type.shape), "zero")
-    made = _steps(low, low.op("sub", zero, x) if negative else x, plan, entry)
-    made = low.op("sub", zero, made) if negative else made
+    zero = lowering.constant(np.zeros(shape_of(x)), "zero")
+    made = _steps(lowering, lowering.op("sub", zero, x) if negative else x, plan, entry)
+    made = lowering.op("sub", zero, made) if negative else made
     slack = 1.0 + plan.relative_error
     bottom, top = min(true) / slack, max(true) * slack
-    size = x.type.size
-    low.bounds[made] = (np.full(size, -top), np.full(size, -bottom)) if negative else (
+    size = size_of(x)
+    lowering.bounds[made] = (np.full(size, -top), np.full(size, -bottom)) if negative else (
         np.full(size, bottom),
         np.full(size, top),
     )  # fmt: skip
     return made
 
 
-def lower_exp(
-    low: Lowering, x: Node, interval: Interval, source: str, seen: Observed | None, error: float | None
-) -> Node:
+def lower_exp(lowering: Lowering, argument: Argument) -> Node:
     """exp(x) as the power 2^k of a polynomial for exp(x / 2^k): the degree and k of the least depth."""
-    assert isinstance(x.type, TensorType)
-    if interval.high > _MOST_EXPONENT:
-        raise low.located(ProgramError(f"exp of {interval.high:.4g} is larger than any number"))
-    try:
-        plan = exp(interval.low, interval.high, error or DEFAULT_RELATIVE_ERROR)
-    except ProgramError as problem:
-        raise low.located(problem) from None
+    x, interval = argument.value, argument.interval
+    with lowering.located():
+        if interval.high > _MOST_EXPONENT:
+            raise ProgramError(f"exp of {interval.high:.4g} is larger than any number")
+        plan = exp(interval.low, interval.high, lowering.target_error or DEFAULT_RELATIVE_ERROR)
     largest = math.exp(interval.high)
-    entry = low.entry(
+    entry = lowering.entry(
         interval,
-        source,
+        argument.source,
         [plan.degree],
         plan.relative_error * largest,
-        seen=seen,
+        seen=argument.seen,
         relative_error=plan.relative_error,
         squarings=plan.squarings,
     )
-    made = _steps(low, x, plan, entry)
-    size = x.type.size
-    low.bounds[made] = (np.zeros(size), np.full(size, largest * (1.0 + plan.relative_error)))
+    made = _steps(lowering, x, plan, entry)
+    size = size_of(x)
+    lowering.bounds[made] = (np.zeros(size), np.full(size, largest * (1.0 + plan.relative_error)))
     return made
 
 
@@ -155,18 +152,36 @@ def away_from_zero(
     return interval.low, interval.high
 
 
-def _steps(low: Lowering, x: Node, plan: StepPlan, entry: int) -> Node:
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """A plan that is being written down."""
+
+    lowering: Lowering
+    plan: StepPlan
+    # The entry of the range table of the plan's input.
+    entry: int
+    # Steps that only bring a polynomial's argument to [-1, 1].
+    skipped: frozenset[int]
+    # The node of each step so far.
+    made: dict[int, Node]
+
+    def operands(self, step: Step) -> list[Node]:
+        return [self.made[number] for number in step.operands]
+
+
+def _steps(lowering: Lowering, x: Node, plan: StepPlan, entry: int) -> Node:
     """The nodes of a plan on x: (rows, columns) with the plan's `width` of rows, or any shape where it has one column."""
-    assert isinstance(x.type, TensorType)
-    made: dict[int, Node] = {0: x}
     uses = Counter(operand for step in plan.steps for operand in step.operands)
-    skipped = {
+    skipped = frozenset(
         i for i, step in enumerate(plan.steps) if _is_scaling(step) and uses[i] == 1 and _feeds_poly(plan, i, uses)
-    }
+    )
+    writing = _Writing(lowering, plan, entry, skipped, {0: x})
     for number, step in enumerate(plan.steps):
         if number and number not in skipped:
-            made[number] = _step(low, made, plan, number, step, skipped, entry)
-    return made[len(plan.steps) - 1]
+            if step.kind not in STEP_RULES:
+                raise InternalError(f"no rule for a step of kind {step.kind}")
+            writing.made[number] = STEP_RULES[step.kind](writing, step)
+    return writing.made[len(plan.steps) - 1]
 
 
 def _is_scaling(step: Step) -> bool:
@@ -183,61 +198,101 @@ def _feeds_poly(plan: StepPlan, number: int, uses: Counter[int]) -> bool:
     return False
 
 
-def _step(
-    low: Lowering, made: dict[int, Node], plan: StepPlan, number: int, step: Step, skipped: set[int], entry: int
-) -> Node:
-    if step.kind == "poly":
-        assert step.stage is not None
-        operand, factor, shift = step.operands[0], 1.0, 0.0
-        while operand in skipped:
-            before = plan.steps[operand]
-            shift += factor * before.value if before.kind == "add_constant" else 0.0
-            factor *= before.value if before.kind == "scale" else 1.0
-            operand = before.operands[0]
-        ends = sorted(((-1.0 - shift) / factor, (1.0 - shift) / factor))
-        assert factor > 0, "a polynomial's argument is not mirrored"
-        return low.poly(made[operand], step.stage, ends[0], ends[1], entry if operand == 0 else None)
-    x = made[step.operands[0]]
-    assert isinstance(x.type, TensorType)
-    shape = x.type.shape
-    if step.kind in ("multiply", "add", "subtract"):
-        op = {"multiply": "mul", "add": "add", "subtract": "sub"}[step.kind]
-        return low.op(op, x, made[step.operands[1]])
-    if step.kind == "add_constant":
-        return low.op("add", x, low.constant(np.full(shape, step.value)))
-    if step.kind == "scale":
-        return low.poly(x, Stage((0.0, step.value)), -1.0, 1.0)
-    if step.kind == "scale_integer":
-        return _times(low, x, int(step.value))
-    if step.kind == "sum_row":
-        return low.op("repeat_row", low.op("sum_rows", x), rows=plan.width)
-    if step.kind == "rotate":
-        return low.op("roll_rows", x, amount=int(step.value) % plan.width)
-    if step.kind == "add_padding":
-        padding = np.zeros(shape)
-        padding[plan.columns :] = step.value
-        return low.op("add", x, low.constant(padding, "padding"))
-    kept = np.zeros(shape)
-    kept[: plan.columns if step.kind == "mask" else 1] = step.value
-    masked = low.mapped(x, _diagonal(kept.ravel()), shape)
-    return masked if step.kind == "mask" else low.op("repeat_row", low.op("sum_rows", masked), rows=plan.width)
+_StepRule: TypeAlias = Callable[[_Writing, Step], Node]
 
 
-def _diagonal(values: Array) -> Any:
-    import scipy.sparse
+def _poly(w: _Writing, step: Step) -> Node:
+    """The polynomial on the interval that the skipped steps before it bring to [-1, 1]."""
+    assert step.stage is not None
+    operand, factor, shift = step.operands[0], 1.0, 0.0
+    while operand in w.skipped:
+        before = w.plan.steps[operand]
+        shift += factor * before.value if before.kind == "add_constant" else 0.0
+        factor *= before.value if before.kind == "scale" else 1.0
+        operand = before.operands[0]
+    ends = sorted(((-1.0 - shift) / factor, (1.0 - shift) / factor))
+    assert factor > 0, "a polynomial's argument is not mirrored"
+    return w.lowering.poly(w.made[operand], step.stage, ends[0], ends[1], w.entry if operand == 0 else None)
 
-    return scipy.sparse.diags_array(values).tocsr()
+
+def _of_two(op: str) -> _StepRule:
+    return lambda w, step: w.lowering.op(op, *w.operands(step))
 
 
-def _times(low: Lowering, x: Node, factor: int) -> Node:
+def _add_constant(w: _Writing, step: Step) -> Node:
+    (x,) = w.operands(step)
+    return w.lowering.op("add", x, w.lowering.constant(np.full(shape_of(x), step.value)))
+
+
+def _scale(w: _Writing, step: Step) -> Node:
+    (x,) = w.operands(step)
+    return w.lowering.poly(x, Stage((0.0, step.value)), -1.0, 1.0)
+
+
+def _scale_integer(w: _Writing, step: Step) -> Node:
     """A whole multiple by additions, or the negative."""
-    assert isinstance(x.type, TensorType)
+    (x,) = w.operands(step)
+    factor, lowering = int(step.value), w.lowering
     total, power, rest = None, x, abs(factor)
     while rest:
         if rest & 1:
-            total = power if total is None else low.op("add", total, power)
+            total = power if total is None else lowering.op("add", total, power)
         rest >>= 1
         if rest:
-            power = low.op("add", power, power)
+            power = lowering.op("add", power, power)
     assert total is not None, "a product with zero is no step"
-    return low.op("sub", low.constant(np.zeros(x.type.shape), "zero"), total) if factor < 0 else total
+    return lowering.op("sub", lowering.constant(np.zeros(shape_of(x)), "zero"), total) if factor < 0 else total
+
+
+def _sum_row(w: _Writing, step: Step) -> Node:
+    return _summed(w, *w.operands(step))
+
+
+def _summed(w: _Writing, x: Node) -> Node:
+    """The sum of all rows in each of them."""
+    return w.lowering.op("repeat_row", w.lowering.op("sum_rows", x), rows=w.plan.width)
+
+
+def _rotate(w: _Writing, step: Step) -> Node:
+    return w.lowering.op("roll_rows", *w.operands(step), amount=int(step.value) % w.plan.width)
+
+
+def _add_padding(w: _Writing, step: Step) -> Node:
+    (x,) = w.operands(step)
+    padding = np.zeros(shape_of(x))
+    padding[w.plan.columns :] = step.value
+    return w.lowering.op("add", x, w.lowering.constant(padding, "padding"))
+
+
+def _mask(w: _Writing, step: Step) -> Node:
+    return _first_rows(w, step, w.plan.columns)
+
+
+def _first_column(w: _Writing, step: Step) -> Node:
+    # A plan's columns are the rows of the program's values.
+    return _summed(w, _first_rows(w, step, 1))
+
+
+def _first_rows(w: _Writing, step: Step, count: int) -> Node:
+    """The first rows times the step's value, zeros in the others."""
+    (x,) = w.operands(step)
+    kept = np.zeros(shape_of(x))
+    kept[:count] = step.value
+    return w.lowering.mapped(x, scipy.sparse.diags_array(kept.ravel()).tocsr(), shape_of(x))
+
+
+# By the `kind` of a step (approx/result.py); "input" is the node that the plan is written on.
+STEP_RULES: Mapping[str, _StepRule] = {
+    "poly": _poly,
+    "multiply": _of_two("mul"),
+    "add": _of_two("add"),
+    "subtract": _of_two("sub"),
+    "add_constant": _add_constant,
+    "scale": _scale,
+    "scale_integer": _scale_integer,
+    "sum_row": _sum_row,
+    "rotate": _rotate,
+    "add_padding": _add_padding,
+    "mask": _mask,
+    "first_column": _first_column,
+}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heliograph.ir import Array, SparseMatrix
-from heliograph.ir.diagonals import modulus_of
+from heliograph.ir.diagonals import MapGeometry
 from heliograph.ir.layout import Layout
 
 # The diagonals of each block: (ciphertext of the result, ciphertext of the operand) -> sorted offsets.
@@ -58,7 +58,7 @@ class MapOffsets:
             if layout.shift or out.shift:
                 self._blocks[key] = self._between_copies(matrix, layout, out)
             else:
-                modulus = modulus_of(self.slots, layout.period, out.period, 0)
+                modulus = MapGeometry(self.slots, layout.period, out.period).modulus
                 self._blocks[key] = self._between(matrix, layout, out, modulus)
         return self._blocks[key]
 
@@ -67,11 +67,17 @@ class MapOffsets:
         return self._by_entries(matrix, layout, out, modulus) if found is None else found
 
     def _between_copies(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
-        """For layouts whose copies are moved, of one ciphertext each; without the moves there are all distances."""
+        """For layouts with moved copies, of one ciphertext each (ir/diagonals.py).
+
+        First the distances from row to position, counted modulo the operand's whole period. An operand with moved copies
+        serves those that are equal modulo its shift by one rotation. In a result with moved copies a row stands in
+        another slot of each copy, which changes its distances.
+        """
         whole = layout.period
         blocks = self._between(matrix, replace(layout, shift=0, run=0), replace(out, shift=0, run=0), whole)
         if layout.shift:
             return {key: np.unique(offsets % layout.shift) for key, offsets in blocks.items()}
+        # By how much the distances of a row change, in each copy, and where the move takes it around the period's end.
         moves = {
             (out.shift * copy - out.period * copy - out.period * wrap) % whole
             for copy in range(out.copies_moved)

@@ -8,20 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Node, Program, SparseMatrix
 from heliograph.ir.depth import levels_below, program_depth
-from heliograph.ir.diagonals import copies_fit, make_diagonal_map, modulus_of, shift_for
+from heliograph.ir.diagonals import MapGeometry, make_diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
 from heliograph.passes.map_offsets import MapOffsets
 
-# Where a program is deeper than the chain, maps stand between a bootstrap and its polynomial's levels: about here.
+# Where a program is deeper than the chain, values are bootstrapped: maps are then priced at about this level, which is
+# between the end of a bootstrap and the polynomial behind it.
 _LEVEL_BETWEEN_BOOTSTRAPS = 4
-# Shifted copies are worked out in tables of all pairs of places.
+# The diagonals for shifted copies come from a table of all pairs (row, position); larger tables are not made.
 _MOST_SHIFTED_PAIRS = 1 << 22
 
 
@@ -31,13 +33,13 @@ class MapPlans:
     def __init__(self, program: Program, groups: Groups, ring: Ring, costs: CostTable, slots: int) -> None:
         self.program, self.groups, self.ring, self.costs, self.slots = program, groups, ring, costs, slots
         self.below = levels_below(program)
-        # Whether values are bootstrapped; plaintexts are then too many to be kept, and encoded for each product.
+        # Whether values are bootstrapped: plaintexts are then too many to be kept, and each product encodes its own.
         self.deep = program_depth(program) > ring.levels
         self.users = program.users()
         self._offsets = MapOffsets(slots)
         # The same question comes up for many maps: those of equal structure between equal layouts.
         self._known: dict[Any, tuple[float, Steps]] = {}
-        # What the plans made so far rotate by: those made later should need few other keys.
+        # The amounts of rotations of the plans made so far: each has a key, which later plans use for nothing.
         self.amounts: set[int] = set()
         self._positioned: dict[Any, Mapping[tuple[int, int], SparseMatrix]] = {}
 
@@ -57,7 +59,7 @@ class MapPlans:
         self, node: Node, maps: Sequence[tuple[Any, Layout]], out: Layout, *, thorough: bool
     ) -> tuple[float, Steps]:
         """Cost and steps of maps whose operands have one period, with the rotations that add up partial sums."""
-        if not copies_fit(self.slots, *_periods(maps[0][1], out)):
+        if not self.geometry(maps[0][1], out).copies_fit:
             return math.inf, Steps((), (), math.inf)
         level = self._level(node)
         structures = tuple((self._offsets.structure(self.program.matrix(name)), layout) for name, layout in maps)
@@ -86,9 +88,13 @@ class MapPlans:
             self._known[key] = cost, steps
         return self._known[key]
 
+    def geometry(self, layout: Layout, out: Layout) -> MapGeometry:
+        """Of a map between these layouts; a shift counts as moved copies, as it is between maps."""
+        copies = (layout.copies_moved, out.copies_moved)
+        return MapGeometry(self.slots, layout.period, out.period, in_copies=copies[0], out_copies=copies[1])
+
     def modulus(self, layout: Layout, out: Layout) -> int:
-        in_period, out_period, *copies = _periods(layout, out)
-        return modulus_of(self.slots, in_period, out_period, 0, *copies)
+        return self.geometry(layout, out).modulus
 
     def offsets(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Array]:
         return self._offsets.blocks(self.program.matrix(name), layout, out)
@@ -110,7 +116,8 @@ class MapPlans:
         key = (name, layout, out, level)
         if key not in self._known:
             matrix = self.blocks(name, layout, out)[0, 0]
-            offsets = make_diagonal_map(matrix, self.slots, layout.period, out.period, layout.shift).offsets
+            geometry = MapGeometry(self.slots, layout.period, out.period, layout.shift)
+            offsets = make_diagonal_map(matrix, geometry).offsets
             prices = StepCosts.at(self.ring, level, self.costs, self.deep)
             steps = plan_steps(offsets or (0,), self.slots, prices)
             sums = (layout.run // out.period).bit_length() - 1
@@ -130,11 +137,6 @@ def _plain(layout: Layout) -> Layout:
     return replace(layout, shift=0, run=0)
 
 
-def _periods(layout: Layout, out: Layout) -> tuple[int, int, int, int]:
-    """The periods of a map between these layouts, and the copies that are moved on either side."""
-    return layout.period, out.period, layout.copies_moved, out.copies_moved
-
-
 def spread(layout: Layout, out: Layout) -> int:
     """The slots over which the terms of one row are spread."""
     return max(layout.run or layout.period, out.run or out.period)
@@ -152,8 +154,6 @@ def _strides(layouts: Sequence[Layout]) -> list[int]:
 
 def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
     """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
-    import scipy.sparse
-
     shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
     places_in, places_out = layout.places(), out.places()
     if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():

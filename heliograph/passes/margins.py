@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from heliograph.approx.fit import Fit, Moments, density
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.passes.calibrate import Observed, Tails
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -82,7 +82,7 @@ def widened(observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
     """The interval of every value that a polynomial reads and that the samples showed."""
     watched = {node: seen for node, seen in observed.items() if seen.tails is not None}
     room = min(_ROOM + _ROOM_EACH * len(watched), _MOST_ROOM)
-    return {node: _wide(seen, (1.0 + room) * seen.room, _shape(node)) for node, seen in watched.items()}
+    return {node: _wide(seen, (1.0 + room) * seen.room, shape_of(node)) for node, seen in watched.items()}
 
 
 def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
@@ -133,11 +133,6 @@ def _left_out(peaks: Array, blend: float) -> Array:
         out = fold == number
         ratios[out] = (peaks[out] / _blended(peaks[~out], blend)).max(axis=1)
     return ratios
-
-
-def _shape(node: Node) -> tuple[int, ...]:
-    assert isinstance(node.type, TensorType)
-    return node.type.shape
 
 
 @dataclass(frozen=True, slots=True)

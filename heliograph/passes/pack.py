@@ -6,7 +6,7 @@ ciphertext; baby steps of an operand serve all its blocks, giant steps of a resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,12 +14,13 @@ import numpy as np
 
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError, PlanningError, UnsupportedError
-from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.diagonals import diagonal_map, positions_in_slots
+from heliograph.errors import PlanningError, UnsupportedError
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
+from heliograph.ir.diagonals import MapGeometry, diagonal_map, positions_in_slots
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
+from heliograph.passes.base import rule_for
 from heliograph.passes.choose_layouts import (
     candidate_layouts,
     choose_layouts,
@@ -64,16 +65,25 @@ class _Packer:
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.groups = group_values(program)
         self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
-        # The plain nodes of the packed program.
+        # What stands for the nodes of the polynomial program: slot vectors for secret ones, by ciphertext, and a node for
+        # each that the server computes in the clear. Constants have neither: their readers take the arrays.
+        self.new: dict[Node, list[Node]] = {}
         self.clear: dict[Node, Node] = {}
+        # The layout of each group of values.
+        self.chosen: Sequence[Layout] = ()
+        # The layouts of polynomials' inputs, by their number in the table of ranges.
+
+    def layout(self, node: Node) -> Layout:
+        return self.chosen[self.groups.of[node]]
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
-        # Copies over all slots would be bootstrapped in all of them: larger transforms, and more tables.
+        # A bootstrap's transforms, and their tables, grow with the slots that a value's copies take: where values are
+        # bootstrapped, moved copies take at most half of the slots.
         most_moved = self.slots // 2 if self.plans.deep else self.slots
         candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
         chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
-        # An input's layout takes the shift that its map wants.
+        # An input that one map reads is packed with shifted copies, where that makes the map cheaper (ir/diagonals.py).
         for node in program.nodes:
             for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
                 layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
@@ -83,33 +93,13 @@ class _Packer:
                 cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
                 if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
                     chosen[of[operand]] = shifted
-        new: dict[Node, list[Node]] = {}
+        self.chosen = chosen
         for node in program.nodes:
             if in_the_clear(node):
-                self.clear[node] = self._copied(node)
-                continue
-            layout = chosen[of[node]]
-            if node.op == "constant":
-                continue
-            if node.op == "input":
-                new[node] = self._input(node, layout)
-            elif node.op == "affine":
-                new[node] = self._affine(node, new, chosen)
-            elif node.op == "poly":
-                new[node] = self._poly(node, new[node.inputs[0]])
-                if "range" in node.attrs:
-                    entry = builder.ranges[node.attrs["range"]]
-                    builder.ranges[node.attrs["range"]] = replace(entry, layout=layout)
-            elif node.op in ("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"):
-                new[node] = new[node.inputs[0]]
-            elif node.op in ("sum_rows", "roll_rows"):
-                new[node] = [self._rows(node, new[node.inputs[0]][0], chosen[of[node.inputs[0]]])]
-            elif node.op in ("add", "sub"):
-                new[node] = self._sum(node, new, layout)
-            elif node.op == "mul":
-                new[node] = self._product(node, new, layout)
-            else:
-                raise InternalError(f"pack does not know {node.op}")
+                self.clear[node] = builder.copy(node, [self.clear.get(operand, operand) for operand in node.inputs])
+            elif node.op != "constant":
+                self.new[node] = rule_for(RULES, node, Pack.name)(self, node)
+        new = self.new
         inputs = tuple(
             TensorSpec(a["name"], tuple(a["shape"]), chosen[of[node]], a.get("low"), a.get("high"))
             for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
@@ -124,23 +114,12 @@ class _Packer:
                     where=node.loc,
                     hint="compute it outside of the program, and return it in the clear",
                 )
-            assert isinstance(node.type, TensorType)
             for chunk, vector in enumerate(new[node]):
                 outputs[name if len(new[node]) == 1 else f"{name}/{chunk}"] = vector
-            specs.append(
-                replace(
-                    known.get(name, TensorSpec(name, node.type.shape)), shape=node.type.shape, layout=chosen[of[node]]
-                )
-            )
+            spec = known.get(name, TensorSpec(name, shape_of(node)))
+            specs.append(replace(spec, shape=shape_of(node), layout=chosen[of[node]]))
         builder.interface = replace(program.interface, inputs=inputs, outputs=tuple(specs))
         return builder.finish(outputs)
-
-    def _copied(self, node: Node) -> Node:
-        """A node that the server computes in the clear, as it is."""
-        if node.op == "input":
-            self.builder.inputs.append(node)
-            return node
-        return self.builder.copy(node, [self.clear.get(operand, operand) for operand in node.inputs])
 
     def _chunk(self, chunk: int, of: int) -> int | None:
         """The attribute that says which ciphertext of a value of several a node is."""
@@ -159,30 +138,45 @@ class _Packer:
     def _rotate(self, value: Node, amount: int, node: Node) -> Node:
         return self.builder.op("rotate", (value,), node.loc, amount=amount * self.batch)
 
-    def _rows(self, node: Node, value: Node, layout: Layout) -> Node:
-        """Rotations by whole rows; the sum of all rows lands in each of them."""
-        if node.op == "roll_rows":
-            amount = node.attrs["amount"] * layout.block % layout.period
-            return self._rotate(value, amount, node) if amount else value
+    def unmoved(self, node: Node) -> list[Node]:
+        """The operand's vectors: elements get other names, and stay in their slots."""
+        return self.new[node.inputs[0]]
+
+    def roll_rows(self, node: Node) -> list[Node]:
+        """A rotation by whole rows, which lie in one ciphertext."""
+        (operand,) = node.inputs
+        (value,), layout = self.new[operand], self.layout(operand)
+        amount = node.attrs["amount"] * layout.block % layout.period
+        return [self._rotate(value, amount, node) if amount else value]
+
+    def sum_rows(self, node: Node) -> list[Node]:
+        """The sum of all rows, which lands in each of them."""
+        (operand,) = node.inputs
+        (value,), layout = self.new[operand], self.layout(operand)
         step = layout.period // 2
         while step >= layout.block:
             value = self.builder.op("add_ct", (value, self._rotate(value, step, node)), node.loc)
             step //= 2
-        return value
+        return [value]
 
-    def _poly(self, node: Node, values: Sequence[Node]) -> list[Node]:
+    def poly(self, node: Node) -> list[Node]:
+        values = self.new[node.inputs[0]]
+        if "range" in node.attrs:
+            entry = self.builder.ranges[node.attrs["range"]]
+            self.builder.ranges[node.attrs["range"]] = replace(entry, layout=self.layout(node))
         attrs = {"coefficients": node.attrs["coefficients"], "low": -1.0, "high": 1.0, "range": node.attrs.get("range")}
         return [
             self.builder.op("poly", (value,), node.loc, **attrs, chunk=self._chunk(chunk, len(values)))
             for chunk, value in enumerate(values)
         ]
 
-    def _product(self, node: Node, new: Mapping[Node, list[Node]], layout: Layout) -> list[Node]:
+    def product(self, node: Node) -> list[Node]:
+        new = self.new
         left, right = node.inputs
         if in_the_clear(left):
             left, right = right, left
         if in_the_clear(right):
-            return self._each("mul_pt", new[left], self._packed(right, layout), node)
+            return self._each("mul_pt", new[left], self._packed(right, self.layout(node)), node)
         return self._each("mul_ct", new[left], new[right], node)
 
     def _each(self, op: str, left: Sequence[Node], right: Sequence[Node], node: Node) -> list[Node]:
@@ -191,7 +185,7 @@ class _Packer:
     def _negated(self, values: Sequence[Node], node: Node) -> list[Node]:
         return [self.builder.op("negate", (value,), node.loc) for value in values]
 
-    def _input(self, node: Node, layout: Layout) -> list[Node]:
+    def input(self, node: Node) -> list[Node]:
         return [
             self.builder.input(
                 node.attrs["name"],
@@ -201,23 +195,21 @@ class _Packer:
                 low=node.attrs.get("low"),
                 high=node.attrs.get("high"),
             )
-            for chunk in range(layout.ciphertexts)
+            for chunk in range(self.layout(node).ciphertexts)
         ]
 
-    def _affine(self, node: Node, new: Mapping[Node, list[Node]], chosen: Sequence[Layout]) -> list[Node]:
-        out = chosen[self.groups.of[node]]
+    def affine(self, node: Node) -> list[Node]:
+        out = self.layout(node)
         # Operands of one period share giant steps and the rotations that add up partial sums.
         alike: dict[tuple[int, int, bool], list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
-            layout = chosen[self.groups.of[operand]]
+            layout = self.layout(operand)
             by_client = operand.op == "input" and bool(layout.shift)
             alike.setdefault((layout.period, layout.run, by_client), []).append((operand, name, layout))
         partial: list[tuple[int, list[Node]]] = []
         for maps in alike.values():
             layout = maps[0][2]
-            partial.append(
-                (spread(layout, out), [self._transform(node, maps, new, out, o) for o in range(out.ciphertexts)])
-            )
+            partial.append((spread(layout, out), [self._transform(node, maps, out, o) for o in range(out.ciphertexts)]))
         made = [
             self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.run or out.period)
             for o in range(out.ciphertexts)
@@ -230,13 +222,15 @@ class _Packer:
         self,
         node: Node,
         maps: Sequence[tuple[Node, Any, Layout]],
-        new: Mapping[Node, list[Node]],
         out: Layout,
         chunk: int,
     ) -> Node:
-        """One ciphertext of the partial sums of maps whose operands have one period."""
+        """One ciphertext of the result, from maps whose operands have the same period: their sum, in partial sums.
+
+        The terms of a row are still spread over a run of slots; `_summed` adds them up.
+        """
         layout = maps[0][2]
-        # Only an input's copies are moved by the client, by amounts that its one map wants.
+        # A shift of an input is the client's, chosen for this map; of other values it says how moved copies stand.
         shift = layout.shift if maps[0][0].op == "input" else 0
         if shift:
             steps = self.plans.shifted_steps(node, maps[0][1], layout, out)[1]
@@ -248,12 +242,11 @@ class _Packer:
             for (o, i), matrix in self.plans.blocks(name, of, out).items():
                 if o != chunk:
                     continue
-                operands.append(new[operand][i])
+                operands.append(self.new[operand][i])
                 names.append(self.builder.constant(matrix, str(name)))
                 if shift or out.shift:
-                    copies = (1, out.copies_moved)
-                    shape = (layout.period, out.period, shift, 1)
-                    offsets = diagonal_map(matrix, self.slots, *shape, *copies).offsets
+                    geometry = MapGeometry(self.slots, layout.period, out.period, shift, out_copies=out.copies_moved)
+                    offsets = diagonal_map(matrix, geometry).offsets
                 else:
                     offsets = tuple(self.plans.offsets(name, of, out)[o, i].tolist())
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
@@ -261,7 +254,7 @@ class _Packer:
         if not operands:
             # Nothing reaches these rows: a map that is zero.
             zero = SparseMatrix.of(np.zeros((out.period, layout.period)))
-            operands, names = [new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
+            operands, names = [self.new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
         return self.builder.op(
             "linear_transform",
             operands,
@@ -301,7 +294,9 @@ class _Packer:
             made.append(self.builder.op("add_plain", (value,), node.loc, value=constant))
         return made
 
-    def _sum(self, node: Node, new: Mapping[Node, list[Node]], layout: Layout) -> list[Node]:
+    def sum(self, node: Node) -> list[Node]:
+        """A sum or a difference; an operand may be known, at compile time or at run time."""
+        new, layout = self.new, self.layout(node)
         left, right = node.inputs
         if in_the_clear(left) or in_the_clear(right):
             known, value = (right, left) if in_the_clear(right) else (left, right)
@@ -313,8 +308,7 @@ class _Packer:
             return self._each("add_pt", operands, vectors, node)
         if right.op == "constant" or left.op == "constant":
             constant, value = (right, left) if right.op == "constant" else (left, right)
-            assert isinstance(node.type, TensorType)
-            array = np.broadcast_to(self.builder.context.array(constant.attrs["value"]), node.type.shape)
+            array = np.broadcast_to(self.builder.context.array(constant.attrs["value"]), shape_of(node))
             operands = new[value]
             if node.op == "sub":
                 array = -array if constant is right else array
@@ -323,3 +317,17 @@ class _Packer:
                 return operands
             return self._add_plain(operands, array, layout, node, constant.attrs["value"])
         return self._each("add_ct" if node.op == "add" else "sub_ct", new[left], new[right], node)
+
+
+# What stands for the secret values of a polynomial program: their slot vectors, one for each ciphertext.
+RULES: Mapping[str, Callable[[_Packer, Node], list[Node]]] = {
+    "input": _Packer.input,
+    "affine": _Packer.affine,
+    "poly": _Packer.poly,
+    "add": _Packer.sum,
+    "sub": _Packer.sum,
+    "mul": _Packer.product,
+    "roll_rows": _Packer.roll_rows,
+    "sum_rows": _Packer.sum_rows,
+    **dict.fromkeys(("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"), _Packer.unmoved),
+}

@@ -5,6 +5,21 @@ levels; a value is either computed at the level at which it is wanted, or bootst
 which bootstraps begin. That is a shortest path over (cut, levels), residual branches included: one branch may be
 refreshed and the other not. States that are dearer than another one and want nothing less are dropped.
 
+An example:
+
+    h = f(x)             f takes 4 levels
+    y = g(h) + k(h)      g takes 4 levels, k takes 1
+
+    cut                  wanted at
+    y                    0
+    g(h), k(h)           0, 0
+    h, k(h)              4, 0     g is done: what it reads is wanted 4 levels higher
+    h                    4        k reads h at level 1, g at level 4: the higher one counts
+
+Behind this cut there are two states. Either h is computed at level 4, and x is wanted at level 8; or h is bootstrapped
+to level 4, and x is wanted 4 levels above the one at which a bootstrap begins. The first is cheaper where the chain has
+8 levels, and impossible where it has not.
+
 A value can be bootstrapped where its size is known: the input of a polynomial is at most one. Other values take a bound
 that was observed, with a margin; they get a scale so much smaller (`size_bits`).
 """

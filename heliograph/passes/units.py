@@ -10,16 +10,16 @@ import networkx
 import numpy as np
 
 from heliograph import rounding
-from heliograph.ir import Array, Node, Program, TensorType
+from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ops import OPS
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds
 
 _SUMS = frozenset({"add", "sub"})
-# A unit that is always zero may have any size but zero.
+# The least size of a unit, as a share of the largest: one that is zero in all samples needs some size to be divided by.
 _SMALLEST = 1e-6
-# What reaches a unit behind another polynomial has that one's errors in it, which come from units of every size: a share
-# of the largest unit's range is left for them.
+# The same where the units read what another polynomial made: its errors come from units of all sizes, so that a small
+# unit may see an error as large as a share of the largest unit's range.
 _SMALLEST_BEHIND = 0.25
 
 
@@ -36,7 +36,8 @@ class UnitGroup:
     reaches: list[Array]
     sizes: Array | None = None
     reach: dict[Node, float] = field(default_factory=dict)
-    # What is proved is taken where it is wider than the reach by no more than this factor, in the mean of the units.
+    # A proved range is taken instead of the observed one where it is wider by no more than this factor, in the geometric
+    # mean of the units.
     worth_a_proof: float = 1.0
 
     def settle(self, node: Node, proved: Bounds | None) -> Array:
@@ -99,7 +100,7 @@ def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:
     if not node.type.secret:
         return False
     if node.op in _SUMS:
-        return all(_shape(operand) == _shape(node) for operand in node.inputs)
+        return all(shape_of(operand) == shape_of(node) for operand in node.inputs)
     if not _is_activation(node) or {"low", "high", "gap"} & node.attrs.keys():
         return False
     seen = observed.get(node.inputs[0])
@@ -115,16 +116,11 @@ def _may_divide(node: Node, users: Mapping[Node, list[Node]], graph: networkx.Gr
     return all(user.op == "affine" or graph.has_edge(node, user) for user in users[node])
 
 
-def _shape(node: Node) -> tuple[int, ...]:
-    assert isinstance(node.type, TensorType)
-    return node.type.shape
-
-
 def _reach(node: Node, observed: Mapping[Node, Observed], margin: float, behind: bool) -> Array:
     """Half the range of each element of an activation's input, margin included."""
     seen = observed[node.inputs[0]].reach
     assert seen is not None
-    reach: Array = np.broadcast_to(seen * (1.0 + margin), _shape(node)).ravel()
+    reach: Array = np.broadcast_to(seen * (1.0 + margin), shape_of(node)).ravel()
     largest = float(reach.max())
     return np.maximum(reach, (_SMALLEST_BEHIND if behind else _SMALLEST) * max(largest, _SMALLEST))
 

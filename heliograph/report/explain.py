@@ -11,6 +11,7 @@ from typing import Any
 from heliograph.errors import ProgramError
 from heliograph.ir import Node, Program, SlotsType, Stage
 from heliograph.ir.depth import critical_depth
+from heliograph.ir.function_ops import ALONG_ROWS, JOINT
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.ops import OPS
 from heliograph.ir.text import print_program
@@ -148,16 +149,11 @@ def _nodes(program: Program) -> float:
     return len(program.nodes)
 
 
-# What `expand` writes with functions of one variable, and with functions along axis 0.
-_PAIRS = ("gt", "ge", "lt", "le", "maximum", "minimum", "where", "div")
-JOINT = frozenset({*_PAIRS, "max", "min", "argmax", "softmax", "max_pool", "layer_norm"})
-# Functions along axis 0, which are lowered as they are.
-_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
-
-
 def _activations(program: Program) -> float:
     """Plain ones are left as they are: the server computes them in the clear."""
-    return sum(node.type.secret and (OPS[node.op].activation is not None or node.op in _ROWS) for node in program.nodes)
+    return sum(
+        node.type.secret and (OPS[node.op].activation is not None or node.op in ALONG_ROWS) for node in program.nodes
+    )
 
 
 def _joint(program: Program) -> float:

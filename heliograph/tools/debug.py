@@ -22,7 +22,7 @@ from heliograph.execution.loop import execute
 from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import run_nodes
-from heliograph.ir import Array, CipherType, Node, Program, Stage, TensorType
+from heliograph.ir import Array, CipherType, Node, Program, Stage, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
@@ -307,8 +307,7 @@ def _originals(
     values: dict[Node, Array] = {}
     inputs = {}
     for node, sample in zip(fused.inputs, samples, strict=True):
-        assert isinstance(node.type, TensorType)
-        inputs[node] = np.asarray(sample, dtype=np.float64).reshape(1, *node.type.shape)
+        inputs[node] = np.asarray(sample, dtype=np.float64).reshape(1, *shape_of(node))
     run_nodes(fused, inputs, values.__setitem__)
     originals: dict[int, Array] = {}
     entry = 0

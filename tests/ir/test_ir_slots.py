@@ -11,7 +11,14 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import SparseMatrix
-from heliograph.ir.diagonals import DiagonalMap, diagonal_map, make_diagonal_map, positions_in_slots, shift_for
+from heliograph.ir.diagonals import (
+    DiagonalMap,
+    MapGeometry,
+    diagonal_map,
+    make_diagonal_map,
+    positions_in_slots,
+    shift_for,
+)
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
 from heliograph.passes.bsgs import StepCosts, plan_steps
@@ -47,7 +54,7 @@ def test_diagonals_are_the_matrix(
     dense = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
     shift, run = shift_for(slots, in_period, out_period) if shifted else (0, 0)
     matrix = SparseMatrix.of(dense)
-    diagonals = make_diagonal_map(matrix, slots, in_period, out_period, shift)
+    diagonals = make_diagonal_map(matrix, MapGeometry(slots, in_period, out_period, shift))
     x = random.normal(size=in_period)
     got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift, run)], out_period)
     np.testing.assert_allclose(got, dense @ x, atol=1e-12 * max(1, in_period))
@@ -74,13 +81,36 @@ def test_shift_is_used_where_all_slots_can_work() -> None:
 
 def test_a_shift_that_does_not_cover_is_refused() -> None:
     with pytest.raises(InternalError, match="does not cover"):
-        make_diagonal_map(SparseMatrix.of(np.ones((16, 16))), 64, 16, 16, 2)
+        make_diagonal_map(SparseMatrix.of(np.ones((16, 16))), MapGeometry(64, 16, 16, 2))
 
 
 def test_maps_are_remembered_by_identity() -> None:
     first, second = SparseMatrix.of(np.eye(4)), SparseMatrix.of(2 * np.eye(4))
-    assert diagonal_map(first, 8, 4, 4, 0) is diagonal_map(first, 8, 4, 4, 0)
-    np.testing.assert_array_equal(diagonal_map(second, 8, 4, 4, 0).diagonal(0), np.full(8, 2.0))
+    assert diagonal_map(first, MapGeometry(8, 4, 4)) is diagonal_map(first, MapGeometry(8, 4, 4))
+    np.testing.assert_array_equal(diagonal_map(second, MapGeometry(8, 4, 4)).diagonal(0), np.full(8, 2.0))
+
+
+def test_the_pictures_of_the_docstring() -> None:
+    """8 slots, a value of 4 elements: what ir/diagonals.py shows."""
+    four = SparseMatrix.of(10 * np.arange(1, 5)[:, np.newaxis] + np.arange(1, 5))
+    two = SparseMatrix.of(four.csr()[:2])
+    alike = make_diagonal_map(four, MapGeometry(8, 4, 4))
+    assert alike.offsets == (0, 1, 2, 3)
+    np.testing.assert_array_equal(alike.diagonal(1), 2 * [12, 23, 34, 41])
+    rows = make_diagonal_map(two, MapGeometry(8, 4, 2))
+    assert (rows.offsets, rows.run, rows.modulus) == ((0, 1), 4, 2)
+    np.testing.assert_array_equal(rows.diagonal(0), 2 * [11, 22, 13, 24])
+    np.testing.assert_array_equal(rows.diagonal(1), 2 * [12, 23, 14, 21])
+    np.testing.assert_array_equal(rows.diagonal(1, 3), 2 * [14, 21, 12, 23])
+    assert shift_for(8, 4, 2) == (1, 8)
+    np.testing.assert_array_equal(positions_in_slots(8, 4, 1), [0, 1, 2, 3, 1, 2, 3, 0])
+    shifted = make_diagonal_map(two, MapGeometry(8, 4, 2, shift=1))
+    assert (shifted.offsets, shifted.run) == ((0,), 8)
+    np.testing.assert_array_equal(shifted.diagonal(0), [11, 22, 13, 24, 12, 23, 14, 21])
+    np.testing.assert_array_equal(positions_in_slots(8, 4, 2), [0, 1, 2, 3, 2, 3, 0, 1])
+    moved = make_diagonal_map(four, MapGeometry(8, 4, 4, in_copies=2))
+    assert (moved.offsets, moved.run, moved.modulus) == ((0, 1), 8, 2)
+    np.testing.assert_array_equal(moved.diagonal(0), [11, 22, 33, 44, 13, 24, 31, 42])
 
 
 @given(offsets=st.sets(st.integers(0, 511), min_size=1, max_size=80), level=st.integers(0, 5))

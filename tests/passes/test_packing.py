@@ -27,7 +27,7 @@ from heliograph.execution.loop import calls_table, execute
 from heliograph.execution.ranges import polynomial_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
-from heliograph.ir.diagonals import copies_fit, make_diagonal_map
+from heliograph.ir.diagonals import MapGeometry, make_diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.slot_ops import transform_diagonals
@@ -145,10 +145,11 @@ def test_maps_between_plain_values_and_moved_copies(
     in_period, out_period, copies, slots = 1 << log_in, 1 << log_out, 1 << log_copies, 128 * stride
     periods = (in_period, out_period)
     counts = (1, copies) if into else (copies, 1)
-    assume(copies_fit(128, *periods, *counts))
+    geometry = MapGeometry(slots, *periods, 0, stride, *counts)
+    assume(geometry.copies_fit)
     random = np.random.default_rng(seed)
     dense_map = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
-    made = make_diagonal_map(SparseMatrix.of(dense_map), slots, *periods, 0, stride, *counts)
+    made = make_diagonal_map(SparseMatrix.of(dense_map), geometry)
     moved = [
         Layout((period,), slots, period, period // count * (count > 1), run=period * count * (count > 1), stride=stride)
         for period, count in zip(periods, counts, strict=True)

@@ -1,0 +1,65 @@
+"""Rule tables: every op that can reach a pass has a rule there, and one that has none is named."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from heliograph.approx.result import Stage as PolyStage
+from heliograph.approx.steps import Steps
+from heliograph.errors import InternalError
+from heliograph.ir import Builder, Node, Stage
+from heliograph.ir.function_ops import ALONG_ROWS, JOINT
+from heliograph.ir.ops import OPS
+from heliograph.passes import approximate, expand, fit_slots, lower_steps, pack
+from heliograph.passes.base import rule_for
+
+
+def ops_at(stage: Stage) -> set[str]:
+    return {name for name, spec in OPS.items() if stage in spec.stages}
+
+
+def test_expand_writes_what_is_no_function_of_one_value() -> None:
+    """What is left is linear, a function of one value, along rows, or a product that FuseLinear writes down."""
+    left = {name for name, spec in OPS.items() if spec.linear is not None or spec.activation is not None}
+    left |= {"input", "constant", "poly", "mul", "matmul", "power"}
+    assert ops_at(Stage.TENSOR) - left - ALONG_ROWS == JOINT == set(expand.RULES)
+
+
+def test_pack_knows_the_polynomial_stage() -> None:
+    # Constants give no slot vectors: those who read them take the arrays.
+    assert set(pack.RULES) == ops_at(Stage.POLYNOMIAL) - {"constant"}
+
+
+def test_approximate_knows_what_fuse_linear_leaves() -> None:
+    """Constants are not secret, and functions of one variable, a user's own included, have one rule for all."""
+    left = ops_at(Stage.TENSOR) & ops_at(Stage.POLYNOMIAL) - {"constant"}
+    assert set(approximate.RULES) == left | ALONG_ROWS
+    functions = {name for name, spec in OPS.items() if spec.activation is not None}
+    assert set(approximate.COMPOSITIONS) <= functions | ALONG_ROWS
+    assert set(approximate.COMPOSITIONS) >= ALONG_ROWS
+
+
+def test_a_rule_for_every_kind_of_step() -> None:
+    steps, stage = Steps(), PolyStage((0.0, 1.0))
+    arguments = {"x": 0, "y": 0, "stage": stage, "value": 2, "amount": 1, "factor": 2.0}
+    for name, method in vars(Steps).items():
+        if not name.startswith("_") and name != "done":
+            names = list(inspect.signature(method).parameters)[1:]
+            getattr(steps, name)(*(arguments[argument] for argument in names))
+    kinds = {step.kind for step in steps.done()}
+    assert kinds - {"input"} == set(lower_steps.STEP_RULES)
+
+
+def test_fit_slots_knows_what_an_author_writes() -> None:
+    # Made by passes later on; or refused before, because slots hold real numbers.
+    others = {"linear_transform", "lincomb", "real_part", "imaginary_part"}
+    assert set(fit_slots.RULES) == ops_at(Stage.PACKED) - others
+
+
+def test_an_op_without_a_rule_is_named() -> None:
+    builder = Builder("p", Stage.TENSOR)
+    node: Node = builder.input("x", shape=(2,))
+    with pytest.raises(InternalError, match="pass demo has no rule for input"):
+        rule_for({}, node, "demo")
