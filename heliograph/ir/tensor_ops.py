@@ -13,6 +13,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
+from heliograph.ir.slot_rules import slotwise
 from heliograph.ir.spec import (
     ARITHMETIC,
     EVERYWHERE,
@@ -20,6 +21,7 @@ from heliograph.ir.spec import (
     Attrs,
     Context,
     OpSpec,
+    Role,
     check_constant,
     define,
     flat_indices,
@@ -70,6 +72,7 @@ def _structural(
             lambda values, a, context: move(values[0], a),
             doc,
             linear=linear,
+            role=Role.MOVE,
         )
     )
 
@@ -193,6 +196,7 @@ define(
         lambda values, a, context: np.add(*align(values)),
         "Elementwise sum, with broadcasting.",
         linear=_sum_linear((1.0, 1.0)),
+        role=Role.SUM,
     )
 )
 define(
@@ -205,6 +209,7 @@ define(
         lambda values, a, context: np.subtract(*align(values)),
         "Elementwise difference, with broadcasting.",
         linear=_sum_linear((1.0, -1.0)),
+        role=Role.SUM,
     )
 )
 define(
@@ -229,6 +234,8 @@ define(
         lambda values, a, context: np.multiply(*align(values)),
         "Elementwise product, with broadcasting; of two secrets it is a ciphertext product.",
         depth=1,
+        role=Role.PRODUCT,
+        word="product",
     )
 )
 
@@ -332,7 +339,8 @@ def _define_reduction(name: str, mean: bool, doc: str) -> None:
         data = np.full(rows.size, factor(shape, a))
         return [scipy.sparse.csr_array((data, (rows, np.arange(rows.size))), shape=(math.prod(kept), rows.size))], None
 
-    define(OpSpec(name, TENSOR, (1, 1), {"axes": "ints", "keepdims": "bool"}, infer, evaluate, doc, linear=linear))
+    attrs = {"axes": "ints", "keepdims": "bool"}
+    define(OpSpec(name, TENSOR, (1, 1), attrs, infer, evaluate, doc, linear=linear, role=Role.MOVE))
 
 
 _define_reduction("sum", False, "The sum over axes.")
@@ -459,6 +467,7 @@ define(
         _concat,
         "Tensors joined along an axis.",
         linear=_concat_map,
+        role=Role.MOVE,
     )
 )
 
@@ -497,6 +506,7 @@ define(
             [context.matrix(name).csr() for name in a["matrices"]],
             context.array(a["bias"]) if "bias" in a else None,
         ),
+        word="linear map",
     )
 )
 
@@ -527,5 +537,7 @@ define(
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
         "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges` "
         "and `chunk`, on slots, the ciphertext of a value of several.",
+        role=Role.POLYNOMIAL,
+        rules=slotwise(None),
     )
 )

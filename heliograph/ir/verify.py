@@ -10,7 +10,7 @@ from heliograph.ir.metadata import unknown_names
 from heliograph.ir.node import Node, Program, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.text import print_node
-from heliograph.ir.transforms import rotation_steps
+from heliograph.ir.transforms import needed_keys, rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
 
 
@@ -117,12 +117,13 @@ def _verify_executable(program: Program, after: str) -> None:
         # Keys are those of the lowest part of the chain that holds the ciphertext.
         level = getattr(node.type, "level", 0)
         keys, relinearizes = next((entry[1], entry[2]) for entry in (*lower, whole) if entry[0] >= level)
+        needed = needed_keys(node)
         for step in rotation_steps(node):
             amount = step % slots
-            path = paths.get(amount, [amount]) if node.op == "linear_transform" else [amount]
+            path = paths.get(amount, [amount]) if needed.composed else [amount]
             if amount and (sum(path) % slots != amount or not keys.issuperset(path)):
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
-        if node.op == "relinearize" and relinearizes is not True:
+        if needed.relinearization and relinearizes is not True:
             raise _fail(program, after, "products have a relinearization key", node, "the metadata have none")
     last_uses = program.metadata.get("last_uses")
     if last_uses is None or [list(freed) for freed in last_uses] != last_use_table(program.nodes, program.outputs):

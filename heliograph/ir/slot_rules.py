@@ -1,0 +1,79 @@
+"""Rules that several ops on slots share (`SlotRules` in `ir/spec.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from heliograph.ir.node import Array, Node
+from heliograph.ir.spec import NO_KEYS, Bounds, Context, Dependence, Keys, SlotRules
+
+# Against rounding in the sums of bounds.
+_WIDEN = 1e-12
+
+
+def slotwise(
+    bounds: Callable[[Node, Sequence[Bounds], Context], Bounds | None] | None, keys: Keys = NO_KEYS
+) -> SlotRules:
+    """The rules of an op whose slot i is made of the operands' slots i alone, in every slot alike."""
+    return SlotRules(bounds, longest, any_operand, keys)
+
+
+def longest(node: Node, periods: Sequence[int], context: Context) -> int:
+    """All periods are powers of two: what repeats with one repeats with each longer one."""
+    return max(periods)
+
+
+def any_operand(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
+    """A slot depends where that slot of an operand does."""
+    result = operands[0].depends
+    for operand in operands[1:]:
+        result = result | operand.depends
+    return result
+
+
+def nowhere_zero(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
+    """As `any_operand`, of a product: where an operand is always zero, the result is."""
+    result = any_operand(node, operands, context)
+    for operand in operands:
+        if operand.zero is not None:
+            result = result & ~operand.zero
+    return result
+
+
+def same_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    """Those of the operand."""
+    return operands[0]
+
+
+def complex_slots(node: Node, operands: Sequence[Bounds], context: Context) -> None:
+    """What it makes, or takes apart, is complex: no bounds."""
+
+
+def sum_of_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    """Of two operands."""
+    (a, b), (c, d) = operands
+    return widened(a + c, b + d)
+
+
+def product_of_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    """Of two operands; of one with itself, a square."""
+    (low, high), other = operands
+    if node.inputs[0] is node.inputs[1]:
+        top = np.maximum(low * low, high * high)
+        return widened(np.where((low <= 0) & (high >= 0), 0.0, np.minimum(low * low, high * high)), top)
+    return scaled(operands[0], *other)
+
+
+def scaled(operand: Bounds, least: Array, most: Array) -> Bounds:
+    """Bounds of products with factors between two."""
+    low, high = operand
+    corners = np.stack([low * least, low * most, high * least, high * most])
+    return widened(corners.min(axis=0), corners.max(axis=0))
+
+
+def widened(low: Array, high: Array) -> Bounds:
+    """Bounds that hold those although they were computed with rounding."""
+    slack = _WIDEN * np.maximum(np.abs(low), np.abs(high))
+    return low - slack, high + slack
