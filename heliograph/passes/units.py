@@ -11,11 +11,10 @@ import numpy as np
 
 from heliograph import rounding
 from heliograph.ir import Array, Node, Program, TensorType
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Bounds
 
-_SUMS = frozenset({"add", "sub"})
 # A unit that is always zero may have any size but zero.
 _SMALLEST = 1e-6
 # What reaches a unit behind another polynomial has that one's errors in it, which come from units of every size: a share
@@ -98,7 +97,7 @@ def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:
     """Whether the node's result is divided by what its operands are divided by."""
     if not node.type.secret:
         return False
-    if node.op in _SUMS:
+    if role_of(node) is Role.SUM:
         return all(_shape(operand) == _shape(node) for operand in node.inputs)
     if not _is_activation(node) or {"low", "high", "gap"} & node.attrs.keys():
         return False
