@@ -10,7 +10,7 @@ from heliograph.approx.fit import Fit
 from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import Node, Program
 from heliograph.ir.layout import Layout
-from heliograph.ir.ops import Context, rules_of
+from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.passes.intervals import Bounds
 
 
@@ -46,10 +46,11 @@ def _transfer(program: Program, node: Node, operands: list[Bounds], inputs: Mapp
         raise InternalError(f"no bounds are known for {op}")
     made = bounds(node, operands, Context(program.constants))
     if made is None:
+        pairs = role_of(node) in (Role.BOOTSTRAP, Role.PART)
         raise ProgramError(
             "slots hold real numbers",
             where=node.loc,
             why=f"{op} would make, or take apart, complex ones",
-            hint="write bootstrap(x) for each value: those that can be refreshed together are",
+            hint="write bootstrap(x) for each value: those that can be refreshed together are" if pairs else "",
         )
     return made
