@@ -403,6 +403,19 @@ define(
         ),
     )
 )
+define(
+    OpSpec(
+        "mul_i",
+        SLOTS,
+        (1, 1),
+        {},
+        _unchanged,
+        lambda values, a, context: 1j * values[0],
+        "Product with the imaginary unit: by a monomial, exact, so that it spends no level and leaves the scale.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(complex_slots),
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------- plain values
