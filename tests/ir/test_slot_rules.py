@@ -154,6 +154,60 @@ def test_bounds_hold(case: str, seed: int) -> None:
         assert (value <= made[1]).all()
 
 
+def matrix_of(builder: Builder, node: Node) -> tuple[Array, Array]:
+    """(M, b) of an op that is M x + b of its operands, one behind the other."""
+    ends = np.cumsum(sizes(node))[:-1]
+    zero = np.zeros(sum(sizes(node)))
+    b = meaning(builder, node, np.split(zero, ends))
+    columns = [meaning(builder, node, np.split(unit, ends)) - b for unit in np.eye(zero.size)]
+    x = np.random.default_rng(0).uniform(-2, 2, zero.size)
+    matrix = np.stack(columns, axis=1)
+    np.testing.assert_allclose(meaning(builder, node, np.split(x, ends)), matrix @ x + b, atol=1e-12)
+    return matrix, b
+
+
+LINEAR = [case for case, (op, _, _) in RULED.items() if op not in ("mul_ct", "mul_pt", "poly", "imaginary_part")]
+
+
+@pytest.mark.parametrize("case", LINEAR)
+def test_what_a_linear_op_says_is_not_more_than_it_must(case: str) -> None:
+    """Its bounds are reached, and each slot that is said to depend on an input does."""
+    builder, node = build(case)
+    matrix, b = matrix_of(builder, node)
+    random = np.random.default_rng(4)
+    ends = [np.sort(random.uniform(-2, 2, size=(2, size)), axis=0) for size in sizes(node)]
+    made = rules_of(node).bounds(node, [(low, high) for low, high in ends], builder.context)  # type: ignore[misc]
+    if made is not None:
+        low, high = (np.concatenate(side) for side in zip(*ends, strict=True))
+        more, less = np.maximum(matrix, 0), np.minimum(matrix, 0)
+        np.testing.assert_allclose(made[0], more @ low + less @ high + b, atol=1e-9)
+        np.testing.assert_allclose(made[1], more @ high + less @ low + b, atol=1e-9)
+    for share in (1.0, 0.3):
+        depends = [random.random(n) < share * o.type.secret for n, o in zip(sizes(node), node.inputs, strict=True)]
+        found = rules_of(node).depends(node, [Dependence(there) for there in depends], builder.context)
+        np.testing.assert_array_equal(found, (matrix != 0) @ np.concatenate(depends))
+
+
+@pytest.mark.parametrize("case", ["mul_ct", "mul_pt"])
+def test_the_bounds_of_a_product_are_reached(case: str) -> None:
+    builder, node = build(case)
+    random = np.random.default_rng(5)
+    ends = [np.sort(random.uniform(-2, 2, size=(2, size)), axis=0) for size in sizes(node)]
+    made = rules_of(node).bounds(node, [(low, high) for low, high in ends], builder.context)  # type: ignore[misc]
+    corners = np.stack([meaning(builder, node, [x, y]) for x in ends[0] for y in ends[1]])
+    assert made is not None
+    np.testing.assert_allclose(made, (corners.min(axis=0), corners.max(axis=0)), atol=1e-9)
+
+
+def test_the_bounds_of_a_square_are_reached() -> None:
+    builder = Builder("square", Stage.PACKED)
+    x = builder.input("x", slots=4, chunk=0)
+    node = builder.op("mul_ct", (x, x))
+    ends = np.array([-2.0, -1.0, 0.5, -3.0]), np.array([1.0, 2.0, 1.5, -1.0])
+    made = rules_of(node).bounds(node, (ends, ends), builder.context)  # type: ignore[misc]
+    np.testing.assert_allclose(made, ([0.0, 0.0, 0.25, 1.0], [4.0, 4.0, 2.25, 9.0]), atol=1e-9)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("period", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("case", RULED)
 def test_slots_repeat_with_the_period(case: str, period: int) -> None:
