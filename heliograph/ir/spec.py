@@ -125,7 +125,7 @@ class Dependence:
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """What analyses know of an op on slots. Nothing has a default: an op that is forgotten here is none.
+    """What analyses know of an op on slots. Nothing has a default: an analysis never reads what nobody wrote.
 
     Each rule takes the node, one entry per operand, and the constants.
 

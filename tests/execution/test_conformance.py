@@ -325,7 +325,8 @@ def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
     np.testing.assert_allclose(found[0], x, atol=2.0**-10)
 
 
-def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session]) -> None:
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session], lower: bool) -> None:
     """From the packed stage: levels, scales and keys of an op that no pass names."""
     builder = Builder("complex", Stage.PACKED)
     layout = Layout((SLOTS,), SLOTS, SLOTS).to_json()
@@ -340,7 +341,12 @@ def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session]) -
     # The monomial spends nothing: one product, rescaled once.
     assert [node.op for node in program.nodes].count("rescale") == 1
     assert max(node.type.level for node in program.nodes if isinstance(node.type, CipherType)) == 1
-    program = Schedule().run(SelectKeys(RING).run(program))
+    program = SelectKeys(RING).run(program)
+    if lower:
+        # In a lower part of the chain: conjugations leave it.
+        part = {"level": 1, "digits": 2, "rotation_keys": [3], "relinearization_key": True}
+        program = replace(program, metadata={**program.metadata, "chains": [part]})
+    program = Schedule().run(program)
     random = np.random.default_rng(9)
     values = [random.uniform(-1, 1, SLOTS) for _ in "xyuv"]
     found, _ = run(program, values, backend(program))
