@@ -19,18 +19,11 @@ from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.ir.interface import TensorSpec
+from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
 
-# What a node that spends a level is called in the report.
-_WORDS = {
-    "affine": "linear map",
-    "mul": "product",
-    "mul_ct": "product",
-    "mul_plain": "product with a plaintext",
-    "mul_pt": "product with a plaintext",
-}
 # Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
 _OUTPUT_ROOM = 4.0
 # A proved range can be very wide, for it follows from the images of all polynomials at once: where so many times the largest
@@ -182,7 +175,7 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
         spent = node_depth(polynomial, node)
         if not spent:
             continue
-        what = _WORDS.get(node.op, node.op)
+        what = OPS[node.op].word or node.op
         if node.op == "poly":
             what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
         entries.append({"levels": spent, "what": what, "layer": node.loc.layer, "location": node.loc.short})

@@ -15,12 +15,12 @@ from heliograph.dsl.walk import Walk
 from heliograph.errors import ProgramError
 from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
 from heliograph.ir.node import Array
-from heliograph.ir.ops import OPS, Context, OpSpec, check_call
+from heliograph.ir.ops import OPS, Context, OpSpec, Role, check_call
 
 # Attributes with one entry for each spatial axis of (channels, *spatial); one number stands for all of them.
 _PER_AXIS = {"kernel", "stride", "padding", "dilation", "output_size"}
 # Ops that are computed while the text is read where all operands are known.
-FOLDED = frozenset({"reshape", "permute", "slice", "concat", "pad", "broadcast", "sum", "mean"})
+FOLDED = frozenset(name for name, spec in OPS.items() if spec.role is Role.MOVE)
 # Constants that the table wants as sparse matrices.
 _SPARSE = {"matrix", "matrices"}
 

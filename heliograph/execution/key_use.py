@@ -12,7 +12,7 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
 from heliograph.ir.bootstraps import bootstrap_slots
-from heliograph.ir.transforms import rotation_steps
+from heliograph.ir.transforms import needed_keys, rotation_steps
 
 # Reading a key, checking its digest and form, making OpenFHE's object of it, and putting back the others in OpenFHE's map:
 # 2 ms and 0.18 GB/s on one core, the file in the system's cache. (Keys of 0.8 to 5 MB; on a machine with twice as much work
@@ -129,9 +129,10 @@ def key_use(program: Program) -> KeyUse:
         names: set[str] = set()
         if isinstance(node.type, CipherType):
             ring = chain_at(chains, node.type.level).ring
+            composed = needed_keys(node).composed
             for step in rotation_steps(node):
                 amount = step % slots
-                for part in paths.get(amount, (amount,)) if node.op == "linear_transform" else (amount,):
+                for part in paths.get(amount, (amount,)) if composed else (amount,):
                     names.update({named[ring, part]} if (ring, part) in named else ())
         reads.append(frozenset(names))
     positions: dict[str, list[int]] = {name: [] for name in others}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ir import Program
 from heliograph.ir.bootstraps import bootstrap_slots
-from heliograph.ir.slot_ops import CONJUGATING
+from heliograph.ir.transforms import needed_keys
 
 
 def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
@@ -15,4 +15,4 @@ def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
 
 def conjugates(program: Program) -> bool:
     """Whether a program conjugates ciphertexts."""
-    return any(node.op in CONJUGATING and node.type.secret for node in program.nodes)
+    return any(node.type.secret and needed_keys(node).conjugation for node in program.nodes)

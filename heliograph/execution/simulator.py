@@ -180,6 +180,9 @@ class Simulator:
             factor = abs(a["factor"])
             self.calls["add", x.level, x.parts] += factor.bit_length() + factor.bit_count() - 2
             return self._made(x.slots * a["factor"], x.level, x.log_scale, x.parts, 0.0, op)
+        if op == "mul_i":
+            self._count("mul_scalar", x.level, x.parts)
+            return self._made(1j * x.slots, x.level, x.log_scale, x.parts, 0.0, op)
         if op == "negate":
             self._count("add", x.level, x.parts)
             return self._made(-x.slots, x.level, x.log_scale, x.parts, 0.0, op)

@@ -14,11 +14,10 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
-from heliograph.ir.spec import Attrs, Context, OpSpec, define
+from heliograph.ir.spec import OPS, Attrs, Context, OpSpec, Role, define
 from heliograph.ir.types import TensorType, Type
 
 _POLYNOMIAL = frozenset({Stage.POLYNOMIAL})
-ROW_OPS = frozenset({"pad_rows", "crop_rows", "roll_rows", "sum_rows", "equal_row", "repeat_row"})
 
 
 def _rows(name: str, operand: TensorType, cyclic: bool) -> tuple[int, int]:
@@ -40,7 +39,10 @@ def _define_rows(
     def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         return TensorType(shape(operands[0], a), operands[0].secret)
 
-    define(OpSpec(name, _POLYNOMIAL, (1, 1), attrs, infer, lambda v, a, context: evaluate(v[0], a), doc))
+    def meaning(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+        return evaluate(values[0], a)
+
+    define(OpSpec(name, _POLYNOMIAL, (1, 1), attrs, infer, meaning, doc, role=Role.ROWS))
 
 
 def _padded(operand: TensorType, a: Attrs) -> tuple[int, ...]:
@@ -99,3 +101,5 @@ _define_rows(
     lambda x, a: np.repeat(x[:, np.newaxis], a["rows"], axis=1),
     "The vector as each of the rows.",
 )
+
+ROW_OPS = frozenset(name for name, spec in OPS.items() if spec.role is Role.ROWS)

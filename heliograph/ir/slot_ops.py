@@ -3,10 +3,14 @@
 At the packed stage values have type `slots<S>`. At the managed stage they are ciphertexts with level and true scale,
 and the types hold the bookkeeping: a product adds scales and has three parts, `relinearize` brings it back to two,
 `rescale` divides by the prime of its level, sums want equal levels and scales. Slots are cyclic.
+
+What passes ask of an op stands in its block: `role` and `rules` (`ir/spec.py`). With that, and a rule in a backend where
+there is no primitive for it yet, an op is complete.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,8 +20,33 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_map, shift_for
 from heliograph.ir.layout import Layout
-from heliograph.ir.node import Array, SparseMatrix
-from heliograph.ir.spec import LEVELED, SLOTS, Attrs, Context, OpSpec, define
+from heliograph.ir.node import Array, Node, SparseMatrix
+from heliograph.ir.slot_rules import (
+    any_operand,
+    complex_slots,
+    longest,
+    nowhere_zero,
+    product_of_bounds,
+    same_bounds,
+    scaled,
+    slotwise,
+    sum_of_bounds,
+    widened,
+)
+from heliograph.ir.spec import (
+    LEVELED,
+    NO_KEYS,
+    SLOTS,
+    Attrs,
+    Bounds,
+    Context,
+    Dependence,
+    Keys,
+    OpSpec,
+    Role,
+    SlotRules,
+    define,
+)
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 # Two true scales count as equal where their logarithms differ by at most this; the planner meets this with room to spare.
@@ -186,6 +215,64 @@ def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return np.asarray(total)
 
 
+def _transform_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    slots = operands[0][0].size
+    least: Array = np.zeros(slots)
+    most: Array = np.zeros(slots)
+    for bounds, diagonals in zip(operands, transform_diagonals(node.attrs, context.matrix, slots), strict=True):
+        for offset in diagonals.offsets:
+            diagonal = diagonals.diagonal(offset)
+            low, high = scaled((np.roll(bounds[0], -offset), np.roll(bounds[1], -offset)), diagonal, diagonal)
+            least, most = widened(least + low, most + high)
+    return least, most
+
+
+def _transform_period(node: Node, periods: Sequence[int], context: Context) -> int:
+    a = node.attrs
+    stride = int(a.get("stride", 1))
+    if a["in_shift"]:
+        # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
+        return int(a["in_period"] * a["out_period"] // a["in_shift"] * stride)
+    ends = (a["in_period"] * a.get("in_copies", 1), a["out_period"] * a.get("out_copies", 1))
+    return max(*(int(end * stride) for end in ends), *periods)
+
+
+def _transform_depends(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
+    slots = operands[0].depends.size
+    out = np.zeros(slots, dtype=bool)
+    for operand, diagonals in zip(operands, transform_diagonals(node.attrs, context.matrix, slots), strict=True):
+        depends = operand.depends
+        if depends.all():
+            # Every slot depends on the input: so does every slot with an entry.
+            there = np.zeros(diagonals.run, dtype=bool)
+            for offset in diagonals.offsets:
+                there[diagonals.slots_of(offset)] = True
+            out |= np.tile(np.repeat(there, diagonals.stride), slots // (diagonals.run * diagonals.stride))
+            continue
+        for offset in diagonals.offsets:
+            out |= (diagonals.diagonal(offset) != 0) & np.roll(depends, -offset)
+    return out
+
+
+def _rotated(values: Array, a: Attrs) -> Array:
+    """Slot i + amount at slot i; the slots are the last axis."""
+    return np.roll(values, -a["amount"], axis=-1)
+
+
+def _vector_of(node: Node, slots: int, context: Context) -> Array:
+    """The node's plaintext vector, repeated over the slots."""
+    return _tile(context.array(node.attrs["value"]), slots)
+
+
+def _sum_with_vector(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    vector = _vector_of(node, operands[0][0].size, context)
+    return widened(operands[0][0] + vector, operands[0][1] + vector)
+
+
+def _period_with_vector(node: Node, periods: Sequence[int], context: Context) -> int:
+    return max(periods[0], context.array(node.attrs["value"]).size)
+
+
 define(
     OpSpec(
         "linear_transform",
@@ -210,6 +297,13 @@ define(
         "rotations that follow; with a `stride` the slots hold so many samples side by side; `in_copies` and `out_copies` "
         "are moved against each other. See ir/diagonals.py.",
         depth=1,
+        role=Role.PLAIN_PRODUCT,
+        rules=SlotRules(
+            _transform_bounds,
+            _transform_period,
+            _transform_depends,
+            Keys(lambda a: (*a["baby_steps"], *a["giant_steps"]), composed=True),
+        ),
     )
 )
 define(
@@ -219,12 +313,20 @@ define(
         (1, 1),
         {"amount": "int"},
         _same_type("rotate"),
-        lambda values, a, context: np.roll(values[0], -a["amount"], axis=-1),
+        lambda values, a, context: _rotated(values[0], a),
         "Slot i + amount moves to slot i.",
+        role=Role.ROTATION,
+        rules=SlotRules(
+            lambda node, operands, context: (
+                _rotated(operands[0][0], node.attrs),
+                _rotated(operands[0][1], node.attrs),
+            ),
+            longest,
+            lambda node, operands, context: _rotated(operands[0].depends, node.attrs),
+            Keys(lambda a: (a["amount"],)),
+        ),
     )
 )
-# What reads the key of the conjugation.
-CONJUGATING = frozenset({"conjugate", "real_part", "imaginary_part"})
 define(
     OpSpec(
         "conjugate",
@@ -234,6 +336,8 @@ define(
         _same_type("conjugate"),
         lambda values, a, context: np.conj(values[0]),
         "The complex conjugate of each slot.",
+        role=Role.ROTATION,
+        rules=slotwise(same_bounds, Keys(conjugation=True)),
     )
 )
 define(
@@ -246,6 +350,16 @@ define(
         lambda values, a, context: values[0] * _tile(context.array(a["value"]), _slots_of(values)),
         "Product with a plaintext vector, repeated over the slots.",
         depth=1,
+        role=Role.PLAIN_PRODUCT,
+        rules=SlotRules(
+            lambda node, operands, context: scaled(operands[0], *[_vector_of(node, operands[0][0].size, context)] * 2),
+            _period_with_vector,
+            lambda node, operands, context: (
+                operands[0].depends & (_vector_of(node, operands[0].depends.size, context) != 0)
+            ),
+            NO_KEYS,
+        ),
+        word="product with a plaintext",
     )
 )
 
@@ -258,6 +372,8 @@ define(
         _repeats("add_plain", _unchanged),
         lambda values, a, context: values[0] + _tile(context.array(a["value"]), _slots_of(values)),
         "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale.",
+        role=Role.TRANSPARENT,
+        rules=SlotRules(_sum_with_vector, _period_with_vector, any_operand, NO_KEYS),
     )
 )
 define(
@@ -269,6 +385,10 @@ define(
         _unchanged,
         lambda values, a, context: values[0] + a["value"],
         "Sum with one number.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(
+            lambda node, operands, context: widened(*(end + node.attrs["value"] for end in operands[0])),
+        ),
     )
 )
 define(
@@ -280,6 +400,23 @@ define(
         _unchanged,
         lambda values, a, context: values[0] * a["factor"],
         "Product with a small whole number; spends no level and leaves the scale.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(
+            lambda node, operands, context: scaled(operands[0], *[np.array(float(node.attrs["factor"]))] * 2)
+        ),
+    )
+)
+define(
+    OpSpec(
+        "mul_i",
+        SLOTS,
+        (1, 1),
+        {},
+        _unchanged,
+        lambda values, a, context: 1j * values[0],
+        "Product with the imaginary unit: by a monomial, exact, so that it spends no level and leaves the scale.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(complex_slots),
     )
 )
 
@@ -320,6 +457,11 @@ def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     )
 
 
+def _pack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    low, high = (_pack([end[np.newaxis]], node.attrs, context)[0] for end in operands[0])
+    return low, high
+
+
 def _with_plain(op: str, infer: _Infer) -> _Infer:
     """As `infer` of the first operand; the second is a plain vector of as many slots."""
 
@@ -350,6 +492,13 @@ define(
         _pack_type,
         _pack,
         "A slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/layout.py): that of ciphertext `chunk`.",
+        role=Role.PACKING,
+        rules=SlotRules(
+            _pack_bounds,
+            lambda node, periods, context: node.attrs["period"] * node.attrs.get("stride", 1),
+            lambda node, operands, context: np.zeros(node.attrs["slots"], dtype=bool),
+            NO_KEYS,
+        ),
     )
 )
 define(
@@ -362,6 +511,9 @@ define(
         lambda values, a, context: values[0] * values[1],
         "Product with a plain vector that is known at run time.",
         depth=1,
+        role=Role.PLAIN_PRODUCT,
+        rules=slotwise(product_of_bounds),
+        word="product with a plaintext",
     )
 )
 define(
@@ -373,6 +525,8 @@ define(
         _with_plain("add_pt", _unchanged),
         lambda values, a, context: values[0] + values[1],
         "Sum with a plain vector that is known at run time, encoded at the ciphertext's own scale.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(sum_of_bounds),
     )
 )
 
@@ -395,6 +549,16 @@ def _combination(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return np.asarray(total)
 
 
+def _combination_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    slots = operands[0][0].size
+    least: Array = np.full(slots, node.attrs["constant"])
+    most: Array = least
+    for bounds, weight in zip(operands, node.attrs["weights"], strict=True):
+        low, high = scaled(bounds, *[np.array(weight)] * 2)
+        least, most = widened(least + low, most + high)
+    return least, most
+
+
 define(
     OpSpec(
         "lincomb",
@@ -406,10 +570,23 @@ define(
         "Sum of weights times operands, plus a constant. `range`: its first operand is ciphertext `chunk` of the input of "
         "that polynomial.",
         depth=1,
+        role=Role.PLAIN_PRODUCT,
+        rules=slotwise(_combination_bounds),
     )
 )
 
 # ---------------------------------------------------------------------------------------------- sums, products
+
+
+def _folded(node: Node, periods: Sequence[int], context: Context) -> int:
+    """x + rotate(x, p/2) repeats with period p/2 where x repeats with period p."""
+    pair = list(zip(node.inputs, periods, strict=True))
+    for (whole, period), (turned, _) in (pair, pair[::-1]):
+        amount = turned.attrs.get("amount", 0)
+        if turned.op == "rotate" and turned.inputs[0] is whole and 2 * amount % period == 0:
+            return math.gcd(period, amount)
+    return longest(node, periods, context)
+
 
 define(
     OpSpec(
@@ -420,6 +597,8 @@ define(
         _unchanged,
         lambda values, a, context: -values[0],
         "The negative of each slot.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(lambda node, operands, context: (-operands[0][1], -operands[0][0])),
     )
 )
 define(
@@ -431,6 +610,8 @@ define(
         _sum_type("add_ct"),
         lambda values, a, context: values[0] + values[1],
         "Slotwise sum of two ciphertexts.",
+        role=Role.SUM,
+        rules=SlotRules(sum_of_bounds, _folded, any_operand, NO_KEYS),
     )
 )
 define(
@@ -442,6 +623,10 @@ define(
         _sum_type("sub_ct"),
         lambda values, a, context: values[0] - values[1],
         "Slotwise difference of two ciphertexts.",
+        role=Role.SUM,
+        rules=slotwise(
+            lambda node, operands, context: widened(operands[0][0] - operands[1][1], operands[0][1] - operands[1][0])
+        ),
     )
 )
 define(
@@ -455,6 +640,9 @@ define(
         "Slotwise product of two ciphertexts, not relinearized. `range`: its first operand is ciphertext `chunk` of the "
         "input of that polynomial.",
         depth=1,
+        role=Role.PRODUCT,
+        rules=SlotRules(product_of_bounds, longest, nowhere_zero, NO_KEYS),
+        word="product",
     )
 )
 
@@ -493,6 +681,8 @@ define(
         _identity,
         "Divide by the prime of the level: one level down, the scale smaller by that prime. "
         "At the packed stage a wish of the program's author.",
+        role=Role.LEVEL,
+        rules=slotwise(same_bounds),
     )
 )
 define(
@@ -504,6 +694,8 @@ define(
         _drop_type,
         _identity,
         "Drop primes without dividing: lower level, same scale.",
+        role=Role.LEVEL,
+        rules=slotwise(same_bounds),
     )
 )
 define(
@@ -515,6 +707,8 @@ define(
         lambda operands, a, context: replace(operands[0], parts=2),
         _identity,
         "Bring a product of three parts back to two (one key switch).",
+        role=Role.LEVEL,
+        rules=slotwise(same_bounds, Keys(relinearization=True)),
     )
 )
 
@@ -565,6 +759,8 @@ define(
         "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
         "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
         "of the pass that places bootstraps.",
+        role=Role.BOOTSTRAP,
+        rules=slotwise(lambda node, operands, context: operands[0] if len(operands) == 1 else None),
     )
 )
 
@@ -591,6 +787,8 @@ define(
         _part_type("real_part"),
         lambda values, a, context: np.real(values[0]),
         "The real part of each slot, by a sum with the conjugate: the scale doubles.",
+        role=Role.PART,
+        rules=slotwise(complex_slots, Keys(conjugation=True)),
     )
 )
 define(
@@ -602,5 +800,7 @@ define(
         _part_type("imaginary_part"),
         lambda values, a, context: np.imag(values[0]),
         "The imaginary part of each slot, by a difference from the conjugate: the scale doubles.",
+        role=Role.PART,
+        rules=slotwise(complex_slots, Keys(conjugation=True)),
     )
 )

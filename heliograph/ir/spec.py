@@ -1,4 +1,4 @@
-"""What the table of operations says of each: name, operands, attributes, type, meaning.
+"""What the table of operations says of each: name, operands, attributes, type, meaning, and what analyses ask of it.
 
 An op is one `OpSpec`, defined in one of the files that `ops.py` names; read the table from there, where it is full.
 """
@@ -6,15 +6,16 @@ An op is one `OpSpec`, defined in one of the files that `ops.py` names; read the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from heliograph.errors import ProgramError
+from heliograph.errors import InternalError, ProgramError
 from heliograph.functions import Family
-from heliograph.ir.node import Array, Attr, Constant, ConstantName, OpaqueConstant, SparseMatrix, Stage
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, Stage
 from heliograph.ir.types import TensorType, Type
 
 
@@ -59,6 +60,88 @@ LEVELED = frozenset({Stage.MANAGED, Stage.EXECUTABLE})
 EVERYWHERE = frozenset(Stage)
 
 
+class Role(Enum):
+    """What an op is to passes: they ask for the role where they would list names."""
+
+    # A sum or difference, element by element. Ciphertexts meet at one level and scale.
+    SUM = "sum"
+    # A product, element by element. Of ciphertexts: the scales add up, it has three parts and is rescaled later.
+    PRODUCT = "product"
+    # A sum of products with plaintexts: their scale is chosen by the planner of levels; it is rescaled later.
+    PLAIN_PRODUCT = "plain product"
+    # Neither level, scale nor parts change.
+    TRANSPARENT = "transparent"
+    # A key switch that leaves level and scale and wants two parts: slots move, or are conjugated.
+    ROTATION = "rotation"
+    # A part of complex slots, at twice the scale; it wants two parts.
+    PART = "part"
+    BOOTSTRAP = "bootstrap"
+    # What the planner of levels puts between the others: rescale, level_drop, relinearize.
+    LEVEL = "level"
+    # A polynomial: on slots other ops take its place before levels are planned.
+    POLYNOMIAL = "polynomial"
+    # The slot vector of a plain tensor.
+    PACKING = "packing"
+    # Rows of a tensor (rows, columns) moved, repeated or added up: rotations and no level.
+    ROWS = "rows"
+    # Elements of tensors moved, copied, or added up with equal weights, by their places alone.
+    MOVE = "move"
+
+
+# Bounds of each slot: a low and a high array.
+Bounds: TypeAlias = "tuple[Array, Array]"
+
+
+def _none(a: Attrs) -> Iterable[int]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The evaluation keys that evaluating a node takes, beside those of bootstraps, which come with their slots.
+
+    `rotations` gives the amounts that it rotates by, from its attributes (0: no rotation). `composed`: an amount without a
+    key of its own may be done by several rotations; other ops are split up where that is wanted.
+    """
+
+    rotations: Callable[[Attrs], Iterable[int]] = _none
+    composed: bool = False
+    relinearization: bool = False
+    conjugation: bool = False
+
+
+NO_KEYS = Keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """Of an operand, as arrays of booleans: which slots depend on an encrypted input, and which are zero whatever that is
+    (None where it is not known).
+    """
+
+    depends: Array
+    zero: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRules:
+    """What analyses know of an op on slots. Nothing has a default: an analysis never reads what nobody wrote.
+
+    Each rule takes the node, one entry per operand, and the constants.
+
+    `bounds`: bounds of each slot of the result from those of the operands (proved, and so widened against rounding); None
+    where slots would be complex. There is no rule for a polynomial, whose image needs `approx`.
+    `period`: with which period the result's slots repeat, from those of the operands; a plain operand counts as one that
+    does not repeat, with all slots.
+    `depends`: which slots of the result depend on an encrypted input; a plain operand does not.
+    """
+
+    bounds: Callable[[Node, Sequence[Bounds], Context], Bounds | None] | None
+    period: Callable[[Node, Sequence[int], Context], int]
+    depends: Callable[[Node, Sequence[Dependence], Context], Array]
+    keys: Keys
+
+
 @dataclass(frozen=True, slots=True)
 class OpSpec:
     """One operation.
@@ -66,7 +149,9 @@ class OpSpec:
     `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
     a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
     (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` is the family of
-    functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial.
+    functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial. `role` is None where
+    no pass asks; `rules` are those of ops on slots, which all have them and a role; `word` is what reports call it where
+    its name says less.
     """
 
     name: str
@@ -79,6 +164,9 @@ class OpSpec:
     depth: int = 0
     linear: LinearMap | None = None
     activation: Family | None = None
+    role: Role | None = None
+    rules: SlotRules | None = None
+    word: str = ""
 
 
 OPS: dict[str, OpSpec] = {}
@@ -87,6 +175,8 @@ OPS: dict[str, OpSpec] = {}
 def define(spec: OpSpec) -> OpSpec:
     """Put an op into the table; a name is taken once."""
     assert spec.name not in OPS, f"op {spec.name} is defined twice"
+    on_slots = bool(spec.stages & SLOTS) and spec.arity != (0, 0)
+    assert not on_slots or (spec.role is not None and spec.rules is not None), f"{spec.name} has no role, or no rules"
     OPS[spec.name] = spec
     return spec
 
@@ -102,6 +192,19 @@ def spec_of(name: str) -> OpSpec:
         raise ProgramError(
             f"there is no op called {name!r}", hint=f"did you mean {' or '.join(near)}?" if near else ""
         ) from None
+
+
+def role_of(node: Node) -> Role | None:
+    """The role of a node's op."""
+    return OPS[node.op].role
+
+
+def rules_of(node: Node) -> SlotRules:
+    """The rules of a node's op, which is one on slots."""
+    rules = OPS[node.op].rules
+    if rules is None:
+        raise InternalError(f"{node.op} is not an op on slots: it has no rules")
+    return rules
 
 
 _SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}

@@ -15,6 +15,7 @@ import scipy.sparse
 from heliograph.errors import ProgramError
 from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import Array, Stage
+from heliograph.ir.slot_rules import slotwise
 from heliograph.ir.spec import (
     ARITHMETIC,
     EVERYWHERE,
@@ -22,6 +23,7 @@ from heliograph.ir.spec import (
     Attrs,
     Context,
     OpSpec,
+    Role,
     check_constant,
     define,
     flat_indices,
@@ -63,6 +65,7 @@ def _structural(
             lambda values, a, context: move(values[0], a),
             doc,
             linear=linear,
+            role=Role.MOVE,
         )
     )
 
@@ -186,6 +189,7 @@ define(
         lambda values, a, context: np.add(*align(values)),
         "Elementwise sum, with broadcasting.",
         linear=_sum_linear((1.0, 1.0)),
+        role=Role.SUM,
     )
 )
 define(
@@ -198,6 +202,7 @@ define(
         lambda values, a, context: np.subtract(*align(values)),
         "Elementwise difference, with broadcasting.",
         linear=_sum_linear((1.0, -1.0)),
+        role=Role.SUM,
     )
 )
 define(
@@ -222,6 +227,8 @@ define(
         lambda values, a, context: np.multiply(*align(values)),
         "Elementwise product, with broadcasting; of two secrets it is a ciphertext product.",
         depth=1,
+        role=Role.PRODUCT,
+        word="product",
     )
 )
 
@@ -323,7 +330,8 @@ def _define_reduction(name: str, mean: bool, doc: str) -> None:
         data = np.full(rows.size, factor(shape, a))
         return [scipy.sparse.csr_array((data, (rows, np.arange(rows.size))), shape=(math.prod(kept), rows.size))], None
 
-    define(OpSpec(name, TENSOR, (1, 1), {"axes": "ints", "keepdims": "bool"}, infer, evaluate, doc, linear=linear))
+    attrs = {"axes": "ints", "keepdims": "bool"}
+    define(OpSpec(name, TENSOR, (1, 1), attrs, infer, evaluate, doc, linear=linear, role=Role.MOVE))
 
 
 _define_reduction("sum", False, "The sum over axes.")
@@ -450,6 +458,7 @@ define(
         _concat,
         "Tensors joined along an axis.",
         linear=_concat_map,
+        role=Role.MOVE,
     )
 )
 
@@ -488,6 +497,7 @@ define(
             [context.matrix(name).csr() for name in a["matrices"]],
             context.array(a["bias"]) if "bias" in a else None,
         ),
+        word="linear map",
     )
 )
 
@@ -518,5 +528,7 @@ define(
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
         "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges` "
         "and `chunk`, on slots, the ciphertext of a value of several.",
+        role=Role.POLYNOMIAL,
+        rules=slotwise(None),
     )
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.node import Node
+from heliograph.ir.ops import NO_KEYS, OPS, Keys
 
 
 def pair_offsets(
@@ -88,11 +89,12 @@ def share_babies(
     return table
 
 
+def needed_keys(node: Node) -> Keys:
+    """The evaluation keys that evaluating this node takes, beside those of bootstraps."""
+    rules = OPS[node.op].rules
+    return NO_KEYS if rules is None else rules.keys
+
+
 def rotation_steps(node: Node) -> Iterable[int]:
     """The amounts by which evaluating this node rotates, before any composition of keys."""
-    if node.op == "rotate":
-        return (int(node.attrs["amount"]),)
-    if node.op == "linear_transform":
-        steps = (*node.attrs["baby_steps"], *node.attrs["giant_steps"])
-        return tuple(int(step) for step in steps if step)
-    return ()
+    return tuple(int(step) for step in needed_keys(node).rotations(node.attrs) if step)

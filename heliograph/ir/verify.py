@@ -10,7 +10,7 @@ from heliograph.ir.node import Node, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
 from heliograph.ir.text import print_node
-from heliograph.ir.transforms import rotation_steps
+from heliograph.ir.transforms import needed_keys, rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
 
 
@@ -112,11 +112,11 @@ def _verify_executable(program: Program, after: str) -> None:
             continue
         slots = node.type.slots
         # Keys are those of the lowest part of the chain that holds the ciphertext.
-        chain = chain_at(chains, node.type.level)
+        chain, needed = chain_at(chains, node.type.level), needed_keys(node)
         for step in rotation_steps(node):
             amount = step % slots
-            path = paths.get(amount, (amount,)) if node.op == "linear_transform" else (amount,)
+            path = paths.get(amount, (amount,)) if needed.composed else (amount,)
             if amount and (sum(path) % slots != amount or not set(chain.rotation_keys).issuperset(path)):
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
-        if node.op == "relinearize" and not chain.relinearization_key:
+        if needed.relinearization and not chain.relinearization_key:
             raise _fail(program, after, "products have a relinearization key", node, "its chain has none")

@@ -16,11 +16,11 @@ from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, size_of
 from heliograph.ir.function_ops import ALONG_ROWS
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops import OPS, Bounds
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import rule_for
 from heliograph.passes.calibrate import Observed
-from heliograph.passes.intervals import Bounds, Interval, hull, transfer
+from heliograph.passes.intervals import Interval, hull, transfer
 from heliograph.passes.lower_functions import Argument, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.margins import WORTH_A_PROOF, Chooser

@@ -1,10 +1,6 @@
 """Prove that slots which carry no result tell nothing of the encrypted input: neither partial sums nor anything else of it.
 
-<<<<<<< HEAD
-Numbers of the model may stand there, such as the constant term of a polynomial: the same in every answer for every input.
-=======
 Numbers of the model, or made of the server's plain inputs, may stand there, such as the constant term of a polynomial.
->>>>>>> wip-B
 """
 
 from __future__ import annotations
@@ -18,8 +14,7 @@ import numpy as np
 from heliograph.errors import InternalError
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, SlotsType
-from heliograph.ir.layout import Layout
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.ops import Context, Dependence, rules_of
 
 # A constant this small is zero but for the rounding of floating point, and far below the error of encryption.
 _ZERO = 1e-12
@@ -52,11 +47,15 @@ class CleanSlots:
     def _outputs(self, program: Program, values: Mapping[Node, Array]) -> tuple[list[int], InternalError | None]:
         """How many slots of each output depend on an input, and the first that should not."""
         depends: dict[Node, Array] = {}
+        context = Context(program.constants)
         layouts = {spec.name: spec.placed for spec in program.interface.inputs}
         for node in program.nodes:
             if node.type.secret:
-                operands = {operand: depends[operand] for operand in node.inputs if operand.type.secret}
-                depends[node] = self._transfer(program, node, operands, layouts, values)
+                if node.op == "input":
+                    depends[node] = layouts[node.attrs["name"]].used(node.attrs["chunk"])
+                    continue
+                operands = [_dependence(operand, node, depends, values) for operand in node.inputs]
+                depends[node] = rules_of(node).depends(node, operands, context)
         counts = []
         leak: InternalError | None = None
         position = 0
@@ -75,45 +74,13 @@ class CleanSlots:
                 counts.append(int(depends[node].sum()))
         return counts, leak
 
-    @staticmethod
-    def _transfer(
-        program: Program,
-        node: Node,
-        known: Mapping[Node, Array],
-        layouts: dict[str, Layout],
-        values: Mapping[Node, Array],
-    ) -> Array:
-        operands = [known[n] for n in node.inputs if n.type.secret]
-        if node.op == "input":
-            return layouts[node.attrs["name"]].used(node.attrs["chunk"])
-        if node.op == "linear_transform":
-            slots = operands[0].size
-            out = np.zeros(slots, dtype=bool)
-            every = transform_diagonals(node.attrs, program.matrix, slots)
-            for source, diagonals in zip(node.inputs, every, strict=True):
-                depends = known[source]
-                if depends.all():
-                    # Every slot depends on the input: so does every slot with an entry.
-                    there = np.zeros(diagonals.run, dtype=bool)
-                    for offset in diagonals.offsets:
-                        there[diagonals.slots_of(offset)] = True
-                    out |= np.tile(np.repeat(there, diagonals.stride), slots // (diagonals.run * diagonals.stride))
-                    continue
-                for offset in diagonals.offsets:
-                    out |= (diagonals.diagonal(offset) != 0) & np.roll(depends, -offset)
-            return out
-        if node.op == "rotate":
-            return np.roll(operands[0], -node.attrs["amount"])
-        if node.op == "mul_plain":
-            factor = np.resize(program.array(node.attrs["value"]), operands[0].size)
-            return np.asarray(operands[0] & (factor != 0))
-        if node.op == "mul_ct":
-            made = operands[0] | operands[1]
-            for member in node.inputs:
-                if member in values:
-                    made = made & (known[member] | (np.abs(values[member][0]) > _ZERO))
-            return np.asarray(made)
-        result = operands[0]
-        for operand in operands[1:]:
-            result = result | operand
-        return result
+
+def _dependence(operand: Node, reader: Node, depends: Mapping[Node, Array], values: Mapping[Node, Array]) -> Dependence:
+    """What is known of an operand's slots; `values` are those of a run on zeros."""
+    if not operand.type.secret:
+        assert isinstance(reader.type, SlotsType)
+        return Dependence(np.zeros(reader.type.slots, dtype=bool))
+    known = depends[operand]
+    if operand not in values:
+        return Dependence(known)
+    return Dependence(known, ~known & ~(np.abs(values[operand][0]) > _ZERO))

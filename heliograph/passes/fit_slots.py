@@ -11,9 +11,10 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.layout import Layout
+from heliograph.ir.ops import Bounds
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import rule_for
-from heliograph.passes.intervals import Bounds, Interval, hull
+from heliograph.passes.intervals import Interval, hull
 from heliograph.passes.place_bootstraps import MAX_SIZE_BITS
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.slot_intervals import slot_intervals

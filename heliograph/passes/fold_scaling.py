@@ -15,11 +15,10 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.ops import Context
-from heliograph.ir.row_ops import ROW_OPS
+from heliograph.ir.ops import Context, Role, role_of
 
-# Ops whose operands and result are kept divided by the same factor.
-_SHARING = ROW_OPS | {"add", "sub", "reshape"}
+# Whose operands and result are kept divided by the same factor.
+_SHARING = (Role.SUM, Role.ROWS, Role.MOVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def _factors(program: Program) -> dict[Node, float]:
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(program.nodes)
     for node in program.nodes:
-        if node.op in _SHARING and node.type.secret:
+        if role_of(node) in _SHARING and node.type.secret:
             graph.add_edges_from((node, o) for o in node.inputs if o.type.secret or o.op == "constant")
     fixed = set(program.outputs) | {node for node in program.nodes if node.op in ("input", "mul")}
     fixed |= {operand for node in program.nodes if node.op == "mul" for operand in node.inputs}

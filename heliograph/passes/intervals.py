@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from heliograph.ir import Array, Node, Program, shape_of, size_of
-from heliograph.ir.ops import OPS, Context
+from heliograph.ir.ops import OPS, Bounds, Context
 from heliograph.ir.row_ops import ROW_OPS
-
-# Elementwise bounds of a tensor, flattened: a low and a high array.
-Bounds: TypeAlias = "tuple[Array, Array]"
-# Against rounding in bounds that were computed, as a share of their size.
-_WIDEN = 1e-12
+from heliograph.ir.slot_rules import WIDEN, product_bounds, square_bounds, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +27,6 @@ class Interval:
 def hull(bounds: Bounds) -> Interval:
     """The smallest interval around all elements."""
     return Interval(float(bounds[0].min()), float(bounds[1].max()))
-
-
-def widened(low: Array, high: Array) -> Bounds:
-    """The bounds, a little wider than rounding could have made them too narrow."""
-    slack = _WIDEN * np.maximum(np.abs(low), np.abs(high))
-    return low - slack, high + slack
-
-
-def product_bounds(x: Bounds, y: Bounds) -> Bounds:
-    """Bounds of the elementwise product of two values; not finite where they grow beyond all numbers."""
-    (a, b), (c, d) = x, y
-    with np.errstate(over="ignore", invalid="ignore"):
-        corners = np.stack([a * c, a * d, b * c, b * d])
-    return corners.min(axis=0), corners.max(axis=0)
-
-
-def square_bounds(x: Bounds) -> Bounds:
-    """Bounds of a value times itself, which is never negative."""
-    a, b = x
-    with np.errstate(over="ignore"):
-        squares = a * a, b * b
-    return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(*squares)), np.maximum(*squares)
 
 
 def transfer(
@@ -107,7 +80,7 @@ def transfer(
             radius += abs(matrix) @ ((high - low) / 2)
         if "bias" in node.attrs:
             middle = middle + context.array(node.attrs["bias"])
-        radius = radius + _WIDEN * (np.abs(middle) + radius)
+        radius = radius + WIDEN * (np.abs(middle) + radius)
         return middle - radius, middle + radius
     return None
 

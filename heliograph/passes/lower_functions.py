@@ -28,9 +28,10 @@ from heliograph.ir import Builder, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.depth import depth_of_degree
 from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
+from heliograph.ir.ops import Bounds
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.calibrate import Observed, row_distances
-from heliograph.passes.intervals import Bounds, Interval, transfer
+from heliograph.passes.intervals import Interval, transfer
 from heliograph.passes.range_table import range_entry
 
 # The smallest difference that must be told apart, as a share of the range, where neither the program nor calibration

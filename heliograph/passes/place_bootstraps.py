@@ -40,6 +40,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
 from heliograph.ir.depth import node_depth
+from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.passes.plan_levels import TooFewLevelsError
 
@@ -82,40 +83,20 @@ class _State:
 def slot_periods(program: Program) -> dict[Node, int]:
     """For each secret value of a packed program the period with which its slots repeat (all slots, where they do not)."""
     periods: dict[Node, int] = {}
-    layouts = {spec.name: spec.layout for spec in program.interface.inputs}
+    layouts = {spec.name: spec.placed for spec in program.interface.inputs}
+    context = Context(program.constants)
     for node in program.nodes:
         if not node.type.secret:
             continue
         assert isinstance(node.type, SlotsType)
-        slots, a = node.type.slots, node.attrs
-        known = [periods[operand] for operand in node.inputs if operand.type.secret]
+        slots = node.type.slots
         if node.op == "input":
-            layout = layouts.get(a["name"])
+            layout = layouts.get(node.attrs["name"])
             periods[node] = slots if layout is None or layout.shift else layout.period * layout.stride
-        elif node.op == "linear_transform":
-            stride = int(a.get("stride", 1))
-            if a["in_shift"]:
-                # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
-                periods[node] = a["in_period"] * a["out_period"] // a["in_shift"] * stride
-            else:
-                ends = (a["in_period"] * a.get("in_copies", 1), a["out_period"] * a.get("out_copies", 1))
-                periods[node] = max(*(end * stride for end in ends), *known)
-        elif node.op in ("mul_plain", "add_plain"):
-            periods[node] = max(known[0], program.array(a["value"]).size)
-        elif node.op in ("mul_pt", "add_pt"):
-            periods[node] = slots
         else:
-            periods[node] = _folded(node, periods) if node.op == "add_ct" else max(known)
+            known = [periods.get(operand, slots) for operand in node.inputs]
+            periods[node] = rules_of(node).period(node, known, context)
     return periods
-
-
-def _folded(node: Node, periods: Mapping[Node, int]) -> int:
-    """x + rotate(x, p/2) repeats with period p/2 where x repeats with period p."""
-    for whole, turned in (node.inputs, node.inputs[::-1]):
-        amount = turned.attrs.get("amount", 0)
-        if turned.op == "rotate" and turned.inputs[0] is whole and 2 * amount % periods[whole] == 0:
-            return math.gcd(periods[whole], amount)
-    return max(periods[operand] for operand in node.inputs)
 
 
 def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: float) -> dict[Node, int]:
@@ -305,9 +286,9 @@ class _Search:
                 + len(a["giant_steps"]) * costs.rotate_ms(ring, level)
                 + products * (costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level))
             )
-        if node.op == "rotate":
+        if role_of(node) is Role.ROTATION:
             return costs.rotate_ms(ring, level)
-        if node.op == "mul_ct":
+        if role_of(node) is Role.PRODUCT:
             return costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level)
         if node.op == "poly":
             coefficients = list(map(float, self.program.array(node.attrs["coefficients"])))

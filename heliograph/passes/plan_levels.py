@@ -17,15 +17,11 @@ from typing import ClassVar
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
 
-_PLAIN_PRODUCTS = frozenset({"linear_transform", "mul_plain", "mul_pt", "lincomb"})
-_PRODUCTS = _PLAIN_PRODUCTS | {"mul_ct"}
-_SUMS = frozenset({"add_ct", "sub_ct"})
-_TRANSPARENT = frozenset({"add_plain", "add_pt", "add_scalar", "mul_int", "negate"})
-_ROTATIONS = frozenset({"rotate", "conjugate"})
-# Of a bootstrap of two values: at twice its scale.
-_PARTS = frozenset({"real_part", "imaginary_part"})
+# What is rescaled later.
+_PRODUCTS = (Role.PLAIN_PRODUCT, Role.PRODUCT)
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
 _MAX_CORRECTIONS = 2000
@@ -66,14 +62,14 @@ class Levels:
         final = dict.fromkeys(nodes, True)
         for node in reversed(nodes):
             for operand in _secret_inputs(node):
-                final[operand] &= final[node] and node.op not in _PRODUCTS
+                final[operand] &= final[node] and role_of(node) not in _PRODUCTS
         self.keeps = {
             node
             for node in nodes
-            if node.op in _SUMS or node.op in _TRANSPARENT or (node.op in _ROTATIONS and final[node])
+            if role_of(node) in (Role.SUM, Role.TRANSPARENT) or (role_of(node) is Role.ROTATION and final[node])
         }
         for node in nodes:
-            if node.op in _PRODUCTS:
+            if role_of(node) in _PRODUCTS:
                 self.pending[node] = True
             elif node in self.keeps:
                 self.pending[node] = all(self.pending[operand] for operand in _secret_inputs(node))
@@ -90,7 +86,7 @@ class Levels:
                 level = max(as_is[node], ready[node] + 1, 1)
             else:
                 level = max(as_is[node], ready[node], 0)
-            if node.op == "bootstrap":
+            if role_of(node) is Role.BOOTSTRAP:
                 if ring is None or ring.bootstrap is None:
                     raise InternalError("a bootstrap in a ring that is not planned for it")
                 # It raises a value; where its readers want none higher, it was superfluous but does no harm.
@@ -115,7 +111,7 @@ class Levels:
     @property
     def bootstrapped(self) -> int:
         """The highest level that a bootstrap has to return to."""
-        return max((level for node, level in self.level.items() if node.op == "bootstrap"), default=0)
+        return max((level for node, level in self.level.items() if role_of(node) is Role.BOOTSTRAP), default=0)
 
 
 # What is left to do for one node; it yields what has to be done before it can go on.
@@ -156,9 +152,9 @@ class _Scales:
             if self.mismatch is not None:
                 break
             seen = [self._seen(node, operand) for operand in _secret_inputs(node)]
-            if node.op in _SUMS and max(seen) - min(seen) > SCALE_TOLERANCE / 2:
+            if role_of(node) is Role.SUM and max(seen) - min(seen) > SCALE_TOLERANCE / 2:
                 self.mismatch = node, None
-            elif node.op == "bootstrap":
+            elif role_of(node) is Role.BOOTSTRAP:
                 self._check_bootstrap(node, seen)
 
     def _check_bootstrap(self, node: Node, seen: Sequence[float]) -> None:
@@ -186,17 +182,17 @@ class _Scales:
 
     def _visit(self, node: Node) -> None:
         """Settle what can be settled in program order; what stays open is a plain product or follows from one."""
-        operands = _secret_inputs(node)
-        if node.op in _PLAIN_PRODUCTS:
+        operands, role = _secret_inputs(node), role_of(node)
+        if role is Role.PLAIN_PRODUCT:
             self._adjustable[node] = True
-        elif node.op == "mul_ct":
+        elif role is Role.PRODUCT:
             left, right = operands
             free = left is not right and self.adjustable(left) != self.adjustable(right)
             if not free and left is not right and self.adjustable(left):
                 self.force(right)
                 free = self.adjustable(left)
             self._adjustable[node] = free
-        elif node.op in _SUMS:
+        elif role is Role.SUM:
             open_ = [self.adjustable(operand) for operand in operands]
             self._adjustable[node] = all(open_)
             if not all(open_):
@@ -206,7 +202,7 @@ class _Scales:
                     if self.adjustable(operand):
                         self._set_seen(node, operand, scale)
         elif operands:
-            for operand in operands if node.op == "bootstrap" else ():
+            for operand in operands if role is Role.BOOTSTRAP else ():
                 # A value up to 2**k in size takes a scale k bits smaller: to the bootstrap it is then at most one.
                 if self.adjustable(operand):
                     self._set_seen(node, operand, self.nominal - node.attrs.get("size_bits", 0))
@@ -232,24 +228,25 @@ class _Scales:
         if self._adjustable.get(node, False):
             yield self._fixing(node, self.nominal + self._drop(node))
             return
-        for operand in _secret_inputs(node) if node.op == "mul_ct" else _secret_inputs(node)[:1]:
+        role = role_of(node)
+        for operand in _secret_inputs(node) if role is Role.PRODUCT else _secret_inputs(node)[:1]:
             yield self._forcing(operand)
         if node.op == "input":
             scale = self.nominal
-        elif node.op == "mul_ct":
+        elif role is Role.PRODUCT:
             scale = self._product(node)
         else:
             operand = node.inputs[0]
-            scale = self.scale[operand] - self._drop_between(node, operand) + (1.0 if node.op in _PARTS else 0.0)
+            scale = self.scale[operand] - self._drop_between(node, operand) + (1.0 if role is Role.PART else 0.0)
         self.scale[node] = scale
 
     def _fixing(self, node: Node, scale: float) -> _Step:
         if node in self.scale:
             return
         self.scale[node] = scale
-        if node.op in _PLAIN_PRODUCTS:
+        if role_of(node) is Role.PLAIN_PRODUCT:
             return
-        if node.op == "mul_ct":
+        if role_of(node) is Role.PRODUCT:
             left, right = node.inputs
             free, rigid = (left, right) if self.adjustable(left) else (right, left)
             yield self._forcing(rigid)
@@ -308,7 +305,7 @@ def _correct(program: Program, node: Node, position: int | None) -> Program:
     if position is None:
         spent: dict[Node, int] = {}
         for n in program.nodes:
-            spent[n] = max((spent[o] for o in n.inputs), default=0) + int(n.op in _PRODUCTS and n.type.secret)
+            spent[n] = max((spent[o] for o in n.inputs), default=0) + int(role_of(n) in _PRODUCTS and n.type.secret)
         position = 0 if spent[node.inputs[0]] <= spent[node.inputs[-1]] else 1
 
     def emit(n: Node, operands: list[Node]) -> Node:
@@ -396,9 +393,10 @@ class _Emitter:
                 node.loc,
                 **{**node.attrs, "level": level, "log_scale": self.scales.scale[node]},
             )
-        if node.op == "bootstrap":
+        role = role_of(node)
+        if role is Role.BOOTSTRAP:
             fresh = [self._at(self._ready(operand), self.ring.bootstrap_input_level) for operand in node.inputs]
-            return builder.op("bootstrap", fresh, node.loc, **{**node.attrs, "level": level})
+            return builder.op(node.op, fresh, node.loc, **{**node.attrs, "level": level})
         as_is = self.levels.takes_pending(node)
         operands = [
             self.made[operand]
@@ -406,7 +404,7 @@ class _Emitter:
             else self._at(self.made[operand] if as_is else self._ready(operand), level)
             for operand in node.inputs
         ]
-        if node.op in _ROTATIONS:
+        if role is Role.ROTATION:
             operands = [self._relinearized(value) if self._type(value).parts > 2 else value for value in operands]
         attrs = dict(node.attrs)
         if node.op == "rescale":
@@ -419,7 +417,7 @@ class _Emitter:
                     hint="put it after a product, or leave it out: rescales are placed where they are needed",
                 )
             return operands[0]
-        if node.op in _PLAIN_PRODUCTS:
+        if role is Role.PLAIN_PRODUCT:
             plain = tuple(
                 self.scales.scale[node] - self._type(operand).log_scale for operand in operands if operand.type.secret
             )
@@ -429,11 +427,11 @@ class _Emitter:
                     where=node.loc,
                     hint="use a larger scale",
                 )
-            if node.op in ("lincomb", "linear_transform"):
+            if "plain_log_scales" in OPS[node.op].attrs:
                 attrs["plain_log_scales"] = plain
             else:
                 attrs["plain_log_scale"] = plain[0]
-        if node.op in _SUMS:
+        if role is Role.SUM:
             # The plan makes summands meet within rounding of the logarithms; the result carries the first one's scale.
             # Products of products double that rounding level by level: the summand nearest to the plan comes first.
             away = [abs(self._type(operand).log_scale - self.scales.scale[node]) for operand in operands]

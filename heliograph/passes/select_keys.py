@@ -14,7 +14,7 @@ from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.transforms import rotation_steps
+from heliograph.ir.transforms import needed_keys, rotation_steps
 
 # An amount of rotation and the level at which it happens; a relinearization counts as an amount of its own.
 Use = tuple[int, int]
@@ -123,7 +123,7 @@ class SelectKeys:
             return value
 
         in_transforms = {
-            step % slots for node in program.nodes if node.op == "linear_transform" for step in rotation_steps(node)
+            step % slots for node in program.nodes if needed_keys(node).composed for step in rotation_steps(node)
         }
         in_use = {amount: tuple(path) for amount, path in paths.items() if amount in in_transforms}
         builder.parameters = replace(program.planned, chains=available, rotation_paths=in_use)
@@ -192,7 +192,7 @@ def _uses(program: Program, slots: int) -> Counter[Use]:
         for step in rotation_steps(node):
             if step % slots:
                 uses[step % slots, node.type.level] += 1
-        if node.op == "relinearize":
+        if needed_keys(node).relinearization:
             uses[RELINEARIZE, node.type.level] += 1
     return uses
 

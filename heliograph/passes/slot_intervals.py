@@ -10,7 +10,7 @@ from heliograph.approx.fit import Fit
 from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import Node, Program
 from heliograph.ir.layout import Layout
-from heliograph.passes.intervals import Bounds, product_bounds, square_bounds, widened
+from heliograph.ir.ops import Bounds, Context, Role, role_of, rules_of
 
 
 def slot_intervals(program: Program) -> dict[Node, Bounds]:
@@ -35,44 +35,21 @@ def _transfer(program: Program, node: Node, operands: list[Bounds], layouts: Map
         layout = layouts[a["name"]]
         one = np.ones(layout.shape)
         return layout.pack(least * one)[0], layout.pack(most * one)[0]
-    if op in ("real_part", "imaginary_part") or (op == "bootstrap" and len(operands) > 1):
+    if op == "poly":
+        coefficients = tuple(map(float, program.array(a["coefficients"])))
+        least, most = Fit(a["low"], a["high"], coefficients, "given", 0.0, 0.0).image()
+        slots = operands[0][0].size
+        return np.full(slots, least), np.full(slots, most)
+    bounds = rules_of(node).bounds
+    if bounds is None:
+        raise InternalError(f"no bounds are known for {op}")
+    made = bounds(node, operands, Context(program.constants))
+    if made is None:
+        pairs = role_of(node) in (Role.BOOTSTRAP, Role.PART)
         raise ProgramError(
             "slots hold real numbers",
             where=node.loc,
             why=f"{op} would make, or take apart, complex ones",
-            hint="write bootstrap(x) for each value: those that can be refreshed together are",
+            hint="write bootstrap(x) for each value: those that can be refreshed together are" if pairs else "",
         )
-    low, high = operands[0]
-    slots = low.size
-    if op == "pack":
-        room = np.zeros(a["slots"] - slots)
-        return np.concatenate([low, room]), np.concatenate([high, room])
-    if op in ("rescale", "conjugate", "bootstrap"):
-        return low, high
-    if op == "rotate":
-        return np.roll(low, -a["amount"]), np.roll(high, -a["amount"])
-    if op == "negate":
-        return -high, -low
-    if op == "add_scalar":
-        return widened(low + a["value"], high + a["value"])
-    if op == "add_plain":
-        value = np.resize(program.array(a["value"]), slots)
-        return widened(low + value, high + value)
-    if op in ("mul_plain", "mul_int"):
-        factor = (
-            np.resize(program.array(a["value"]), slots) if op == "mul_plain" else np.full(slots, float(a["factor"]))
-        )
-        return widened(*product_bounds(operands[0], (factor, factor)))
-    if op in ("add_ct", "add_pt"):
-        return widened(low + operands[1][0], high + operands[1][1])
-    if op == "sub_ct":
-        return widened(low - operands[1][1], high - operands[1][0])
-    if op in ("mul_ct", "mul_pt"):
-        if node.inputs[0] is node.inputs[1]:
-            return widened(*square_bounds(operands[0]))
-        return widened(*product_bounds(operands[0], operands[1]))
-    if op == "poly":
-        coefficients = tuple(map(float, program.array(a["coefficients"])))
-        least, most = Fit(a["low"], a["high"], coefficients, "given", 0.0, 0.0).image()
-        return np.full(slots, least), np.full(slots, most)
-    raise InternalError(f"no bounds are known for {op}")
+    return made

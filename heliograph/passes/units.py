@@ -11,11 +11,9 @@ import numpy as np
 
 from heliograph import rounding
 from heliograph.ir import Array, Node, Program, shape_of
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops import OPS, Bounds, Role, role_of
 from heliograph.passes.calibrate import Observed
-from heliograph.passes.intervals import Bounds
 
-_SUMS = frozenset({"add", "sub"})
 # The least size of a unit, as a share of the largest: one that is zero in all samples needs some size to be divided by.
 _SMALLEST = 1e-6
 # The same where the units read what another polynomial made: its errors come from units of all sizes, so that a small
@@ -99,7 +97,7 @@ def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:
     """Whether the node's result is divided by what its operands are divided by."""
     if not node.type.secret:
         return False
-    if node.op in _SUMS:
+    if role_of(node) is Role.SUM:
         return all(shape_of(operand) == shape_of(node) for operand in node.inputs)
     if not _is_activation(node) or {"low", "high", "gap"} & node.attrs.keys():
         return False

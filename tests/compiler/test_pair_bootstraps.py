@@ -224,7 +224,7 @@ def test_servers_with_pairs_and_without_share_a_process() -> None:
     servers[1].close()
 
 
-@pytest.mark.parametrize("line", ["bootstrap(x, x)", "real_part(x)", "imaginary_part(x)"])
+@pytest.mark.parametrize("line", ["bootstrap(x, x)", "real_part(x)", "imaginary_part(x)", "mul_i(x)"])
 def test_complex_slots_are_not_for_authors(line: str) -> None:
     program = hg.parse(f"program p\ninput x: secret slots[64] in [-1, 1]\noutput y = {line}\n")
     with pytest.raises(ProgramError, match="slots hold real numbers"):

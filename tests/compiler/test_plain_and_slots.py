@@ -99,6 +99,20 @@ def test_a_slot_program_compiles_and_runs() -> None:
         np.testing.assert_allclose(answer, expected, atol=1e-4)
 
 
+def test_combinations_are_called_by_the_name_in_the_table() -> None:
+    text = """program combination
+input x: secret slots[5] in [-1, 1]
+input y: secret slots[5] in [-1, 0.5]
+output z = lincomb(x, y, weights=[0.5, -2], constant=1)
+"""
+    artifact = compile(parse(text), TOY)
+    (known,) = artifact.program.metadata["output_ranges"].values()
+    assert (known["low"], known["high"]) == pytest.approx((-0.5, 3.5))
+    random = np.random.default_rng(2)
+    x, y = random.uniform(-1, 1, 5), random.uniform(-1, 0.5, 5)
+    np.testing.assert_allclose(simulate(artifact, x, y), 0.5 * x - 2 * y + 1, atol=1e-3)
+
+
 def test_an_explicit_rescale_stands_where_it_was_asked_for_or_is_refused() -> None:
     body = "program p\ninput x: secret slots[4] in [-1, 1]\noutput y = {}\n"
     lazy = compile(parse(body.format("x * x + rotate(x, 1) * x")), TOY)

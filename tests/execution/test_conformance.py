@@ -26,7 +26,9 @@ from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import OPS
+from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.schedule import Schedule
+from heliograph.passes.select_keys import SelectKeys
 
 RING = Ring(10, 60, 45, 4, 2, None)
 SLOTS = RING.slots
@@ -91,6 +93,13 @@ def server_side(builder: Builder) -> Node:
     return builder.op("pack", (node,), shape=(64,), slots=SLOTS, period=64, gap=1, width=64, block=64)
 
 
+def complex_square(builder: Builder, x: Node, y: Node) -> list[Node]:
+    """The parts of (x + iy)^2, x^2 - y^2 and 2xy: two values by one product."""
+    z = builder.op("add_ct", (x, builder.op("mul_i", (y,))))
+    square = builder.op("relinearize", (builder.op("mul_ct", (z, z)),))
+    return [builder.op(part, (square,)) for part in ("real_part", "imaginary_part")]
+
+
 TRANSFORM_KEYS = (1, 2, 3, 4)
 OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "add_ct": (lambda b, x, y: b.op("add_ct", (x, y)), ()),
@@ -114,6 +123,10 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "mul_int": (lambda b, x, y: b.op("mul_int", (x,), factor=2), ()),
     "mul_int_negative": (lambda b, x, y: b.op("mul_int", (x,), factor=-11), ()),
     "mul_int_one": (lambda b, x, y: b.op("mul_int", (x,), factor=1), ()),
+    # Outputs are real.
+    "mul_i_twice": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (x,)),)), ()),
+    "mul_i_of_a_product": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (b.op("mul_ct", (x, y)),)),)), ()),
+    "complex_square": (lambda b, x, y: complex_square(b, x, y), ()),
     "negate": (lambda b, x, y: b.op("negate", (x,)), ()),
     "lincomb": (
         lambda b, x, y: b.op("lincomb", (x, y), weights=(0.7, -1.3), constant=0.25, plain_log_scales=(44.0, 44.0)),
@@ -311,6 +324,36 @@ def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
     assert seen["bootstrap"] == (BOOTSTRAPPED.bootstrap_level, 2)
     assert calls["bootstrap", BOOTSTRAPPED.bootstrap_input_level, PERIOD] == 1
     np.testing.assert_allclose(found[0], x, atol=2.0**-10)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session], lower: bool) -> None:
+    """From the packed stage: levels, scales and keys of an op that no pass names."""
+    builder = Builder("complex", Stage.PACKED)
+    layout = Layout((SLOTS,), SLOTS, SLOTS).to_json()
+    x, y, u, v = (builder.input(name, slots=SLOTS, chunk=0) for name in "xyuv")
+    z, w = (builder.op("add_ct", (re, builder.op("mul_i", (im,)))) for re, im in ((x, y), (u, v)))
+    product = builder.op("mul_ct", (z, builder.op("rotate", (w,), amount=3)))
+    product = builder.op("mul_i", (product,))
+    outputs = [builder.op(part, (product,)) for part in ("real_part", "imaginary_part")]
+    builder.metadata["inputs"] = [{"name": name, "shape": [SLOTS], "layout": layout} for name in "xyuv"]
+    builder.metadata["outputs"] = [{"name": f"y{i}", "shape": [SLOTS], "layout": layout} for i in range(2)]
+    program = PlanLevels(RING).run(builder.finish(outputs))
+    # The monomial spends nothing: one product, rescaled once.
+    assert [node.op for node in program.nodes].count("rescale") == 1
+    assert max(node.type.level for node in program.nodes if isinstance(node.type, CipherType)) == 1
+    program = SelectKeys(RING).run(program)
+    if lower:
+        # In a lower part of the chain: conjugations leave it.
+        part = {"level": 1, "digits": 2, "rotation_keys": [3], "relinearization_key": True}
+        program = replace(program, metadata={**program.metadata, "chains": [part]})
+    program = Schedule().run(program)
+    random = np.random.default_rng(9)
+    values = [random.uniform(-1, 1, SLOTS) for _ in "xyuv"]
+    found, _ = run(program, values, backend(program))
+    wanted = 1j * (values[0] + 1j * values[1]) * np.roll(values[2] + 1j * values[3], -3)
+    np.testing.assert_allclose(found[0], wanted.real, atol=1e-7)
+    np.testing.assert_allclose(found[1], wanted.imag, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -77,6 +77,9 @@ class OpenFHERun:
             return cc.EvalAdd(x, self._shared.encode(operands[1][0], operand.log_scale, x.GetNoiseScaleDeg(), level))
         if op == "mul_int":
             return self._times(x, a["factor"], level, parts)
+        if op == "mul_i":
+            self._count("mul_scalar", level, parts)
+            return self._settled(self._times_i(self._in_whole_chain(x, level)), self._ring.levels, level)
         if op == "negate":
             self._count("add", level, parts)
             return cc.EvalNegate(x)
