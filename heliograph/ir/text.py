@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
+from heliograph.ir.constants import Constants
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
     Attr,
@@ -34,7 +35,6 @@ from heliograph.ir.node import (
     Program,
     SparseMatrix,
     Stage,
-    constant_digest,
     freeze_attrs,
 )
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
@@ -60,8 +60,8 @@ def _attr(value: Attr) -> str:
     return repr(value)
 
 
-def _constant(name: str, constant: Constant) -> str:
-    digest = constant_digest(constant)
+def _constant(name: str, constants: Constants) -> str:
+    constant, digest = constants[name], constants.digest(name)
     dims = "x".join(map(str, constant.shape))
     if isinstance(constant, OpaqueConstant):
         kind = constant.kind
@@ -94,7 +94,9 @@ def print_program(program: Program) -> str:
     lines = ["heliograph-ir 1", f"program {_quote(program.name)} {program.stage.value}"]
     if program.metadata:
         lines.append("meta " + json.dumps(program.metadata, sort_keys=True))
-    lines += [_constant(name, program.constants[name]) for name in sorted(program.constants)]
+    known = program.constants
+    constants = known if isinstance(known, Constants) else Constants(known)
+    lines += [_constant(name, constants) for name in sorted(constants)]
     lines += [print_node(node, names) for node in program.nodes]
     outputs = zip(program.output_names, program.outputs, strict=True)
     lines.append("return " + ", ".join(f"{_quote(name)} = {names[node]}" for name, node in outputs))
@@ -230,7 +232,8 @@ def _metadata(value: Any) -> dict[str, Any]:
     return value
 
 
-def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str, Constant]:
+def _read_constant(tree: Any, given: Mapping[str, Constant] | None, table: Constants) -> None:
+    """Add the constant of one line to the table."""
     children = list(tree.children)
     name, kind = _string(children.pop(0)), str(children.pop(0))
     shape: tuple[int, ...] = ()
@@ -239,20 +242,20 @@ def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str
     digest = _string(children.pop(0))
     if kind != "sparse" and kind not in _DTYPES:
         raise ProgramError(f"constant @{name}: unknown kind {kind}")
-    constant: Constant
+    if name in table:
+        raise ProgramError(f"constant @{name} is defined twice")
     if children:
         numbers = [float(_number(number.children[0])) for number in children[0].children]
         if kind == "sparse" or len(numbers) != math.prod(shape):
             raise ProgramError(f"constant @{name}: {len(numbers)} values do not fill shape {shape}")
         with np.errstate(over="ignore"):
-            constant = np.array(numbers, dtype=_DTYPES[kind]).reshape(shape)
+            table.put(name, np.array(numbers, dtype=_DTYPES[kind]).reshape(shape))
     elif given is not None and name in given:
-        constant = given[name]
+        table.put(name, given[name])
     else:
-        return name, OpaqueConstant(kind, shape, digest)
-    if constant_digest(constant) != digest:
+        table.put(name, OpaqueConstant(kind, shape, digest))
+    if table.digest(name) != digest:
         raise ProgramError(f"constant @{name} does not have the digest that the text gives", hint="one was changed")
-    return name, constant
 
 
 def parse_program(text: str, constants: Mapping[str, Constant] | None = None) -> Program:
@@ -286,7 +289,7 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
     if stage not in {s.value for s in Stage}:
         raise ProgramError(f"unknown stage {stage}")
     metadata: dict[str, Any] = {}
-    table: dict[str, Constant] = {}
+    table = Constants()
     nodes: dict[str, Node] = {}
     outputs: list[Node] = []
     output_names: list[str] = []
@@ -300,10 +303,7 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
         if child.data == "meta":
             metadata = _metadata(_value(child.children[0]))
         elif child.data == "constant":
-            key, value = _read_constant(child, given)
-            if key in table:
-                raise ProgramError(f"constant @{key} is defined twice")
-            table[key] = value
+            _read_constant(child, given, table)
         elif child.data == "output":
             output_names.append(_string(child.children[0]))
             outputs.append(lookup(child.children[1]))

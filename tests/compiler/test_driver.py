@@ -19,7 +19,8 @@ import pytest
 from helpers.random_programs import random_inputs
 
 from heliograph.artifact.artifact import Artifact
-from heliograph.ckks.security import MAX_LOG_PQ_128, Ring, max_log_pq
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.planner import candidates
