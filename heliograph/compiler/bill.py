@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,6 @@ from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Program, SparseMatrix, Stage
 from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.passes.approximate import degrees_by_layer
-from heliograph.passes.intervals import Interval, hull, program_intervals
-from heliograph.passes.slot_intervals import slot_intervals
 
 # What a node that spends a level is called in the report.
 _WORDS = {
@@ -30,71 +26,10 @@ _WORDS = {
     "mul_plain": "product with a plaintext",
     "mul_pt": "product with a plaintext",
 }
-# Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
-_OUTPUT_ROOM = 4.0
-# A proved range can be very wide, for it follows from the images of all polynomials at once: where so many times the largest
-# output that the samples gave is narrower by another factor, that stands for it, and what lies beyond is no result.
-_PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
-_ENOUGH_SAMPLES = 32
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
 # Outputs with more values than this are not taken for the scores of classes.
 _MOST_CLASSES = 1000
-
-
-def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: int = 0) -> Program:
-    """The polynomial (or slot) program with the range that each output can have, as `output_ranges` in its metadata.
-
-    It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
-    stays in its interval; where nothing bounds an output, or only a very wide range is proved and there are enough
-    calibration samples (`calibrated` of them), it is what the samples showed, with room. `outputs` are those of the network.
-    """
-    if program.stage is Stage.PACKED:
-        bounds = slot_intervals(program)
-        whole = {
-            name: {**_ends(hull(bounds[node])), "range_source": "proved"}
-            for name, node in zip(program.output_names, program.outputs, strict=True)
-        }
-        return replace(program, metadata={**program.metadata, "output_ranges": whole})
-    images = {}
-    for node in program.nodes:
-        if node.op == "poly":
-            series = np.polynomial.chebyshev.chebval(
-                np.cos(np.linspace(0.0, math.pi, 4001)), program.array(node.attrs["coefficients"])
-            )
-            degree = len(program.array(node.attrs["coefficients"])) - 1
-            slack = degree * math.pi / 8000 * float(np.abs(series).max()) * 1.01
-            images[node] = Interval(float(series.min()) - slack, float(series.max()) + slack)
-    proved = program_intervals(program, images)
-    ranges = {}
-    for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
-        if node in proved:
-            ranges[name] = {**_ends(proved[node]), "range_source": "proved"}
-            reach = _PROVED_ROOM * float(np.abs(seen).max(initial=0.0))
-            if calibrated >= _ENOUGH_SAMPLES and 0 < reach * _MUCH_NARROWER < proved[node].magnitude:
-                ranges[name] = {"low": -reach, "high": reach, "range_source": "observed"}
-        else:
-            reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
-            ranges[name] = {**_ends(Interval(-reach, reach)), "range_source": "observed"}
-    return replace(program, metadata={**program.metadata, "output_ranges": ranges})
-
-
-# Outputs may leave their range by so many standard deviations of the flooding noise.
-_FLOOD_ROOM = 10.0
-
-
-def flooded(program: Program, std: float) -> Program:
-    """The program with the noise that the server is to add in its metadata, and output ranges that leave room for it."""
-    ranges = {
-        name: {**entry, "low": entry["low"] - _FLOOD_ROOM * std, "high": entry["high"] + _FLOOD_ROOM * std}
-        for name, entry in program.metadata["output_ranges"].items()
-    }
-    return replace(program, metadata={**program.metadata, "output_ranges": ranges, "flood": std})
-
-
-def _ends(interval: Interval) -> dict[str, float]:
-    low, high = rounding.outward(interval.low, interval.high)
-    return {"low": low, "high": high}
 
 
 def bill(
