@@ -13,10 +13,11 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation
-from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Program, SparseMatrix, Stage
 from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.passes.approximate import degrees_by_layer
+from heliograph.passes.base import apply
+from heliograph.passes.fold_scaling import FoldScaling
 
 # What a node that spends a level is called in the report.
 _WORDS = {
@@ -40,16 +41,15 @@ def bill(
     options: Options,
     observation: Observation,
     samples: Sequence[Array],
+    exact: Sequence[Array],
+    approximate: Sequence[Array],
 ) -> dict[str, Any]:
-    """Everything that the report says, as JSON values; `samples` have a leading sample axis.
+    """Everything that the report says, as JSON values; `samples` have a leading sample axis, and so have the outputs of the
+    network (`exact`) and of the polynomials (`approximate`) on them.
 
     Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
     whose ranges were set without them.
     """
-    exact = interpret_many(source, samples)
-    # Held-out samples say what the polynomials do to unseen inputs, in the program whose ranges they had no part in.
-    measured = observation.trial or polynomial
-    approximate = interpret_many(measured, samples)
     watched = any(entry["source"] == "observed" for entry in plan.program.metadata.get("ranges", ()))
     return complete(
         plan.program,
@@ -69,7 +69,15 @@ def bill(
             # What the author of a slot program wrote is what runs: there is nothing for us to lower.
             "savings": []
             if source.stage is Stage.PACKED or not _worth_varying(fused)
-            else savings(fused, measured, options, observation.partly or observation.observed, samples, exact),
+            else savings(
+                fused,
+                # Held-out samples say what the polynomials do to unseen inputs, in the program that they had no part in.
+                polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
+                options,
+                observation.partly or observation.observed,
+                samples,
+                exact,
+            ),
             "options": {
                 "degree": options.degree,
                 "degrees": dict(degrees_by_layer(fused, options.degrees)),

@@ -106,17 +106,21 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         polynomial, observation = fused, Observation(Calibrate().run(fused))
     else:
         observation = observe(fused, options)
-        trail = polynomial_passes(fused, options, observation.observed)
+        trail = polynomial_passes(fused, options, observation.observed, observation.approximated)
         show(trail)
         polynomial = trail[-1].program
         last[Stage.TENSOR] = program
-    # Errors are measured on samples that had no part in the ranges, where there are some.
-    samples = (
-        list(observation.unseen.samples) if observation.trial is not None else sample_inputs(program, _ERROR_SAMPLES)
-    )
+    # Every program is interpreted once on the same samples. Errors are measured on samples that had no part in the ranges,
+    # where there are some.
+    first = sample_inputs(program, _ERROR_SAMPLES)
+    samples = first if observation.trial is None else list(observation.unseen.samples)
+    exact = interpret_many(program, samples)
     calibrated = program.calibration[0].shape[0] if program.calibration else 0
-    polynomial = range_passes(polynomial, options, interpret_many(fused, samples), calibrated)
-    plan = make_plan(polynomial, options)
+    outputs = exact if fused is program else interpret_many(fused, samples)
+    polynomial = range_passes(polynomial, options, outputs, calibrated)
+    # A program on slots is its own polynomial program.
+    planned = exact if fused is program else interpret_many(polynomial, first)
+    plan = make_plan(polynomial, options, planned)
     show(plan.trail)
     stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}
     unseen = observation.unseen
@@ -130,7 +134,8 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             "give a few hundred, or an input_range from which the ranges are proved",
             stacklevel=4,
         )
-    report = Report(bill(program, fused, polynomial, plan, options, observation, samples))
+    approximate = planned if observation.trial is None else unseen.outputs
+    report = Report(bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate))
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
 
 

@@ -8,6 +8,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.ir import Array, Node, Program, Stage
+from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Step, Trail, apply, run
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.clean_slots import CleanSlots
@@ -31,7 +32,8 @@ def front_passes(program: Program, options: Options) -> Trail:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
     linear = linear_passes(program)
     fused = linear[-1].program
-    return (*linear, *polynomial_passes(fused, options, observe(fused, options).observed))
+    seen = observe(fused, options)
+    return (*linear, *polynomial_passes(fused, options, seen.observed, seen.approximated))
 
 
 def linear_passes(program: Program) -> Trail:
@@ -39,9 +41,13 @@ def linear_passes(program: Program) -> Trail:
     return run((Simplify(), Expand(), FuseLinear()), program)
 
 
-def polynomial_passes(fused: Program, options: Options, observed: Mapping[Node, Observed]) -> Trail:
-    """From fused tensor programs to polynomials on [-1, 1]."""
-    return run((approximate_pass(options, observed), FoldScaling()), fused)
+def polynomial_passes(
+    fused: Program, options: Options, observed: Mapping[Node, Observed], approximated: Program | None = None
+) -> Trail:
+    """From fused tensor programs to polynomials on [-1, 1]. `approximated` is what the first pass makes, if it ran."""
+    if approximated is None:
+        approximated = apply(approximate_pass(options, observed), fused)
+    return (Step(Approximate.name, approximated), *run((FoldScaling(),), approximated))
 
 
 def range_passes(program: Program, options: Options, outputs: Sequence[Array], calibrated: int) -> Program:

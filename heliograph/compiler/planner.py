@@ -17,8 +17,7 @@ from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
-from heliograph.interpret import interpret_many
-from heliograph.ir import Program
+from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
 
@@ -42,14 +41,13 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
     return sorted(found, key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes))
 
 
-def make_plan(program: Program, options: Options, samples: int = 2) -> Plan:
-    """The plan for a polynomial program, or for one that its author wrote on slots.
+def make_plan(program: Program, options: Options, outputs: Sequence[Array], samples: int = 2) -> Plan:
+    """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
 
     Raises a PlanningError with the nearest feasible choice where there is none.
     """
     inputs = sample_inputs(program, samples)
-    many = interpret_many(program, sample_inputs(program, 64))
-    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in many)
+    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
     headroom = max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
     if headroom > 60 - MIN_SCALE_BITS:
         raise PlanningError(

@@ -301,7 +301,8 @@ def _originals(
         margin=chosen["margin"],
     )
     fused = linear_passes(program)[-1].program
-    approximated = apply(approximate_pass(options, observe(fused, options).observed), fused)
+    seen = observe(fused, options)
+    approximated = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
     ranges = artifact.program.metadata["ranges"]
     if [(e["layer"], e["location"]) for e in approximated.metadata["ranges"]] != [
         (e["layer"], e["location"]) for e in ranges

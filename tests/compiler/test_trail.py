@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.compiler import pipeline
+from heliograph.compiler import driver, pipeline
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import PlanningError
-from heliograph.ir import Program, Stage
+from heliograph.interpret import interpret, interpret_many
+from heliograph.ir import Array, Program, Stage
+from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import run
 from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.simplify import Simplify
@@ -83,3 +87,58 @@ def test_pairs_are_no_step_where_there_are_none() -> None:
     (step,) = pipeline.pack_passes(program, ring, TOY)
     assert step.name == "fit-slots"
     assert pipeline.pair_passes(step.program, ring, TOY) == ()
+
+
+SLOTS = "program p\ninput x: slots[8] in [-1, 1]\ny = x * x + rotate(x, 1) * 0.5\noutput y\n"
+
+
+def calibrated(count: int) -> Program:
+    random = np.random.default_rng(0)
+    return replace(hg.parse(SOURCE), calibration=(random.uniform(-1, 1, size=(count, 4)),))
+
+
+@pytest.mark.parametrize(
+    ("program", "times"), [(hg.parse(SLOTS), 1), (hg.parse(SOURCE), 3), (calibrated(1), 3), (calibrated(64), 3)]
+)
+def test_samples_run_once_through_each_program(program: Program, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program as written, with its maps fused, and with polynomials; a program on slots is all three."""
+    seen: list[tuple[Program, bytes]] = []
+
+    def counting(made: Program, samples: Sequence[Array]) -> list[Array]:
+        seen.append((made, np.concatenate([part.ravel() for part in samples]).tobytes()))
+        return interpret_many(made, samples)
+
+    monkeypatch.setattr(driver, "interpret_many", counting)
+    made = compile(program, TOY)
+    assert made.report.values["error_samples"] > 0
+    assert len(seen) == times
+    assert len({(tuple(map(id, one.nodes)), given) for one, given in seen}) == times
+
+
+@pytest.mark.parametrize(("options", "times"), [(TOY, 2), (replace(TOY, margin=0.1), 2)])
+def test_activations_are_approximated_for_the_trial_and_for_the_program_and_no_more(
+    options: Options, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Program] = []
+    monkeypatch.setattr(driver, "bill", lambda *arguments: (_ for _ in ()).throw(InterruptedError))  # not its variants
+    honest = pipeline.apply
+    monkeypatch.setattr("heliograph.compiler.unseen.apply", lambda *given: runs.append(given[1]) or honest(*given))
+    monkeypatch.setattr(pipeline, "apply", lambda *given: _noted(runs, honest, *given))
+    with pytest.raises(InterruptedError):
+        compile(calibrated(400), options)
+    assert len(runs) == times
+
+
+def _noted(runs: list[Program], honest: object, transform: object, program: Program) -> Program:
+    if isinstance(transform, Approximate):
+        runs.append(program)
+    return honest(transform, program)  # type: ignore[no-any-return, operator]
+
+
+def test_packed_samples_run_together_as_they_do_alone() -> None:
+    program = hg.parse(SLOTS)
+    samples: Array = np.random.default_rng(1).uniform(-1, 1, size=(5, 8))
+    (together,) = interpret_many(program, [samples])
+    np.testing.assert_array_equal(together, [interpret(program, sample) for sample in samples])
+    constant = hg.parse("program p\ninput x: slots[8] in [-1, 1]\ny = x * 0.0\noutput y\n")
+    assert interpret_many(constant, [samples])[0].shape == (5, 8)
