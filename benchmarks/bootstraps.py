@@ -45,7 +45,7 @@ def program(ring: Ring, slots: int, count: int) -> Program:
     inputs_of, outputs = (tuple(TensorSpec(f"{letter}{i}", (slots,), layout) for i in range(count)) for letter in "xy")
     builder.interface = Interface(inputs_of, outputs)
     made = builder.finish({f"y{i}": builder.op("bootstrap", (x,), slots=slots) for i, x in enumerate(inputs)})
-    return level_passes(PairBootstraps(ring).run(made), ring, hg.Options(), lambda name, seen: None)
+    return level_passes(PairBootstraps(ring).run(made), ring, hg.Options())[-1].program
 
 
 def measure(ring: Ring, slots: int, repeats: int) -> dict[str, object]:

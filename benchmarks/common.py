@@ -146,7 +146,7 @@ def polynomial_logits(program: hg.Program, options: hg.Options, x: np.ndarray) -
     from heliograph.compiler.pipeline import front_passes
     from heliograph.interpret import interpret_batch
 
-    polynomial = front_passes(program, options, lambda name, made: None)
+    polynomial = front_passes(program, options)[-1].program
     return np.concatenate([interpret_batch(polynomial, part)[0] for part in np.array_split(x, max(1, len(x) // 500))])
 
 

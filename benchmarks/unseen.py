@@ -20,13 +20,14 @@ import numpy as np
 import torch
 
 from common import ROOT, machine
-from heliograph.compiler.bill import with_output_ranges
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.compiler.unseen import observe
 from heliograph.errors import RangeError
 from heliograph.execution.interface import check_range
 from heliograph.interpret import interpret_many
 from heliograph.ir.depth import program_depth
+from heliograph.passes.base import apply
+from heliograph.passes.output_ranges import OutputRanges
 from heliograph.runtime.outputs import check_output
 
 BEFORE = hg.Options(degree=15, margin=0.1)
@@ -59,9 +60,9 @@ def figures(
 ) -> dict[str, Any]:
     """Garbage, agreement, depth and what the bill says, of one program under one set of options."""
     seen = observe(fused, options)
-    polynomial = polynomial_passes(fused, options, lambda name, made: None, seen.observed)
+    polynomial = polynomial_passes(fused, options, seen.observed)[-1].program
     shown = interpret_many(fused, [part[:64] for part in seen.unseen.samples])
-    polynomial = with_output_ranges(polynomial, shown, len(program.calibration[0]))
+    polynomial = apply(OutputRanges(polynomial.stage, shown, len(program.calibration[0])), polynomial)
     outputs = evaluated(polynomial, unseen)
     with np.errstate(all="ignore"):
         errors = np.abs(outputs - exact).max(axis=1)
@@ -94,7 +95,7 @@ def measured(network: Network, folder: Path, plan: bool, seed: int) -> dict[str,
     chosen = np.random.default_rng(seed).permutation(len(split.train)) if seed else np.arange(len(split.train))
     calibration = split.train[np.sort(chosen[: network.calibration])]
     program = hg.trace(module, torch.from_numpy(split.train[:1]), calibration=calibration, name="net", **given)
-    fused = linear_passes(program, lambda name, made: None)
+    fused = linear_passes(program)[-1].program
     with torch.no_grad():
         exact = module(torch.from_numpy(split.unseen)).numpy().astype(np.float64)
     result: dict[str, Any] = {

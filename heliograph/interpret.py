@@ -9,9 +9,12 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, unpack_outputs
-from heliograph.ir import Node, Program, Stage, shape_of
+from heliograph.ir import Node, Program, SlotsType, Stage, shape_of
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context
+
+# Samples of packed programs run together as long as each value has no more slots than this.
+_MOST_SLOTS = 1 << 20
 
 
 def run_nodes(
@@ -63,12 +66,23 @@ def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
     """The outputs of a program of any stage for many samples: each array has a leading sample axis."""
     if program.stage.order < Stage.PACKED.order:
         return interpret_batch(program, *samples)
-    rows, batch = [], batch_of(program)
-    for start in range(0, len(samples[0]), batch):
-        here = [array[start] if batch == 1 else array[start : start + batch] for array in samples]
-        vectors = run_nodes(program, pack_inputs(program, here))
-        outputs = given_rows(program, here, unpack_outputs(program, [vector[0] for vector in vectors]))
-        rows.append([out[np.newaxis] if batch == 1 else out for out in outputs])
+    batch = batch_of(program)
+    groups = [
+        [array[start] if batch == 1 else array[start : start + batch] for array in samples]
+        for start in range(0, len(samples[0]), batch)
+    ]
+    slots = max((node.type.slots for node in program.nodes if isinstance(node.type, SlotsType)), default=1)
+    together = max(1, _MOST_SLOTS // slots)
+    rows = []
+    for start in range(0, len(groups), together):
+        here = groups[start : start + together]
+        packed = [pack_inputs(program, group) for group in here]
+        vectors = run_nodes(program, {node: np.concatenate([one[node] for one in packed]) for node in packed[0]})
+        for number, group in enumerate(here):
+            # What depends on no input has one sample for all.
+            one = [vector[number if len(vector) > 1 else 0] for vector in vectors]
+            outputs = given_rows(program, group, unpack_outputs(program, one))
+            rows.append([out[np.newaxis] if batch == 1 else out for out in outputs])
     return [np.concatenate(column) for column in zip(*rows, strict=True)]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,87 +13,17 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation
-from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Program, SparseMatrix, Stage
 from heliograph.ir.depth import critical_depth, node_depth
-from heliograph.ir.interface import TensorSpec
 from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
-from heliograph.passes.intervals import Interval, hull, program_intervals
-from heliograph.passes.slot_intervals import slot_intervals
+from heliograph.passes.base import apply
+from heliograph.passes.fold_scaling import FoldScaling
 
-# Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
-_OUTPUT_ROOM = 4.0
-# A proved range can be very wide, for it follows from the images of all polynomials at once: where so many times the largest
-# output that the samples gave is narrower by another factor, that stands for it, and what lies beyond is no result.
-_PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
-_ENOUGH_SAMPLES = 32
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
 # Outputs with more values than this are not taken for the scores of classes.
 _MOST_CLASSES = 1000
-
-
-def with_output_ranges(program: Program, outputs: Sequence[Array], calibrated: int = 0) -> Program:
-    """The polynomial (or slot) program with the range that each output can have, in its interface.
-
-    It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
-    stays in its interval; where nothing bounds an output, or only a very wide range is proved and there are enough
-    calibration samples (`calibrated` of them), it is what the samples showed, with room. `outputs` are those of the network.
-    """
-    if program.stage is Stage.PACKED:
-        bounds = slot_intervals(program)
-        whole = [
-            _bounded(spec, hull(bounds[node]), "proved")
-            for spec, node in zip(program.interface.outputs, program.outputs, strict=True)
-        ]
-        return _with_outputs(program, whole)
-    images = {}
-    for node in program.nodes:
-        if node.op == "poly":
-            series = np.polynomial.chebyshev.chebval(
-                np.cos(np.linspace(0.0, math.pi, 4001)), program.array(node.attrs["coefficients"])
-            )
-            degree = len(program.array(node.attrs["coefficients"])) - 1
-            slack = degree * math.pi / 8000 * float(np.abs(series).max()) * 1.01
-            images[node] = Interval(float(series.min()) - slack, float(series.max()) + slack)
-    proved = program_intervals(program, images)
-    specs = []
-    for name, node, seen in zip(program.output_names, program.outputs, outputs, strict=True):
-        assert isinstance(node.type, TensorType)
-        if node in proved:
-            interval, source = proved[node], "proved"
-            reach = _PROVED_ROOM * float(np.abs(seen).max(initial=0.0))
-            if calibrated >= _ENOUGH_SAMPLES and 0 < reach * _MUCH_NARROWER < proved[node].magnitude:
-                interval, source = Interval(-reach, reach), "observed"
-        else:
-            reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
-            interval, source = Interval(-reach, reach), "observed"
-        specs.append(_bounded(TensorSpec(name, node.type.shape), interval, source))
-    return _with_outputs(program, specs)
-
-
-def _with_outputs(program: Program, specs: Iterable[TensorSpec]) -> Program:
-    return replace(program, interface=replace(program.interface, outputs=tuple(specs)))
-
-
-# Outputs may leave their range by so many standard deviations of the flooding noise.
-_FLOOD_ROOM = 10.0
-
-
-def flooded(program: Program, std: float) -> Program:
-    """The program with the noise that the server is to add, and output ranges that leave room for it."""
-    room = _FLOOD_ROOM * std
-    specs = [
-        spec if spec.low is None or spec.high is None else replace(spec, low=spec.low - room, high=spec.high + room)
-        for spec in program.interface.outputs
-    ]
-    return _with_outputs(replace(program, parameters=replace(program.planned, flood=std)), specs)
-
-
-def _bounded(spec: TensorSpec, interval: Interval, source: str) -> TensorSpec:
-    low, high = rounding.outward(interval.low, interval.high)
-    return replace(spec, low=low, high=high, range_source=source)
 
 
 def bill(
@@ -106,16 +34,15 @@ def bill(
     options: Options,
     observation: Observation,
     samples: Sequence[Array],
+    exact: Sequence[Array],
+    approximate: Sequence[Array],
 ) -> dict[str, Any]:
-    """Everything that the report says, as JSON values; `samples` have a leading sample axis.
+    """Everything that the report says, as JSON values; `samples` have a leading sample axis, and so have the outputs of the
+    network (`exact`) and of the polynomials (`approximate`) on them.
 
     Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
     whose ranges were set without them.
     """
-    exact = interpret_many(source, samples)
-    # Held-out samples say what the polynomials do to unseen inputs, in the program whose ranges they had no part in.
-    measured = observation.trial or polynomial
-    approximate = interpret_many(measured, samples)
     watched = any(entry.source == "observed" for entry in plan.program.ranges)
     return complete(
         plan.program,
@@ -135,7 +62,15 @@ def bill(
             # What the author of a slot program wrote is what runs: there is nothing for us to lower.
             "savings": []
             if source.stage is Stage.PACKED or not _worth_varying(fused)
-            else savings(fused, measured, options, observation.partly or observation.observed, samples, exact),
+            else savings(
+                fused,
+                # Held-out samples say what the polynomials do to unseen inputs, in the program that they had no part in.
+                polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
+                options,
+                observation.partly or observation.observed,
+                samples,
+                exact,
+            ),
             "options": {
                 "degree": options.degree,
                 "degrees": dict(degrees_by_layer(fused, options.degrees)),

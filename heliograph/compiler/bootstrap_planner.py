@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
 from heliograph.ckks.ring import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import Watch, lower_passes, pack_passes
+from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes, place_pass
 from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
@@ -19,8 +19,7 @@ from heliograph.execution.prices import total_ms
 from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import bootstrap_slots, paired_slots
 from heliograph.ir.verify import verify
-from heliograph.passes.base import apply
-from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.passes.base import Step, Trail
 from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
 
@@ -43,10 +42,10 @@ _KEY_SHARES = (1.0, 0.5, 0.2, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A program with its bootstraps on a ring, and what one run costs, roughly."""
+    """A program with its bootstraps on a ring, not verified yet, and what one run costs, roughly."""
 
     cost_ms: float
-    program: Program
+    placed: Step
     ring: Ring
 
     @property
@@ -57,7 +56,7 @@ class _Choice:
     @property
     def bootstrap_bytes(self) -> int:
         """Keys and tables of the bootstraps."""
-        slot_counts = bootstrap_slots(self.program)
+        slot_counts = bootstrap_slots(self.placed.program)
         keys = len(all_bootstrap_rotations(self.ring, slot_counts)) * self.ring.rotation_key_bytes
         return keys + sum(bootstrap_table_bytes(self.ring, slots) for slots in slot_counts)
 
@@ -91,7 +90,7 @@ def bootstrapping_rings(log_ring: int, scale: int, options: Options, iterations:
     return found
 
 
-def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: Watch, wanted: Wanted) -> Plan:
+def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan:
     """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
 
     Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
@@ -105,8 +104,8 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
         rings = bootstrapping_rings(log_ring, scale, options, iterations)
         if not rings:
             continue
-        passes: list[tuple[str, Program]] = []
-        packed = pack_passes(program, rings[0], options, lambda name, made: passes.append((name, made)))  # noqa: B023
+        packing = pack_passes(program, rings[0], options)
+        packed = packing[-1].program
         for pairs in (True, False):
             choices, failure = _choices(packed, rings, options, {}, pairs)
             if not choices:
@@ -115,7 +114,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, watch: 
             if not choices:
                 break
             try:
-                return _first_fitting(choices, passes, options, watch, wanted, pairs)
+                return _first_fitting(choices, packing, options, wanted, pairs)
             except RangeError as out_of_range:
                 raise PlanningError(out_of_range.what, why=out_of_range.why) from None
             except PlanningError as failed:
@@ -150,24 +149,19 @@ def _choices(
     found, failure = [], ""
     for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
         try:
-            cost, made = PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs).place(packed)
+            cost, placed = place_pass(packed, PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs))
         except TooFewLevelsError as few:
             failure = few.what
             continue
-        if made is packed:
+        if placed.program is packed:
             failure = "it fits the chain as it is"
             continue
-        found.append(_Choice(cost, made, ring))
+        found.append(_Choice(cost, placed, ring))
     least = min((choice.cost_ms for choice in found), default=0.0)
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
-
-
-def _paired(choice: _Choice, options: Options) -> Program:
-    """The program of a choice with pairs of values in one bootstrap each, itself where there are none."""
-    return apply(PairBootstraps(choice.ring, options.costs), choice.program)
 
 
 def _tries(choices: Sequence[_Choice], options: Options) -> Iterator[tuple[_Choice, Options]]:
@@ -190,16 +184,14 @@ class _Planned:
     choice: _Choice
     program: Program
     loading_ms: float
-    passes: list[tuple[str, Program]]
+    trail: Trail
 
     @property
     def cost_ms(self) -> float:
         return self.choice.cost_ms + self.loading_ms
 
 
-def _finished(
-    planned: _Planned, packed: Program, options: Options, watch: Watch, wanted: Wanted, unbounded_ms: float | None
-) -> Plan:
+def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
     ring, program = planned.choice.ring, planned.program
     error, trace = simulate_error(program, wanted.inputs)
     if error > wanted.tolerance:
@@ -207,32 +199,21 @@ def _finished(
             f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of {ring.scale_bits} bits)",
             paired=bool(paired_slots(program)),
         )
-    for name, made in planned.passes:
-        watch(name, made)
     price = total_ms(trace.calls, program, options.costs)
-    return Plan(program, packed, ring, trace, price, error, wanted.magnitude, unbounded_ms, planned.loading_ms)
+    return Plan(program, planned.trail, ring, trace, price, error, wanted.magnitude, unbounded_ms, planned.loading_ms)
 
 
-def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> tuple[Program, list[tuple[str, Program]]]:
-    """The executable program of a choice, and the passes on the way; without pairs where they do not meet at one scale."""
-    placed = "place-bootstraps", verify(choice.program, after="place-bootstraps")
-    program = _paired(choice, options) if pairs else choice.program
-    if program is not choice.program:
-        made = [placed, ("pair-bootstraps", program)]
+def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trail:
+    """The passes from placing bootstraps to the executable program; without pairs where they do not meet at one scale."""
+    verify(choice.placed.program, after=choice.placed.name)
+    paired = pair_passes(choice.placed.program, choice.ring, options) if pairs else ()
+    if paired:
         with contextlib.suppress(PlanningError):
-            return lower_passes(program, choice.ring, options, lambda *step: made.append(step), shift), made
-    made = [placed]
-    return lower_passes(choice.program, choice.ring, options, lambda *step: made.append(step), shift), made
+            return (choice.placed, *paired, *lower_passes(paired[-1].program, choice.ring, options, shift))
+    return (choice.placed, *lower_passes(choice.placed.program, choice.ring, options, shift))
 
 
-def _first_fitting(
-    choices: Sequence[_Choice],
-    passes: Sequence[tuple[str, Program]],
-    options: Options,
-    watch: Watch,
-    wanted: Wanted,
-    pairs: bool,
-) -> Plan:
+def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Plan:
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
     few: TooFewLevelsError | None = None
@@ -245,7 +226,7 @@ def _first_fitting(
         if choice.room < least_room:
             continue
         try:
-            executable, made = _lowered(choice, tried, shift, pairs)
+            trail = _lowered(choice, tried, shift, pairs)
         except TooFewLevelsError as found_few:
             # Scales that have to meet took levels that placing bootstraps did not know of.
             few, least_room = found_few, choice.room + 1
@@ -254,6 +235,7 @@ def _first_fitting(
             if tried is options or refused.where != "Options.key_bytes":
                 raise
             continue
+        executable = trail[-1].program
         fitting: tuple[Program, float] | None = executable, 0.0
         if options.memory_bytes is not None:
             needed = least_server_bytes(executable, choice.ring)
@@ -262,12 +244,12 @@ def _first_fitting(
         if fitting is None or fitting[1]:
             unbounded_ms = unbounded_ms or choice.cost_ms
         if fitting is not None:
-            found = _Planned(choice, *fitting, [*passes, *made])
+            found = _Planned(choice, *fitting, (*packing, *trail))
             best = found if best is None or found.cost_ms < best.cost_ms else best
             if not best.loading_ms:
                 break
     if best is not None:
-        return _finished(best, passes[-1][1], options, watch, wanted, unbounded_ms)
+        return _finished(best, options, wanted, unbounded_ms)
     if few is not None and least_bytes is None:
         raise few
     raise PlanningError(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.arguments import require_program
-from heliograph.compiler.bill import bill, flooded, with_output_ranges
+from heliograph.compiler.bill import bill
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import Watch, dumper, linear_passes, polynomial_passes
+from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes
 from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import make_plan
@@ -20,8 +23,11 @@ from heliograph.interpret import interpret_many
 from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
 from heliograph.passes.approximate import degrees_by_layer
+from heliograph.passes.base import Trail
 from heliograph.passes.calibrate import Calibrate
 from heliograph.report.text import Report
+
+Watch: TypeAlias = "Callable[[str, Program], None]"
 
 _ERROR_SAMPLES = 64
 # Fewer samples kept apart than this, and it is worth a warning.
@@ -35,7 +41,8 @@ def compile(program: Program, options: Options | None = None, *, watch: Watch | 
     prices give the same artifact on one machine, byte for byte. Between processors, which sum in other orders, they nearly
     always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint in several places
     ships the artifact and does not compile it again. Paths of sources are kept as compiler/places.py has them.
-    `watch(name, program)` sees the program after each pass (report/explain.py has one that explains).
+    `watch(name, program)` sees the program after each pass, when all passes of its part of the pipeline have run, and of the
+    plans that were tried those of the one that is taken (report/explain.py has one that explains).
     """
     require_program(program, "compile")
     if options is not None and not isinstance(options, Options):
@@ -80,31 +87,44 @@ def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
 def _made(program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
     verify(program)
     dump = dumper(options.dump_ir)
-    stages = {program.stage.value: str(program)}
+    # The last program of each stage: only these are printed.
+    last = {program.stage: program}
 
-    def seen(name: str, made: Program) -> None:
-        dump(name, made)
-        watch(name, made)
-        stages[made.stage.value] = str(made)
+    def show(trail: Trail) -> None:
+        for name, made in trail:
+            dump(name, made)
+            watch(name, made)
+            last[made.stage] = made
 
-    fused = linear_passes(program, seen) if program.stage is Stage.TENSOR else program
+    fused = program
+    if program.stage is Stage.TENSOR:
+        linear = linear_passes(program)
+        show(linear)
+        fused = linear[-1].program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
     if program.stage is Stage.PACKED:
         polynomial, observation = fused, Observation(Calibrate().run(fused))
     else:
         observation = observe(fused, options)
-        polynomial = polynomial_passes(fused, options, seen, observation.observed)
-        stages["tensor"] = str(program)
-    # Errors are measured on samples that had no part in the ranges, where there are some.
-    samples = (
-        list(observation.unseen.samples) if observation.trial is not None else sample_inputs(program, _ERROR_SAMPLES)
-    )
+        trail = polynomial_passes(fused, options, observation.observed, observation.approximated)
+        show(trail)
+        polynomial = trail[-1].program
+        last[Stage.TENSOR] = program
+    # Every program is interpreted once on the same samples. Errors are measured on samples that had no part in the ranges,
+    # where there are some.
+    first = sample_inputs(program, _ERROR_SAMPLES)
+    samples = first if observation.trial is None else list(observation.unseen.samples)
+    exact = interpret_many(program, samples)
     calibrated = program.calibration[0].shape[0] if program.calibration else 0
-    polynomial = with_output_ranges(polynomial, interpret_many(fused, samples), calibrated)
-    plan = make_plan(polynomial, options, seen)
+    outputs = exact if fused is program else interpret_many(fused, samples)
+    polynomial = range_passes(polynomial, outputs, calibrated)
+    # A program on slots is its own polynomial program.
+    planned = exact if fused is program else interpret_many(polynomial, first)
+    plan = make_plan(polynomial, options, planned)
+    show(plan.trail)
+    stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}
     if options.flood is not None:
-        plan = replace(plan, program=flooded(plan.program, options.flood))
-    stages.pop("executable", None)
+        plan = replace(plan, program=flood_pass(plan.program, options.flood))
     unseen = observation.unseen
     if unseen.setting and unseen.apart < _FEW_APART and any(entry.source == "observed" for entry in polynomial.ranges):
         warnings.warn(
@@ -112,5 +132,22 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             "give a few hundred, or an input_range from which the ranges are proved",
             stacklevel=4,
         )
-    report = Report(bill(program, fused, polynomial, plan, options, observation, samples))
+    approximate = planned if observation.trial is None else unseen.outputs
+    report = Report(bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate))
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
+
+
+def dumper(folder: str | Path | None) -> Watch:
+    """Writes the program after each pass into a numbered file; does nothing without a folder."""
+    if folder is None:
+        return lambda name, program: None
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    count = 0
+
+    def watch(name: str, program: Program) -> None:
+        nonlocal count
+        count += 1
+        (path / f"{count:02d}-{name}.ir").write_text(str(program))
+
+    return watch

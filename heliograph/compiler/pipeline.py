@@ -1,15 +1,15 @@
-"""The pipeline, whole, on one screen."""
+"""The pipeline, whole, on one screen. A sequence of passes returns its trail; what it made is the last program there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.unseen import approximate_pass, observe
-from heliograph.ir import Node, Program, Stage
-from heliograph.passes.base import Transform, apply
+from heliograph.ir import Array, Node, Program, Stage
+from heliograph.passes.approximate import Approximate
+from heliograph.passes.base import Step, Trail, apply, run
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.expand import Expand
@@ -17,77 +17,92 @@ from heliograph.passes.fit_slots import FitSlots
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
 from heliograph.passes.lower_polynomials import LowerPolynomials
+from heliograph.passes.output_ranges import Flood, OutputRanges
 from heliograph.passes.pack import Pack
+from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.passes.place_bootstraps import PlaceBootstraps
 from heliograph.passes.plan_levels import PlanLevels
+from heliograph.passes.reside import Reside
 from heliograph.passes.schedule import Schedule
 from heliograph.passes.select_keys import SelectKeys
 from heliograph.passes.simplify import Simplify
 
-Watch = Callable[[str, Program], None]
 
-
-def front_passes(program: Program, options: Options, watch: Watch) -> Program:
+def front_passes(program: Program, options: Options) -> Trail:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
-    program = linear_passes(program, watch)
-    return polynomial_passes(program, options, watch, observe(program, options).observed)
+    linear = linear_passes(program)
+    fused = linear[-1].program
+    seen = observe(fused, options)
+    return (*linear, *polynomial_passes(fused, options, seen.observed, seen.approximated))
 
 
-def linear_passes(program: Program, watch: Watch) -> Program:
+def linear_passes(program: Program) -> Trail:
     """From tensors to few linear maps and activations."""
-    for transform in (Simplify(), Expand(), FuseLinear()):
-        program = _run(transform, program, watch)
-    return program
+    return run((Simplify(), Expand(), FuseLinear()), program)
 
 
-def polynomial_passes(program: Program, options: Options, watch: Watch, observed: Mapping[Node, Observed]) -> Program:
-    """From fused tensor programs to polynomials on [-1, 1]."""
-    program = _run(approximate_pass(options, observed), program, watch)
-    return _run(FoldScaling(), program, watch)
+def polynomial_passes(
+    fused: Program, options: Options, observed: Mapping[Node, Observed], approximated: Program | None = None
+) -> Trail:
+    """From fused tensor programs to polynomials on [-1, 1]. `approximated` is what the first pass makes, if it ran."""
+    if approximated is None:
+        approximated = apply(approximate_pass(options, observed), fused)
+    return (Step(Approximate.name, approximated), *run((FoldScaling(),), approximated))
 
 
-def back_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+def range_passes(program: Program, outputs: Sequence[Array], calibrated: int) -> Program:
+    """The polynomial program with the ranges of its outputs. Its operations stay as they are: there is no step to see."""
+    return apply(OutputRanges(program.stage, outputs, calibrated), program)
+
+
+def back_passes(program: Program, ring: Ring, options: Options) -> Trail:
     """From polynomials to a scheduled program on one ring."""
-    return lower_passes(pack_passes(program, ring, options, watch), ring, options, watch)
+    packed = pack_passes(program, ring, options)
+    return (*packed, *lower_passes(packed[-1].program, ring, options))
 
 
-def pack_passes(program: Program, ring: Ring, options: Options, watch: Watch) -> Program:
+def pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
     """From polynomials on tensors (or on as many slots as their author wrote) to polynomials on the ring's slots."""
     if program.stage is Stage.PACKED:
-        return _run(FitSlots(ring), program, watch)
-    program = _run(Pack(ring, options.costs, options.batch), program, watch)
-    CleanSlots().run(program)
-    return program
+        return run((FitSlots(ring),), program)
+    trail = run((Pack(ring, options.costs, options.batch),), program)
+    CleanSlots().run(trail[-1].program)
+    return trail
 
 
-def lower_passes(program: Program, ring: Ring, options: Options, watch: Watch, output_shift: int = 0) -> Program:
+def place_pass(packed: Program, place: PlaceBootstraps) -> tuple[float, Step]:
+    """The program with its bootstraps, and what one run costs, roughly, in ms: of many such the planner takes one.
+
+    It is not verified yet (`bootstrap_passes` does that).
+    """
+    cost_ms, program = place.place(packed)
+    return cost_ms, Step(place.name, program)
+
+
+def pair_passes(placed: Program, ring: Ring, options: Options) -> Trail:
+    """Two values in each bootstrap; no step where that is not faster."""
+    trail = run((PairBootstraps(ring, options.costs),), placed)
+    return () if trail[-1].program is placed else trail
+
+
+def lower_passes(program: Program, ring: Ring, options: Options, output_shift: int = 0) -> Trail:
     """From polynomials on slots to a scheduled program on one ring."""
-    return level_passes(_run(LowerPolynomials(), program, watch), ring, options, watch, output_shift)
+    lowered = run((LowerPolynomials(),), program)
+    return (*lowered, *level_passes(lowered[-1].program, ring, options, output_shift))
 
 
-def level_passes(program: Program, ring: Ring, options: Options, watch: Watch, output_shift: int = 0) -> Program:
+def level_passes(program: Program, ring: Ring, options: Options, output_shift: int = 0) -> Trail:
     """From slots to a scheduled program on one ring."""
-    for transform in (PlanLevels(ring, output_shift), SelectKeys(ring, options.key_bytes, options.costs), Schedule()):
-        program = _run(transform, program, watch)
-    return program
+    return run(
+        (PlanLevels(ring, output_shift), SelectKeys(ring, options.key_bytes, options.costs), Schedule()), program
+    )
 
 
-def _run(transform: Transform, program: Program, watch: Watch) -> Program:
-    program = apply(transform, program)
-    watch(transform.name, program)
-    return program
+def reside_pass(program: Program, key_bytes: int) -> Program:
+    """The scheduled program of which so many bytes of keys stay in memory. Its operations stay as they are."""
+    return apply(Reside(key_bytes), program)
 
 
-def dumper(folder: str | Path | None) -> Watch:
-    """Writes the program after each pass into a numbered file; does nothing without a folder."""
-    if folder is None:
-        return lambda name, program: None
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    count = 0
-
-    def watch(name: str, program: Program) -> None:
-        nonlocal count
-        count += 1
-        (path / f"{count:02d}-{name}.ir").write_text(str(program))
-
-    return watch
+def flood_pass(program: Program, std: float) -> Program:
+    """The scheduled program whose server adds noise to the outputs. Its operations stay as they are."""
+    return apply(Flood(std), program)

@@ -12,6 +12,7 @@ from heliograph.execution.interface import batch_of, input_shape, pack_inputs, u
 from heliograph.execution.loop import Trace, execute
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
+from heliograph.passes.base import Trail
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An executable program on its ring, with what the simulator measured of it.
+    """An executable program on its ring, the passes that made it, and what the simulator measured of it.
 
     `unbounded_ms` is the price of the plan that a bound on memory ruled out, None where it ruled none out; `loading_ms` is
     what reading keys again in each run takes, where not all of them stay in memory.
     """
 
     program: Program
-    packed: Program
+    trail: Trail
     ring: Ring
     trace: Trace
     predicted_ms: float

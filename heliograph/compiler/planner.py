@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,14 +11,13 @@ from heliograph.ckks.ring import MIN_SCALE_BITS, Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import Watch, back_passes
+from heliograph.compiler.pipeline import back_passes
 from heliograph.compiler.plan import Plan, Wanted, sample_inputs, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
-from heliograph.interpret import interpret_many
-from heliograph.ir import Program
+from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
 
@@ -42,14 +41,13 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
     return sorted(found, key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes))
 
 
-def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2) -> Plan:
-    """The plan for a polynomial program, or for one that its author wrote on slots.
+def make_plan(program: Program, options: Options, outputs: Sequence[Array], samples: int = 2) -> Plan:
+    """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
 
     Raises a PlanningError with the nearest feasible choice where there is none.
     """
     inputs = sample_inputs(program, samples)
-    many = interpret_many(program, sample_inputs(program, 64))
-    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in many)
+    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
     headroom = max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
     if headroom > 60 - MIN_SCALE_BITS:
         raise PlanningError(
@@ -66,11 +64,9 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
     too_deep = options.bootstrap is True or written
     for log_ring in rings if not too_deep else ():
         try:
-            plan, passes = _watched(_plan_on, log_ring, program, options, wanted)
+            plan = _plan_on(log_ring, program, options, wanted)
             if too_deep and options.bootstrap is None:
-                plan, passes = _cheaper(plan, passes, rings, program, options, wanted)
-            for name, made in passes:
-                watch(name, made)
+                plan = _cheaper(plan, rings, program, options, wanted)
             return plan
         except PlanningError as error:
             if error.where:
@@ -79,7 +75,7 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
             too_deep = isinstance(error, TooFewLevelsError)
     for log_ring in rings if too_deep and options.bootstrap is not False else ():
         try:
-            return plan_bootstrapped(log_ring, program, options, watch, wanted)
+            return plan_bootstrapped(log_ring, program, options, wanted)
         except PlanningError as error:
             if error.where:
                 raise
@@ -92,20 +88,7 @@ def make_plan(program: Program, options: Options, watch: Watch, samples: int = 2
     )
 
 
-_Passes = list[tuple[str, Program]]
-
-
-def _watched(
-    planner: Callable[..., Plan], log_ring: int, program: Program, options: Options, wanted: Wanted
-) -> tuple[Plan, _Passes]:
-    """A plan, and the programs after each of its passes."""
-    passes: _Passes = []
-    return planner(log_ring, program, options, lambda name, made: passes.append((name, made)), wanted), passes
-
-
-def _cheaper(
-    plan: Plan, passes: _Passes, rings: Sequence[int], program: Program, options: Options, wanted: Wanted
-) -> tuple[Plan, _Passes]:
+def _cheaper(plan: Plan, rings: Sequence[int], program: Program, options: Options, wanted: Wanted) -> Plan:
     """The plan, or one that bootstraps on a smaller ring where that takes less time.
 
     A chain for a deep program in a larger ring makes every operation and key several times larger.
@@ -114,15 +97,15 @@ def _cheaper(
         if log_ring >= plan.ring.log_ring:
             break
         try:
-            other, other_passes = _watched(plan_bootstrapped, log_ring, program, options, wanted)
+            other = plan_bootstrapped(log_ring, program, options, wanted)
         except PlanningError:
             continue
         if other.predicted_ms + other.loading_ms < plan.predicted_ms + plan.loading_ms:
-            return other, other_passes
-    return plan, passes
+            return other
+    return plan
 
 
-def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wanted: Wanted) -> Plan:
+def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan:
     headroom = wanted.headroom
     levels = max(1, program_depth(program))
     least_scale = 0
@@ -132,13 +115,9 @@ def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wa
         ring = rings.pop(0)
         if ring.scale_bits < least_scale:
             continue
-        passes: list[tuple[str, Program]] = []
-
-        def keep(name: str, made: Program, passes: list[tuple[str, Program]] = passes) -> None:
-            passes.append((name, made))
-
         try:
-            executable = back_passes(program, ring, options, keep)
+            trail = back_passes(program, ring, options)
+            executable = trail[-1].program
             error, trace = simulate_error(executable, wanted.inputs)
         except TooFewLevelsError as few:
             levels = few.needed
@@ -169,14 +148,9 @@ def _plan_on(log_ring: int, program: Program, options: Options, watch: Watch, wa
                 hint="set key_bytes lower (slower, fewer keys), or allow more",
             )
         executable, loading = fitting
-        for name, made in passes:
-            watch(name, made)
-        packed = next(p for name, p in passes if name in ("pack", "fit-slots"))
         price = total_ms(trace.calls, executable, options.costs)
         # Without the bound all keys would stay, and nothing be read again.
-        return Plan(
-            executable, packed, ring, trace, price, error, wanted.magnitude, price if loading else None, loading
-        )
+        return Plan(executable, trail, ring, trace, price, error, wanted.magnitude, price if loading else None, loading)
     if failure:
         raise PlanningError(failure)
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))

@@ -38,7 +38,8 @@ def approximate(program: Program, options: Options | None = None) -> Program:
     program = apply(Expand(), apply(Simplify(), program))
     fused = apply(FuseLinear(), program)
     options = options or Options()
-    made = apply(approximate_pass(options, observe(fused, options).observed), fused)
+    seen = observe(fused, options)
+    made = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
     chosen = _by_activation(made)
     builder = Builder(program.name, Stage.TENSOR, program)
 

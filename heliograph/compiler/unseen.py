@@ -20,11 +20,11 @@ from heliograph import rounding
 from heliograph.compiler.options import Options
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.ops import OPS
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
 from heliograph.passes.calibrate import Calibrate, Observed
-from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.margins import Chooser
 
 CONFIDENCE = 0.95
@@ -42,7 +42,8 @@ class Unseen:
     """What the samples kept apart showed: how many left any interval, and of each layer, by its place in the range table,
     how far they came as a multiple of half the interval.
 
-    `samples` are the first of those that stayed in all intervals, by input: errors are measured on them.
+    `samples` are the first of those that stayed in all intervals, by input: errors are measured on them. `outputs` are what
+    the polynomials make of these.
     """
 
     setting: int
@@ -52,6 +53,7 @@ class Unseen:
     largest: tuple[float, ...] = ()
     left_by_entry: tuple[int, ...] = ()
     samples: tuple[Array, ...] = ()
+    outputs: tuple[Array, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As the report has it: the rate is bounded by Clopper and Pearson's one-sided interval."""
@@ -105,14 +107,16 @@ def approximate_pass(
 class Observation:
     """What the ranges are set from, with the room that held-out samples asked for, and what these showed.
 
-    `partly` is what the other samples alone showed, and `trial` the polynomial program that was made from it: errors on the
-    held-out samples are its errors.
+    `partly` is what the other samples alone showed, and `trial` the polynomial program that was made from it, before
+    scaling: errors on the held-out samples are its errors. `approximated` is what `Approximate` makes of `observed`, where
+    that was needed to choose the degrees.
     """
 
     observed: Mapping[Node, Observed]
     unseen: Unseen = field(default_factory=lambda: Unseen(0))
     partly: Mapping[Node, Observed] | None = None
     trial: Program | None = None
+    approximated: Program | None = None
 
 
 def observe(fused: Program, options: Options) -> Observation:
@@ -124,10 +128,13 @@ def observe(fused: Program, options: Options) -> Observation:
     setting = tuple(samples[0::2] for samples in fused.calibration)
     apart = tuple(samples[1::2][:_MOST_APART] for samples in fused.calibration)
     partly = Calibrate().run(replace(fused, calibration=setting))
+    approximated = None
     if options.margin is None and options.target_error is None:
         # The degrees are those of the compiled program: what is measured is how its polynomials do.
         chooser = Chooser.of(fused, observed)
-        apply(approximate_pass(options, observed, chooser), fused)
+        chosen = apply(approximate_pass(options, observed, chooser), fused)
+        # Where several functions read one value, they take one degree from now on: they may have chosen several.
+        approximated = None if _shared(fused, chooser.degrees) else chosen
         observed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
         partly = {node: replace(seen, degree=observed[node].degree) for node, seen in partly.items()}
     made = apply(approximate_pass(options, partly), fused)
@@ -135,9 +142,16 @@ def observe(fused: Program, options: Options) -> Observation:
     if unseen.left and options.margin is None:
         room = _room(fused, made, unseen)
         observed = {node: replace(seen, room=room.get(node, 1.0)) for node, seen in observed.items()}
+        approximated = None
     if not unseen.samples or not unseen.samples[0].shape[0]:
-        return Observation(observed, unseen)
-    return Observation(observed, unseen, partly, apply(FoldScaling(), made))
+        return Observation(observed, unseen, approximated=approximated)
+    return Observation(observed, unseen, partly, made, approximated)
+
+
+def _shared(program: Program, degrees: Mapping[Node, int]) -> bool:
+    """Whether two functions read one of the values for which a degree was chosen."""
+    users = program.users()
+    return any(sum(OPS[user.op].activation is not None for user in users[node]) > 1 for node in degrees)
 
 
 def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
@@ -146,6 +160,7 @@ def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
     count = apart[0].shape[0]
     reached = np.zeros((len(entries), count))
     reads = {node.inputs[0]: node for node in made.nodes if node.op == "poly" and node.attrs.get("range") is not None}
+    outputs: list[list[Array]] = []
     for start in range(0, count, _CHUNK):
         chunk = [np.asarray(samples[start : start + _CHUNK], dtype=np.float64) for samples in apart]
         size = chunk[0].shape[0]
@@ -160,7 +175,8 @@ def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
             np.maximum(row, np.where(np.isfinite(distance), distance, math.inf), out=row)
 
         with np.errstate(all="ignore"):
-            run_nodes(made, dict(zip(made.inputs, chunk, strict=True)), watch)
+            results = run_nodes(made, dict(zip(made.inputs, chunk, strict=True)), watch)
+        outputs.append([np.broadcast_to(result, (size, *result.shape[1:])) for result in results])
     out = reached > 1.0 + 1e-9
     stayed = ~out.any(axis=0)
     return Unseen(
@@ -171,6 +187,7 @@ def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
         tuple(float(row.max()) for row in reached),
         tuple(int(row.sum()) for row in out),
         tuple(samples[: stayed.size][stayed][:_MOST_MEASURED] for samples in apart),
+        tuple(np.concatenate(parts)[stayed][:_MOST_MEASURED] for parts in zip(*outputs, strict=True)),
     )
 
 

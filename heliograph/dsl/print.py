@@ -34,7 +34,7 @@ def to_language(program: Program) -> str:
 
     Small constants stand in the text; larger ones are `given("name")`, and `parse(text, parameters=...)` takes them
     from the program's `constants`. `write_language` writes them to a file instead. Names of layers become names of
-    variables; places in the original source, and metadata, are not kept.
+    variables; places in the original source, and records, are not kept.
     """
     return _Printer(program, None).text()
 

@@ -11,20 +11,18 @@ from heliograph.ckks.chains import Chain
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, at
+from heliograph.ir.constants import Constants, resemblance, same
 from heliograph.ir.interface import Interface
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
     Array,
     Attr,
-    Constant,
     ConstantName,
     Node,
     SparseMatrix,
     Stage,
-    constant_digest,
     freeze_attrs,
     live_nodes,
-    used_constants,
 )
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
@@ -44,13 +42,14 @@ class Builder:
     def __init__(self, name: str, stage: Stage, source: Program | None = None) -> None:
         self.name = name
         self.stage = stage
-        self.constants: dict[str, Constant] = dict(source.constants) if source else {}
+        self.constants = Constants(source.constants if source else None)
         self.interface: Interface = source.interface if source else Interface()
         self.parameters: Parameters | None = source.parameters if source else None
         self.ranges: list[RangeEntry] = list(source.ranges) if source else []
         self.calibration: tuple[Array, ...] = source.calibration if source else ()
         self.inputs: list[Node] = []
-        self._by_digest: dict[str, str] = {}
+        # Names of the constants that were given here, by what equal ones share.
+        self._given: dict[tuple[object, ...], list[str]] = {}
         self._copies: dict[str, int] = {}
 
     @property
@@ -59,7 +58,7 @@ class Builder:
 
     def constant(self, value: Any, name: str = "c") -> ConstantName:
         """Register an array or sparse matrix and return its name; equal contents given here share one entry."""
-        stored: Constant
+        stored: Array | SparseMatrix
         if isinstance(value, SparseMatrix):
             stored = value
         else:
@@ -69,19 +68,22 @@ class Builder:
             if not np.isfinite(array).all():
                 raise ProgramError(f"constant {name} holds NaN or infinity")
             stored = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
-        digest = constant_digest(stored)
-        if digest in self._by_digest:
-            return ConstantName(self._by_digest[digest])
+            stored.flags.writeable = False
+        alike = self._given.setdefault(resemblance(stored), [])
+        for known in alike:
+            if same(self.constants[known], stored):
+                return ConstantName(known)
         unique, count = name, self._copies.get(name, 1)
-        if unique in self.constants and constant_digest(self.constants[unique]) != digest:
+        if unique in self.constants and not same(self.constants[unique], stored):
             # Names taken by earlier calls are not tried again.
             while (unique := f"{name}.{count + 1}") in self.constants:
                 count += 1
-                if constant_digest(self.constants[unique]) == digest:
+                if same(self.constants[unique], stored):
                     break
             self._copies[name] = count
-        self.constants[unique] = stored
-        self._by_digest[digest] = unique
+        if unique not in self.constants:
+            self.constants.put(unique, stored)
+        alike.append(unique)
         return ConstantName(unique)
 
     def input(self, name: str, loc: Location = UNKNOWN, /, **attrs: Attr) -> Node:
@@ -149,7 +151,7 @@ class Builder:
             order,
             nodes,
             names,
-            used_constants(order, self.constants),
+            self.constants.used_by(order),
             self.interface,
             self.parameters,
             tuple(self.ranges),

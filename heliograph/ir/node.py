@@ -83,17 +83,26 @@ def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SparseMatrix:
-    """A sparse matrix as a constant: compressed rows, canonical (sorted columns, no explicit zero)."""
+    """A sparse matrix as a constant: compressed rows, canonical (sorted columns, no explicit zero).
+
+    Its arrays are read-only views of those that it is made of, which nobody changes from then on.
+    """
 
     shape: tuple[int, int]
     data: Array
     indices: Array
     indptr: Array
 
+    def __post_init__(self) -> None:
+        for name in ("data", "indices", "indptr"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
     @staticmethod
     def of(matrix: Any) -> SparseMatrix:
-        """From anything that `scipy.sparse.csr_array` takes."""
-        csr = scipy.sparse.csr_array(matrix, dtype=np.float64)
+        """From anything that `scipy.sparse.csr_array` takes, which stays as it is."""
+        csr = scipy.sparse.csr_array(matrix, dtype=np.float64, copy=getattr(matrix, "format", "") == "csr")
         csr.sum_duplicates()
         csr.eliminate_zeros()
         csr.sort_indices()
@@ -130,7 +139,7 @@ def constant_digest(constant: Constant) -> str:
         sha.update(f"{constant.dtype.str}{constant.shape}".encode())
         parts = (constant,)
     for part in parts:
-        sha.update(np.ascontiguousarray(part).tobytes())
+        sha.update(np.ascontiguousarray(part).data)
     return sha.hexdigest()[:32]
 
 
@@ -151,23 +160,6 @@ def live_nodes(outputs: tuple[Node, ...], inputs: tuple[Node, ...] = ()) -> tupl
                 seen.add(node)
                 order.append(node)
     return tuple(order)
-
-
-def used_constants(nodes: tuple[Node, ...], constants: Mapping[str, Constant]) -> dict[str, Constant]:
-    """Only the constants that some attribute names, in name order."""
-    names: set[str] = set()
-
-    def collect(attr: Attr) -> None:
-        if isinstance(attr, ConstantName):
-            names.add(str(attr))
-        elif isinstance(attr, tuple):
-            for item in attr:
-                collect(item)
-
-    for node in nodes:
-        for attr in node.attrs.values():
-            collect(attr)
-    return {name: constants[name] for name in sorted(names)}
 
 
 @functools.cache

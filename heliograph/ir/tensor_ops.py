@@ -526,7 +526,7 @@ define(
         {"coefficients": "constant", "low": "float", "high": "float", "range": "int?", "chunk": "int?"},
         _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
-        "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the metadata's `ranges` "
+        "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the program's `ranges` "
         "and `chunk`, on slots, the ciphertext of a value of several.",
         role=Role.POLYNOMIAL,
         rules=slotwise(None),

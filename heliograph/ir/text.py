@@ -35,6 +35,7 @@ import numpy as np
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.parameters import Parameters
 from heliograph.errors import ProgramError
+from heliograph.ir.constants import Constants
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.node import (
@@ -45,7 +46,6 @@ from heliograph.ir.node import (
     OpaqueConstant,
     SparseMatrix,
     Stage,
-    constant_digest,
     freeze_attrs,
 )
 from heliograph.ir.program import Program
@@ -82,8 +82,8 @@ def _fields(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{name} = {_attr(value)}" for name, value in values.items()) + "}"
 
 
-def _constant(name: str, constant: Constant) -> str:
-    digest = constant_digest(constant)
+def _constant(name: str, constants: Constants) -> str:
+    constant, digest = constants[name], constants.digest(name)
     dims = "x".join(map(str, constant.shape))
     if isinstance(constant, OpaqueConstant):
         kind = constant.kind
@@ -115,7 +115,9 @@ def print_program(program: Program) -> str:
     names = program.names()
     lines = ["heliograph-ir 2", f"program {_quote(program.name)} {program.stage.value}"]
     lines += _records(program)
-    lines += [_constant(name, program.constants[name]) for name in sorted(program.constants)]
+    known = program.constants
+    constants = known if isinstance(known, Constants) else Constants(known)
+    lines += [_constant(name, constants) for name in sorted(constants)]
     lines += [print_node(node, names) for node in program.nodes]
     outputs = zip(program.output_names, program.outputs, strict=True)
     lines.append("return " + ", ".join(f"{_quote(name)} = {names[node]}" for name, node in outputs))
@@ -357,7 +359,8 @@ class Records:
         return {"interface": interface, "parameters": parameters, "ranges": tuple(self.ranges)}
 
 
-def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str, Constant]:
+def _read_constant(tree: Any, given: Mapping[str, Constant] | None, table: Constants) -> None:
+    """Add the constant of one line to the table."""
     children = list(tree.children)
     name, kind = _string(children.pop(0)), str(children.pop(0))
     shape: tuple[int, ...] = ()
@@ -366,20 +369,20 @@ def _read_constant(tree: Any, given: Mapping[str, Constant] | None) -> tuple[str
     digest = _string(children.pop(0))
     if kind != "sparse" and kind not in _DTYPES:
         raise ProgramError(f"constant @{name}: unknown kind {kind}")
-    constant: Constant
+    if name in table:
+        raise ProgramError(f"constant @{name} is defined twice")
     if children:
         numbers = [float(_number(number.children[0])) for number in children[0].children]
         if kind == "sparse" or len(numbers) != math.prod(shape):
             raise ProgramError(f"constant @{name}: {len(numbers)} values do not fill shape {shape}")
         with np.errstate(over="ignore"):
-            constant = np.array(numbers, dtype=_DTYPES[kind]).reshape(shape)
+            table.put(name, np.array(numbers, dtype=_DTYPES[kind]).reshape(shape))
     elif given is not None and name in given:
-        constant = given[name]
+        table.put(name, given[name])
     else:
-        return name, OpaqueConstant(kind, shape, digest)
-    if constant_digest(constant) != digest:
+        table.put(name, OpaqueConstant(kind, shape, digest))
+    if table.digest(name) != digest:
         raise ProgramError(f"constant @{name} does not have the digest that the text gives", hint="one was changed")
-    return name, constant
 
 
 def parse_program(text: str, constants: Mapping[str, Constant] | None = None) -> Program:
@@ -413,7 +416,7 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
     if stage not in {s.value for s in Stage}:
         raise ProgramError(f"unknown stage {stage}")
     records = Records()
-    table: dict[str, Constant] = {}
+    table = Constants()
     nodes: dict[str, Node] = {}
     outputs: list[Node] = []
     output_names: list[str] = []
@@ -427,10 +430,7 @@ def _build(tree: Any, given: Mapping[str, Constant] | None) -> Program:
         if child.data == "record":
             records.read(child)
         elif child.data == "constant":
-            key, value = _read_constant(child, given)
-            if key in table:
-                raise ProgramError(f"constant @{key} is defined twice")
-            table[key] = value
+            _read_constant(child, given, table)
         elif child.data == "output":
             output_names.append(_string(child.children[0]))
             outputs.append(lookup(child.children[1]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from heliograph.errors import InternalError
 from heliograph.ir import Node, Program, Stage
@@ -17,8 +17,12 @@ class Transform(Protocol):
     """Makes a new program; the old one is left as it was."""
 
     name: ClassVar[str]
-    needs: ClassVar[Stage]
-    makes: ClassVar[Stage]
+
+    @property
+    def needs(self) -> Stage: ...
+
+    @property
+    def makes(self) -> Stage: ...
 
     def run(self, program: Program) -> Program: ...
 
@@ -39,6 +43,16 @@ def rule_for(rules: Mapping[str, Rule], node: Node, name: str) -> Rule:
     return rule
 
 
+class Step(NamedTuple):
+    """A pass by its name, and the program that it made."""
+
+    name: str
+    program: Program
+
+
+Trail: TypeAlias = "tuple[Step, ...]"
+
+
 def apply(transform: Transform, program: Program) -> Program:
     """Run a transform and verify what it made."""
     if program.stage is not transform.needs:
@@ -47,3 +61,12 @@ def apply(transform: Transform, program: Program) -> Program:
     if result.stage is not transform.makes:
         raise InternalError(f"pass {transform.name} made stage {result.stage.value}, not {transform.makes.value}")
     return verify(result, after=transform.name)
+
+
+def run(transforms: Iterable[Transform], program: Program) -> Trail:
+    """Run transforms one after the other, and verify what each made."""
+    trail = []
+    for transform in transforms:
+        program = apply(transform, program)
+        trail.append(Step(transform.name, program))
+    return tuple(trail)

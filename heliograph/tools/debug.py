@@ -13,9 +13,9 @@ import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes, polynomial_passes
+from heliograph.compiler.pipeline import linear_passes
 from heliograph.compiler.places import portable
-from heliograph.compiler.unseen import observe
+from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.interface import batch_of, pack_inputs
 from heliograph.execution.loop import execute
@@ -24,6 +24,7 @@ from heliograph.execution.simulator import Simulator
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, shape_of
 from heliograph.ir.layout import Layout
+from heliograph.passes.base import apply
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.server import Server, require_server
@@ -297,10 +298,9 @@ def _originals(
         spread=chosen["spread"],
         margin=chosen["margin"],
     )
-    made: dict[str, Program] = {}
-    fused = linear_passes(program, made.__setitem__)
-    polynomial_passes(fused, options, made.__setitem__, observe(fused, options).observed)
-    approximated = made["approximate"]
+    fused = linear_passes(program)[-1].program
+    seen = observe(fused, options)
+    approximated = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
     ranges = artifact.program.ranges
     if [(e.layer, e.location) for e in approximated.ranges] != [(e.layer, e.location) for e in ranges]:
         raise _another_program()

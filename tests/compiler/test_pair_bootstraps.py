@@ -180,7 +180,7 @@ def test_each_operand_of_a_pair_is_brought_to_its_scale_by_one_product() -> None
 
 def test_a_pair_in_two_iterations() -> None:
     ring = Ring(11, 60, 55, 22, 4, None, (2, 2), bootstrap_iterations=2)
-    program = level_passes(apply(PairBootstraps(ring), with_layouts(packed(256, 256))), ring, TOY, lambda *_: None)
+    program = level_passes(apply(PairBootstraps(ring), with_layouts(packed(256, 256))), ring, TOY)[-1].program
     values = list(np.random.default_rng(3).uniform(-1, 1, (2, 256)))
     measured, calls = run(program, values, openfhe(program))
     predicted, planned = run(program, values, simulator(program))

@@ -31,7 +31,7 @@ def outputs_of(value: object) -> list[Array]:
 def compiled(seed: int, steps: int) -> tuple[Program, Program, Artifact] | None:
     """Source, polynomial program and artifact; None where the outputs are too large for any modulus."""
     source = random_program(seed, steps)
-    polynomial = front_passes(source, OPTIONS, lambda name, made: None)
+    polynomial = front_passes(source, OPTIONS)[-1].program
     try:
         return source, polynomial, compile(source, OPTIONS)
     except PlanningError as error:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heliograph.compiler.bill import with_output_ranges
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes, linear_passes
@@ -19,16 +18,14 @@ from heliograph.errors import RangeError
 from heliograph.interpret import interpret_many, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.depth import program_depth
+from heliograph.passes.base import apply
 from heliograph.passes.margins import RATE, tail
+from heliograph.passes.output_ranges import OutputRanges
 from heliograph.runtime.outputs import check_output
 
 # What the defaults were: one margin and one degree for every layer.
 BEFORE = Options(degree=15, margin=0.1)
 TOY = Options(security_bits=None, log_ring=11)
-
-
-def quiet(name: str, made: Program) -> None:
-    pass
 
 
 def inputs(count: int, seed: int, width: int = 16) -> Array:
@@ -51,7 +48,7 @@ def network(layers: int, calibration: Array, op: str = "relu", classes: int = 8,
 
 def results(program: Program, options: Options, samples: Array) -> tuple[int, float, int]:
     """Garbage results, agreement of the class, and the depth."""
-    polynomial = front_passes(program, options, quiet)
+    polynomial = front_passes(program, options)[-1].program
     ((exact,),) = (interpret_many(program, [samples]),)
     with np.errstate(all="ignore"):
         (outputs,) = interpret_many(polynomial, [samples])
@@ -104,7 +101,7 @@ def test_the_bound_is_clopper_and_pearsons() -> None:
 def test_the_bound_holds_of_what_fresh_samples_do(options: Options) -> None:
     """The rate at which ten thousand fresh samples leave the program that was looked at is under its bound."""
     samples = inputs(200, 5)
-    fused = linear_passes(network(3, samples), quiet)
+    fused = linear_passes(network(3, samples))[-1].program
     seen = observe(fused, options)
     assert (seen.unseen.setting, seen.unseen.apart) == (100, 100)
     assert seen.trial is not None
@@ -124,7 +121,7 @@ def test_the_bound_holds_of_what_fresh_samples_do(options: Options) -> None:
 def test_a_sample_kept_apart_that_leaves_makes_room() -> None:
     samples = inputs(64, 1)
     samples[33] *= 40.0 / np.abs(samples[33]).max()
-    fused = linear_passes(network(2, samples), quiet)
+    fused = linear_passes(network(2, samples))[-1].program
     found = observe(fused, Options())
     assert found.unseen.left == 1
     assert max(seen.room for seen in found.observed.values()) > 1.2
@@ -153,7 +150,7 @@ def test_the_bill_gives_rate_layer_and_an_error_of_held_out_samples() -> None:
     )
     # The error is that of ranges which the even samples set, on the odd ones that stayed.
     half = replace(program, calibration=(program.calibration[0][0::2],))
-    polynomial = front_passes(half, replace(TOY, degree=7, margin=0.1), quiet)
+    polynomial = front_passes(half, replace(TOY, degree=7, margin=0.1))[-1].program
     odd = [program.calibration[0][1::2]]
     errors = np.abs(interpret_many(polynomial, odd)[0] - interpret_many(program, odd)[0]).max(axis=1)
     assert values["error_samples"] == 60 - unseen["left"]
@@ -179,7 +176,7 @@ def test_a_declared_input_range_is_not_narrowed_by_samples() -> None:
     y = b.op("tanh", (x,), Location("net.py", 1, 0, "act"))
     program = replace(b.finish([y]), calibration=(np.random.default_rng(0).uniform(-1, 1, size=(50, 4)),))
     for options in (Options(), Options(margin=0.1)):
-        (entry,) = front_passes(program, options, quiet).ranges
+        (entry,) = front_passes(program, options)[-1].program.ranges
         assert (entry.low, entry.high, entry.source) == (-5.0, 5.0, "proved")
 
 
@@ -192,7 +189,7 @@ def test_a_margin_does_not_push_a_variance_to_its_eps(margin: float | None) -> N
     samples = inputs(256, 1, 8)
     samples /= np.maximum(1.0, 0.1 / samples.std(axis=1, keepdims=True))
     program = replace(b.finish([y]), calibration=(samples,))
-    polynomial = front_passes(program, Options(margin=margin), quiet)
+    polynomial = front_passes(program, Options(margin=margin))[-1].program
     (entry,) = [e for e in polynomial.ranges if e.function in ("rsqrt", "reciprocal", "sqrt")]
     assert 1e-5 < entry.low < samples.var(axis=1).min()
     (exact,), (got,) = interpret_many(program, [samples]), interpret_many(polynomial, [samples])
@@ -202,8 +199,8 @@ def test_a_margin_does_not_push_a_variance_to_its_eps(margin: float | None) -> N
 def test_results_that_left_are_caught_by_their_range() -> None:
     """Of the garbage that the old defaults gave here, nearly all lies outside what outputs can be; nothing sound does."""
     program, samples = network(6, inputs(256, 1)), inputs(4000, 2)
-    polynomial = front_passes(program, BEFORE, quiet)
-    polynomial = with_output_ranges(polynomial, interpret_many(program, [inputs(64, 1)]), 256)
+    polynomial = front_passes(program, BEFORE)[-1].program
+    polynomial = apply(OutputRanges(polynomial.stage, interpret_many(program, [inputs(64, 1)]), 256), polynomial)
     (spec,) = polynomial.interface.outputs
     (exact,) = interpret_many(program, [samples])
     with np.errstate(all="ignore"):

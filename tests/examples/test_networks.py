@@ -57,10 +57,10 @@ def test_degree_31_keeps_the_accuracy_of_resnets(depth: int, agreement: float) -
         module = load(NETWORKS[depth](), weights)
     samples, test, labels = cifar10()
     program = hg.trace(module, torch.from_numpy(test[:1]), calibration=samples)
-    fused = linear_passes(program, lambda name, made: None)
+    fused = linear_passes(program)[-1].program
     options = hg.Options(degree=31, margin=0.6, spread=1.5)
-    made = polynomial_passes(fused, options, lambda name, made: None, Calibrate().run(fused))
-    assert all("units" in entry for entry in made.ranges)
+    made = polynomial_passes(fused, options, Calibrate().run(fused))[-1].program
+    assert all(entry.units is not None for entry in made.ranges)
     with torch.no_grad():
         clear = module(torch.from_numpy(test)).numpy()
     scores = np.concatenate([interpret_batch(made, part)[0] for part in np.array_split(test, 10)])

@@ -31,13 +31,9 @@ def stages() -> dict[str, Program]:
     h = builder.op("linear", (x,), weight=builder.constant(random.normal(size=(9, 12)).astype(np.float32), "w"))
     h = builder.op("gelu", (h,), degree=3)
     y = builder.op("add", (h, builder.op("mul", (h, h))))
-    table = {"tensor": builder.finish({"y": y, "h": h})}
-
-    def keep(name: str, made: Program) -> None:
-        table[name] = made
-
-    back_passes(front_passes(table["tensor"], Options(), keep), RING, Options(), keep)
-    return table
+    program = builder.finish({"y": y, "h": h})
+    front = front_passes(program, Options())
+    return {"tensor": program, **dict(front), **dict(back_passes(front[-1].program, RING, Options()))}
 
 
 NAMES = ["tensor", "simplify", "fuse-linear", "approximate", "fold-scaling", "pack"]

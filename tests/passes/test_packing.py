@@ -252,8 +252,8 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
         h = square(b, conv(b, square(b, conv(b, x, 4)), 8, stride=2))
         return dense(b, square(b, conv(b, h, 8, seed=4)), 5)
 
-    program = linear_passes(network((2, 8, 8), body), lambda *_: None)
-    program = polynomial_passes(program, Options(), lambda *_: None, Calibrate().run(program))
+    program = linear_passes(network((2, 8, 8), body))[-1].program
+    program = polynomial_passes(program, Options(), Calibrate().run(program))[-1].program
     groups = group_values(program)
     plans = MapPlans(program, groups, ring, BUILT_IN, ring.slots)
     candidates = [found[:6] for found in candidate_layouts(program, groups, ring.slots, 1, ring.slots)]

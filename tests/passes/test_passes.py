@@ -72,14 +72,9 @@ def lin(b: Builder, x: Node, out: int, layer: str = "fc") -> Node:
 
 
 def chain(program: Program, options: Options | None = None, ring: Ring = RING) -> dict[str, Program]:
-    table = {"source": program}
-
-    def keep(name: str, made: Program) -> None:
-        table[name] = made
-
     options = options or Options(security_bits=None)
-    back_passes(front_passes(program, options, keep), ring, options, keep)
-    return table
+    front = front_passes(program, options)
+    return {"source": program, **dict(front), **dict(back_passes(front[-1].program, ring, options))}
 
 
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 14))

@@ -283,7 +283,7 @@ def test_an_error_is_a_share_of_the_largest_output():
 def test_the_bill_says_on_how_many_samples_the_class_agrees(top1):
     """On samples that were kept apart, by the polynomials that were chosen without them."""
     source, made = classifier(top1=top1)
-    observation = observe(linear_passes(source, lambda name, program: None), hg.Options(security_bits=None))
+    observation = observe(linear_passes(source)[-1].program, hg.Options(security_bits=None))
     assert observation.trial is not None
     (apart,) = observation.unseen.samples
     exact = interpret_many(source, [apart])[0].argmax(1)

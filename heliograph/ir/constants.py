@@ -1,0 +1,106 @@
+"""The constants of a program by name, each with its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, constant_digest
+
+
+class _Digest:
+    """The digest of one constant: computed when it is first asked for."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def of(self, constant: Constant) -> str:
+        if not self._text:
+            self._text = constant_digest(constant)
+        return self._text
+
+
+class Constants(dict[str, Constant]):
+    """Constants by name. Made from others it shares their digests, so that a digest is computed once for all programs
+    that hold the constant.
+
+    The arrays are read-only, because a digest has to stay true: `put` copies one that is not.
+    """
+
+    __slots__ = ("_digests",)
+
+    def __init__(self, source: Mapping[str, Constant] | None = None) -> None:
+        super().__init__()
+        self._digests: dict[str, _Digest] = {}
+        if isinstance(source, Constants):
+            self.update(source)
+            self._digests.update(source._digests)
+        elif source is not None:
+            for name, constant in source.items():
+                self.put(name, constant)
+
+    def put(self, name: str, constant: Constant) -> None:
+        """Add a constant, or put it in the place of another."""
+        if isinstance(constant, np.ndarray) and constant.flags.writeable:
+            constant = constant.copy()
+            constant.flags.writeable = False
+        self[name] = constant
+        self._digests[name] = _Digest()
+
+    def digest(self, name: str) -> str:
+        """The digest of the constant of that name (see `constant_digest`)."""
+        return self._digests[name].of(self[name])
+
+    def used_by(self, nodes: Sequence[Node]) -> Constants:
+        """Only the constants that some attribute of the nodes names, in name order."""
+        names: set[str] = set()
+
+        def collect(attr: Attr) -> None:
+            if isinstance(attr, ConstantName):
+                names.add(str(attr))
+            elif isinstance(attr, tuple):
+                for item in attr:
+                    collect(item)
+
+        for node in nodes:
+            for attr in node.attrs.values():
+                collect(attr)
+        used = Constants()
+        for name in sorted(names):
+            used[name], used._digests[name] = self[name], self._digests[name]
+        return used
+
+
+def resemblance(constant: Array | SparseMatrix) -> tuple[object, ...]:
+    """A key that equal constants share, and others rarely: kind, shape, and the bytes of both ends."""
+    values = _parts(constant)[0]
+    return type(constant), values.dtype, constant.shape, values.size, values[:8].tobytes(), values[-8:].tobytes()
+
+
+def same(left: Constant, right: Constant) -> bool:
+    """Whether two constants are equal bit by bit: what equal digests say, in less time."""
+    if left is right:
+        return True
+    if isinstance(left, OpaqueConstant) or isinstance(right, OpaqueConstant):
+        return constant_digest(left) == constant_digest(right)
+    return (
+        type(left) is type(right)
+        and left.shape == right.shape
+        and all(
+            a.dtype == b.dtype and np.array_equal(_bits(a), _bits(b))
+            for a, b in zip(_parts(left), _parts(right), strict=True)
+        )
+    )
+
+
+def _parts(constant: Array | SparseMatrix) -> tuple[Array, ...]:
+    if isinstance(constant, SparseMatrix):
+        return constant.data, constant.indices, constant.indptr
+    return (constant.reshape(-1),)
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(f"i{array.dtype.itemsize}")
