@@ -16,7 +16,8 @@ import heliograph as hg
 from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
-from heliograph.ckks.security import MAX_LOG_PQ_128, Ring
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.errors import InsecureWarning, SecurityError, WireError
 from heliograph.runtime.security import artifact_weakness, weakness
 
