@@ -135,15 +135,7 @@ def bill(
             "savings": []
             if source.stage is Stage.PACKED or not _worth_varying(fused)
             else savings(fused, measured, options, observation.partly or observation.observed, samples, exact),
-            "options": {
-                "degree": options.degree,
-                "degrees": dict(degrees_by_layer(fused, options.degrees)),
-                "target_error": options.target_error,
-                "method": options.method,
-                "spread": options.spread,
-                "margin": options.margin,
-                "precision_bits": options.precision_bits,
-            },
+            "options": replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
         },
     )
 

@@ -290,15 +290,7 @@ def _originals(
     """
     if program.stage is not Stage.TENSOR:
         return _slot_originals(artifact, program, samples), {}
-    chosen = artifact.report.values["options"]
-    options = Options(
-        degree=chosen["degree"],
-        degrees=chosen["degrees"],
-        target_error=chosen["target_error"],
-        method=chosen["method"],
-        spread=chosen["spread"],
-        margin=chosen["margin"],
-    )
+    options = Options.of_bill(artifact.report.values["options"])
     made: dict[str, Program] = {}
     fused = linear_passes(program, made.__setitem__)
     polynomial_passes(fused, options, made.__setitem__, observe(fused, options).observed)
