@@ -136,6 +136,8 @@ class Options:
         1 the polynomial is better in the tails and worse in the middle.
     margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails
         that the samples show at each layer and the depth, and a degree that is not given is chosen with it.
+    samples_apart: at most so many calibration samples are kept apart, every other one, to bound how often unseen inputs
+        leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
@@ -223,6 +225,17 @@ class Options:
             high=10,
             flag=Flag("Share of its width by which an observed range is widened; by default chosen."),
             told="always",
+        ),
+    )
+    samples_apart: int = _option(
+        1024,
+        About(
+            "a number of samples from 1 to 1048576",
+            kind=int,
+            low=1,
+            high=1 << 20,
+            flag=Flag("Most calibration samples kept apart to see how often unseen inputs leave; 1024 by default."),
+            told="unless default",
         ),
     )
     precision_bits: float = _option(

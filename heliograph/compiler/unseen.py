@@ -27,8 +27,6 @@ from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.margins import Chooser
 
 CONFIDENCE = 0.95
-# So many samples are kept apart at most: more would only take time.
-_MOST_APART = 1024
 # Errors, and those of the variants that the report names, are measured on so many.
 _MOST_MEASURED = 256
 _CHUNK = 64
@@ -121,7 +119,7 @@ def observe(fused: Program, options: Options) -> Observation:
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
         return Observation(observed, Unseen(count))
     setting = tuple(samples[0::2] for samples in fused.calibration)
-    apart = tuple(samples[1::2][:_MOST_APART] for samples in fused.calibration)
+    apart = tuple(samples[1::2][: options.samples_apart] for samples in fused.calibration)
     partly = Calibrate().run(replace(fused, calibration=setting))
     if options.margin is None and options.target_error is None:
         # The degrees are those of the compiled program: what is measured is how its polynomials do.

@@ -24,6 +24,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "method": ("--method interpolation", "interpolation"),
     "spread": ("--spread 2", 2.0),
     "margin": ("--margin 0", 0.0),
+    "samples_apart": ("--samples-apart 16", 16),
     "precision_bits": ("--precision-bits 12.5", 12.5),
     "key_bytes": ("--key-bytes 1000", 1000),
     "memory_bytes": ("--memory-bytes 2000", 2000),
