@@ -173,8 +173,8 @@ def compile_command(
         "compile_s": artifact.compile_s,
     }
     remark(f"wrote {path}", quiet)
-    agreement = artifact.report.values["class_agreement"]
-    if agreement is not None and agreement["agree"] < agreement["samples"]:
+    agreement = artifact.report.figures.class_agreement
+    if agreement is not None and agreement.agree < agreement.samples:
         remark(
             f"warning: {artifact.report.class_agreement()}; higher degrees bring the others back, unless their largest "
             "outputs are as good as equal",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,14 @@ from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
-from heliograph.compiler.unseen import Observation
+from heliograph.compiler.unseen import Observation, Unseen
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Program, SparseMatrix, Stage
 from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
+from heliograph.report.figures import ClassAgreement, Figures, Saving, SpentLevels, Stored, UnseenInputs, WorstLayer
 
 # What a node that spends a level is called in the report.
 _WORDS = {
@@ -105,8 +106,8 @@ def bill(
     options: Options,
     observation: Observation,
     samples: Sequence[Array],
-) -> dict[str, Any]:
-    """Everything that the report says, as JSON values; `samples` have a leading sample axis.
+) -> Figures:
+    """Everything that the report says; `samples` have a leading sample axis.
 
     Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
     whose ranges were set without them.
@@ -118,29 +119,42 @@ def bill(
     watched = any(entry["source"] == "observed" for entry in plan.program.metadata.get("ranges", ()))
     return complete(
         plan.program,
-        {
-            "approximation_error": rounding.nearest(largest_difference(exact, approximate)),
-            "scheme_error": rounding.nearest(plan.scheme_error),
-            "class_agreement": class_agreement(source, exact, approximate),
-            "error_samples": int(samples[0].shape[0]) if samples else 0,
-            "errors_apart": observation.trial is not None,
-            "unseen": observation.unseen.to_dict() if watched else None,
-            "calibrated": bool(source.calibration),
-            "output_magnitude": rounding.nearest(plan.output_magnitude),
-            "unbounded_ms": plan.unbounded_ms,
-            "costs": options.costs.machine,
-            "cost_table": prices(options.costs),
-            "depth_by_line": _depth_by_line(polynomial),
+        Stored(
+            approximation_error=rounding.nearest(largest_difference(exact, approximate)),
+            scheme_error=rounding.nearest(plan.scheme_error),
+            class_agreement=class_agreement(source, exact, approximate),
+            error_samples=int(samples[0].shape[0]) if samples else 0,
+            errors_apart=observation.trial is not None,
+            unseen=_unseen(observation.unseen) if watched else None,
+            calibrated=bool(source.calibration),
+            output_magnitude=rounding.nearest(plan.output_magnitude),
+            unbounded_ms=plan.unbounded_ms,
+            costs=options.costs.machine,
+            cost_table=prices(options.costs),
+            depth_by_line=tuple(_depth_by_line(polynomial)),
             # What the author of a slot program wrote is what runs: there is nothing for us to lower.
-            "savings": []
+            savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
-            else savings(fused, measured, options, observation.partly or observation.observed, samples, exact),
-            "options": replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
-        },
+            else _savings(
+                savings(fused, measured, options, observation.partly or observation.observed, samples, exact)
+            ),
+            options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
+        ),
     )
 
 
-def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> dict[str, int] | None:
+def _unseen(unseen: Unseen) -> UnseenInputs:
+    found = unseen.to_dict()
+    worst = found.pop("worst")
+    return UnseenInputs(**found, worst=None if worst is None else WorstLayer(**worst))
+
+
+def _savings(found: Sequence[Mapping[str, Any]]) -> tuple[Saving, ...]:
+    lists = ("kinds", "layers", "locations")
+    return tuple(Saving(**{**entry, **{key: tuple(entry[key]) for key in lists}}) for entry in found)
+
+
+def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
     """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
 
     None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values,
@@ -155,10 +169,10 @@ def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequen
         same = rows.argmax(axis=1) == others.argmax(axis=1)
     else:
         return None
-    return {"samples": len(rows), "agree": int(same.sum())}
+    return ClassAgreement(len(rows), int(same.sum()))
 
 
-def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
+def _depth_by_line(polynomial: Program) -> list[SpentLevels]:
     """Who spends the levels, along one longest path: an entry per node that spends some, inputs first."""
     _, path = critical_depth(polynomial)
     entries = []
@@ -169,7 +183,7 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
         what = _WORDS.get(node.op, node.op)
         if node.op == "poly":
             what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
-        entries.append({"levels": spent, "what": what, "layer": node.loc.layer, "location": node.loc.short})
+        entries.append(SpentLevels(spent, what, node.loc.layer, node.loc.short))
     return entries
 
 

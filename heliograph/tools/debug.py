@@ -290,7 +290,7 @@ def _originals(
     """
     if program.stage is not Stage.TENSOR:
         return _slot_originals(artifact, program, samples), {}
-    options = Options.of_bill(artifact.report.values["options"])
+    options = Options.of_bill(artifact.report.figures.options)
     made: dict[str, Program] = {}
     fused = linear_passes(program, made.__setitem__)
     polynomial_passes(fused, options, made.__setitem__, observe(fused, options).observed)

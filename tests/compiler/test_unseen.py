@@ -151,8 +151,8 @@ def test_as_many_samples_are_kept_apart_as_was_asked_for() -> None:
     assert artifact.report.values["options"]["samples_apart"] == 8
     shown = debug(artifact, samples[0], program=program, encrypted=False)
     # With other samples apart units get other sizes, and their values would be read by those.
-    other = {key: value for key, value in artifact.report.values.items() if key != "options"} | {"options": {}}
-    wrong = debug(replace(artifact, report=Report(other)), samples[0], program=program, encrypted=False)
+    other = replace(artifact, report=Report(replace(artifact.report.figures, options={})))
+    wrong = debug(other, samples[0], program=program, encrypted=False)
     # The first activation's input is a linear map of the sample.
     assert shown.layers[0].approximation_error < 1e-6 < 1e-3 < wrong.layers[0].approximation_error
 
