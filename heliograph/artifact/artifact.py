@@ -16,7 +16,7 @@ from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.figures import complete, stored
 from heliograph.artifact.plain_bounds import check_plain_part
 from heliograph.artifact.public import PREDICTED, VERSION, PublicArtifact, brief
-from heliograph.artifact.report_fields import check_report, check_stored
+from heliograph.artifact.report_fields import check_report, read_stored
 from heliograph.artifact.validate import (
     check_program,
     check_ring,
@@ -99,7 +99,7 @@ class Artifact:
     @functools.cached_property
     def _server_part(self) -> str:
         """SHA-256 of what the public part does not hold."""
-        report = stored(self.report.values)
+        report = stored(self.report.figures)
         report["depth_by_line"] = [_without(row, "location") for row in report["depth_by_line"]]
         report["savings"] = [_without(row, "locations") for row in report["savings"]]
         if report["unseen"] is not None and report["unseen"]["worst"] is not None:
@@ -160,7 +160,7 @@ class Artifact:
                 assert isinstance(constant, np.ndarray)
                 kinds[key] = None
                 blobs[f"constant/{key}"] = constant
-        fields = {"constants": kinds, "stages": sorted(self.stages), "report": stored(self.report.values)}
+        fields = {"constants": kinds, "stages": sorted(self.stages), "report": stored(self.report.figures)}
         return pack(Container("artifact", VERSION, fields, blobs))
 
     @staticmethod
@@ -227,10 +227,10 @@ def _artifact(container: Container) -> Artifact:
     stages = {key: container.text(f"text/stage/{key}", MAX_TEXT_BYTES) for key in found}
     for name, text in stages.items():
         check_stage_text(text, name)
-    check_stored(f["report"])
+    known = read_stored(f["report"])
     check_texts(f["report"], "its report")
-    report = Report(complete(program, f["report"]))
-    check_report(report.values)
+    report = Report(complete(program, known))
+    check_report(report.figures)
     # A report that cannot be printed is refused here, not where someone looks at it.
     str(report)
     return Artifact(program, report, stages)

@@ -32,6 +32,20 @@ from heliograph.execution.simulator import SimulatedCiphertext, Simulator
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots
 from heliograph.ir.diagonals import DiagonalMap
+from heliograph.report.figures import (
+    Bootstrapping,
+    Figures,
+    KeyLoading,
+    KeyRow,
+    LayerTime,
+    LayerWork,
+    LowerChain,
+    OutputRange,
+    Predicted,
+    Stored,
+    UnseenInputs,
+    to_json,
+)
 
 # Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
 # product or key switch, and per entry of a matrix.
@@ -42,16 +56,12 @@ _COMPILE_ENTRY_NS = 750.0
 SPARSE_KEY_BITS = 66
 # What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
-# What the compiler measured or was told, and nothing else can be asked for: all that a file holds of a report.
-STORED = frozenset({
-    "approximation_error", "calibrated", "class_agreement", "cost_table", "costs", "depth_by_line", "error_samples",
-    "errors_apart", "options", "output_magnitude", "savings", "scheme_error", "unbounded_ms", "unseen",
-})  # fmt: skip
+STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
 
 
-def stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file holds of a report."""
-    return {key: values[key] for key in sorted(STORED)}
+def stored(figures: Stored) -> dict[str, Any]:
+    """What a file holds of a report, as JSON values."""
+    return {key: to_json(getattr(figures, key)) for key in sorted(STORED)}
 
 
 def prices(costs: CostTable) -> dict[str, float]:
@@ -59,106 +69,100 @@ def prices(costs: CostTable) -> dict[str, float]:
     return {key: value for key, value in dataclasses.asdict(costs).items() if key != "machine"}
 
 
-def complete(program: Program, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of an executable program, as JSON values: what is `known` of it (STORED), and all that follows."""
-    ring, costs = program.ring, CostTable(known["costs"], **known["cost_table"])
+def complete(program: Program, known: Stored) -> Figures:
+    """The figures of an executable program: what is `known` of it, and all that follows."""
+    ring, costs = program.ring, CostTable(known.costs, **known.cost_table)
     by_node = node_calls(program)
     by_layer, chains = _by_layer(program, by_node), program.planned.chains
     calls: Counter[Call] = Counter()
     for found in by_node.values():
         calls.update(found)
     memory = memory_bytes(program, ring)
-    total_error = known["approximation_error"] + known["scheme_error"]
+    total_error = known.approximation_error + known.scheme_error
     rotations = count(calls, *ROTATIONS)
     keys = program_keys(program)
     ranges = [entry.to_json() for entry in program.ranges]
     proved = sum(entry["source"] == "proved" for entry in ranges)
     predicted_ms, loading = total_ms(calls, program, costs), _key_loading(program)
     evaluate_ms = predicted_ms + _MESSAGE_MS + memory["inputs"] * _READ_NS_PER_BYTE * 1e-6
-    evaluate_ms += 0.0 if loading is None else loading["ms"]
-    times = {
-        "compile_s": _compile_seconds(program, ring, calls),
-        "keygen_s": sum(costs.key_ms(key.ring) for key in keys) / 1e3,
-        "evaluate_ms": evaluate_ms,
-        "first_ms": evaluate_ms + _encode_ms(calls, ring, costs),
-        "encrypt_ms": sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
-        "decrypt_ms": len(program.outputs) * costs.decrypt_ms(ring),
-    }
-    if batch_of(program) > 1:
-        times["evaluate_sample_ms"] = times["evaluate_ms"] / batch_of(program)
-    values: dict[str, Any] = {
-        **known,
-        "name": program.name,
-        "security_bits": ring.security_bits,
-        "insecure": ring.security_bits is None,
-        "secret_distribution": secret_distribution(ring),
-        "ring_dim": ring.ring_dim,
-        "slots": ring.slots,
-        "log_pq": ring.log_pq,
-        "max_log_pq": None if ring.security_bits is None else max_log_pq(ring.log_ring, ring.security_bits),
-        "first_mod_bits": ring.first_mod_bits,
-        "scale_bits": ring.scale_bits,
-        "special_primes": ring.special,
-        "digits": ring.digits,
-        "depth": _spent_levels(program),
-        "levels": ring.levels,
-        "rotations": rotations,
-        "rotation_keys": sum(key.kind == "rotation" for key in keys),
-        "rotation_key_bytes": ring.rotation_key_bytes,
-        "relinearization_key": program.planned.chains[0].relinearization_key,
-        "bootstraps": count(calls, *BOOTSTRAPS),
-        "bootstrapping": _bootstrapping(program, ring),
-        "lower_chains": [
-            {"level": chain.ring.levels, "keys": chain.keys, "key_bytes": chain.ring.rotation_key_bytes}
-            for chain in chains[1:]
-        ],
-        "key_switches": rotations + count(calls, "relinearize"),
-        "ciphertext_products": count(calls, "mul"),
-        "plaintext_products": count(calls, *PLAIN_PRODUCTS),
-        "operations": {
+    evaluate_ms += 0.0 if loading is None else loading.ms
+    figures = Figures(
+        **{entry.name: getattr(known, entry.name) for entry in dataclasses.fields(Stored)},
+        name=program.name,
+        security_bits=ring.security_bits,
+        insecure=ring.security_bits is None,
+        secret_distribution=secret_distribution(ring),
+        ring_dim=ring.ring_dim,
+        slots=ring.slots,
+        log_pq=ring.log_pq,
+        max_log_pq=None if ring.security_bits is None else max_log_pq(ring.log_ring, ring.security_bits),
+        first_mod_bits=ring.first_mod_bits,
+        scale_bits=ring.scale_bits,
+        special_primes=ring.special,
+        digits=ring.digits,
+        depth=_spent_levels(program),
+        levels=ring.levels,
+        rotations=rotations,
+        rotation_keys=sum(key.kind == "rotation" for key in keys),
+        rotation_key_bytes=ring.rotation_key_bytes,
+        relinearization_key=program.planned.chains[0].relinearization_key,
+        bootstraps=count(calls, *BOOTSTRAPS),
+        bootstrapping=_bootstrapping(program, ring),
+        lower_chains=tuple(
+            LowerChain(chain.ring.levels, chain.keys, chain.ring.rotation_key_bytes) for chain in chains[1:]
+        ),
+        key_switches=rotations + count(calls, "relinearize"),
+        ciphertext_products=count(calls, "mul"),
+        plaintext_products=count(calls, *PLAIN_PRODUCTS),
+        operations={
             f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
             for (primitive, level, parts), number in sorted(calls.items())
         },
-        "operations_by_kind": _by_kind(calls),
-        "evaluation_key_bytes": memory["evaluation_keys"],
-        "keys_by_kind": _keys_by_kind(keys),
-        "key_folder": bool(memory["folder"]),
-        "key_loading": loading,
-        "ciphertext_bytes": memory["inputs"],
-        "output_bytes": memory["outputs"],
-        "server_peak_bytes": memory["server"],
-        "client_peak_bytes": memory["client"],
-        "predicted_ms": predicted_ms,
-        "work_by_layer": [dataclasses.asdict(row) for row in calls_table(by_layer)],
-        # A list, because files sort the names of a mapping.
-        "predicted_ms_by_layer": [
-            {"layer": layer, "ms": sum(number * priced_ms(call, chains, costs) for call, number in found.items())}
+        operations_by_kind=_by_kind(calls),
+        evaluation_key_bytes=memory["evaluation_keys"],
+        keys_by_kind=_keys_by_kind(keys),
+        key_folder=bool(memory["folder"]),
+        key_loading=loading,
+        ciphertext_bytes=memory["inputs"],
+        output_bytes=memory["outputs"],
+        server_peak_bytes=memory["server"],
+        client_peak_bytes=memory["client"],
+        predicted_ms=predicted_ms,
+        work_by_layer=tuple(LayerWork(**dataclasses.asdict(row)) for row in calls_table(by_layer)),
+        predicted_ms_by_layer=tuple(
+            LayerTime(layer, sum(number * priced_ms(call, chains, costs) for call, number in found.items()))
             for layer, found in by_layer.items()
-        ],
-        "predicted_max_abs_error": total_error,
-        "ranges": ranges,
-        "batch": batch_of(program),
-        "output_ranges": {
-            spec.name: {"low": spec.low, "high": spec.high, "range_source": spec.range_source}
+        ),
+        predicted_max_abs_error=total_error,
+        ranges=tuple(ranges),
+        batch=batch_of(program),
+        output_ranges={
+            spec.name: OutputRange(spec.low, spec.high, spec.range_source)
             for spec in program.interface.outputs
-            if spec.range_source is not None
+            if spec.low is not None and spec.high is not None and spec.range_source is not None
         },
-        "flood": program.planned.flood,
-        "proved_share": proved / len(ranges) if ranges else 1.0,
-        "predicted": {
-            **times,
-            "server_peak_bytes": memory["server"],
-            "client_peak_bytes": memory["client"],
-            "evaluation_key_bytes": memory["evaluation_keys"],
-            "ciphertext_bytes": memory["inputs"],
-            "max_abs_error": total_error,
-            "relative_error": _relative(total_error, known["output_magnitude"]),
-            "scheme_error": known["scheme_error"],
-            "relative_scheme_error": _relative(known["scheme_error"], known["output_magnitude"]),
-        },
-    }
-    values["assumed"] = _assumed(values)
-    return values
+        flood=program.planned.flood,
+        proved_share=proved / len(ranges) if ranges else 1.0,
+        predicted=Predicted(
+            compile_s=_compile_seconds(program, ring, calls),
+            keygen_s=sum(costs.key_ms(key.ring) for key in keys) / 1e3,
+            encrypt_ms=sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
+            evaluate_ms=evaluate_ms,
+            evaluate_sample_ms=evaluate_ms / batch_of(program) if batch_of(program) > 1 else None,
+            first_ms=evaluate_ms + _encode_ms(calls, ring, costs),
+            decrypt_ms=len(program.outputs) * costs.decrypt_ms(ring),
+            server_peak_bytes=memory["server"],
+            client_peak_bytes=memory["client"],
+            evaluation_key_bytes=memory["evaluation_keys"],
+            ciphertext_bytes=memory["inputs"],
+            max_abs_error=total_error,
+            relative_error=_relative(total_error, known.output_magnitude),
+            scheme_error=known.scheme_error,
+            relative_scheme_error=_relative(known.scheme_error, known.output_magnitude),
+        ),
+        assumed=(),
+    )
+    return dataclasses.replace(figures, assumed=tuple(_assumed(figures)))
 
 
 def count(calls: Mapping[Call, int], *primitives: str) -> int:
@@ -171,10 +175,10 @@ def _relative(error: float, magnitude: float) -> float | None:
     return error / magnitude if magnitude > 0 else None
 
 
-def _keys_by_kind(keys: Sequence[EvaluationKey]) -> list[dict[str, Any]]:
+def _keys_by_kind(keys: Sequence[EvaluationKey]) -> tuple[KeyRow, ...]:
     """How many evaluation keys there are of each kind and size, and their bytes; they add up to all of them."""
     sizes = Counter((key.kind, key.bytes) for key in keys)
-    return [{"kind": kind, "keys": number, "key_bytes": size} for (kind, size), number in sizes.items()]
+    return tuple(KeyRow(kind, number, size) for (kind, size), number in sizes.items())
 
 
 def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
@@ -239,30 +243,30 @@ def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dic
     return table
 
 
-def _bootstrapping(program: Program, ring: Ring) -> dict[str, Any] | None:
+def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:
     """What the report says of bootstraps, None where there are none."""
     slot_counts = bootstrap_slots(program)
     if not slot_counts:
         return None
-    return {
-        "slots": list(slot_counts),
-        "paired_slots": list(paired_slots(program)),
-        "from": ring.bootstrap_input_level,
-        "to": ring.bootstrap_level,
-        "table_bytes": sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
-        "deviation": bootstrap_std(ring),
-        "iterations": ring.bootstrap_iterations,
-        "observed": observed_sizes(program),
-    }
+    return Bootstrapping(
+        slots=tuple(slot_counts),
+        paired_slots=paired_slots(program),
+        from_level=ring.bootstrap_input_level,
+        to_level=ring.bootstrap_level,
+        table_bytes=sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
+        deviation=bootstrap_std(ring),
+        iterations=ring.bootstrap_iterations,
+        observed=observed_sizes(program),
+    )
 
 
-def _key_loading(program: Program) -> dict[str, Any] | None:
+def _key_loading(program: Program) -> KeyLoading | None:
     """What the report says of keys that are read again in every run, None where all of them stay."""
     resident = program.planned.resident_key_bytes
     if resident is None:
         return None
     loads, loaded = key_use(program).loads(resident)
-    return {"resident_bytes": resident, "loads": loads, "loaded_bytes": loaded, "ms": reading_ms(loads, loaded)}
+    return KeyLoading(resident, loads, loaded, reading_ms(loads, loaded))
 
 
 def _spent_levels(program: Program) -> int:
@@ -281,50 +285,50 @@ def secret_distribution(ring: Ring) -> str:
     return "uniform ternary; bootstraps begin under a sparse one of Hamming weight 32 (encapsulated)"
 
 
-def _unseen_text(unseen: Mapping[str, Any]) -> str:
+def _unseen_text(unseen: UnseenInputs) -> str:
     """How often unseen inputs leave, as far as the samples tell."""
-    if not unseen["apart"]:
+    if not unseen.apart:
         return (
-            f"Unseen inputs: of {unseen['setting']} calibration sample{'s' * (unseen['setting'] != 1)} none could be kept "
+            f"Unseen inputs: of {unseen.setting} calibration sample{'s' * (unseen.setting != 1)} none could be kept "
             "apart, and nothing is known of how often another input leaves."
         )
     text = (
-        f"Unseen inputs: with the ranges set on {unseen['setting']} of the samples, {unseen['left']} of the other "
-        f"{unseen['apart']} left an interval. Inputs like the samples leave at a rate of at most "
-        f"{unseen['rate_bound']:.2g} ({unseen['confidence']:.0%} confidence)"
+        f"Unseen inputs: with the ranges set on {unseen.setting} of the samples, {unseen.left} of the other "
+        f"{unseen.apart} left an interval. Inputs like the samples leave at a rate of at most "
+        f"{unseen.rate_bound:.2g} ({unseen.confidence:.0%} confidence)"
     )
-    worst = unseen["worst"]
-    if worst is not None and worst["left"]:
-        text += f"; {worst['layer']} was left by {worst['left']}, at most {worst['rate_bound']:.2g}"
+    worst = unseen.worst
+    if worst is not None and worst.left:
+        text += f"; {worst.layer} was left by {worst.left}, at most {worst.rate_bound:.2g}"
     elif worst is not None:
-        text += f"; {worst['layer']} was reached furthest, to {worst['largest']:.2f} of its interval"
+        text += f"; {worst.layer} was reached furthest, to {worst.largest:.2f} of its interval"
     return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
 
 
-def _assumed(values: Mapping[str, Any]) -> list[str]:
+def _assumed(figures: Figures) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
-    if values["security_bits"] is None:
+    if figures.security_bits is None:
         lines.append("No security: the parameters were chosen without the security table, for tests.")
     else:
         lines.append(
-            f"Security: log PQ is at most {values['max_log_pq']} for ring dimension {values['ring_dim']}, as the Security "
+            f"Security: log PQ is at most {figures.max_log_pq} for ring dimension {figures.ring_dim}, as the Security "
             "Guidelines of 2024 have it (Bossuat et al., table 5.2) for a uniform ternary secret, errors of standard "
             "deviation 3.19 and classical attacks."
         )
-    if values["bootstrapping"] is not None:
+    if figures.bootstrapping is not None:
         lines.append(
             "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "
-            f"2022). One key is under it, at a modulus of {values['first_mod_bits'] + SPARSE_KEY_BITS} bits; by our "
+            f"2022). One key is under it, at a modulus of {figures.first_mod_bits + SPARSE_KEY_BITS} bits; by our "
             "estimate it is not the weakest part (docs/security.md). The secret itself is uniform ternary: the table "
             "holds for it."
         )
-        if values["bootstrapping"]["observed"]:
+        if figures.bootstrapping.observed:
             lines.append(
-                f"The sizes of {values['bootstrapping']['observed']} bootstrapped values rest on observation (widened by "
+                f"The sizes of {figures.bootstrapping.observed} bootstrapped values rest on observation (widened by "
                 "twice the margin): another input may leave them, and the result is then nonsense."
             )
-    ranges = values["ranges"]
+    ranges = figures.ranges
     seen = [entry for entry in ranges if entry["source"] == "observed"]
     declared = [entry for entry in ranges if entry["source"] == "declared"]
     if seen:
@@ -336,7 +340,8 @@ def _assumed(values: Mapping[str, Any]) -> list[str]:
             f"{len(seen)} of {len(ranges)} polynomial inputs rest on observation ({max(e['samples'] for e in seen)} "
             f"samples, widened by {widened}): another input may leave the interval, and the result is then nonsense."
         )
-        lines.append(_unseen_text(values["unseen"]))
+        assert figures.unseen is not None, "the compiler says what unseen inputs do where it saw samples"
+        lines.append(_unseen_text(figures.unseen))
     if declared:
         lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
     decisions = [entry for entry in ranges if entry.get("gap") is not None]
@@ -345,29 +350,29 @@ def _assumed(values: Mapping[str, Any]) -> list[str]:
             f"{entry['layer'] or entry['function']}: differences below {entry['gap']:.3g} ({entry['gap_source']}) are not "
             "told apart; there the result lies between the two."
         )
-    if values["flood"] is not None:
-        line = f"The server adds noise of deviation {values['flood']:.3g} to the outputs."
+    if figures.flood is not None:
+        line = f"The server adds noise of deviation {figures.flood:.3g} to the outputs."
         if decisions:
             soft = max(entry["max_error"] for entry in decisions)
-            hidden = math.log2(values["flood"] / soft)
+            hidden = math.log2(figures.flood / soft)
             line += (
                 f" Outside the gap decisions differ from their limit by at most {soft:.2g}, {hidden:.1f} bits below it."
             )
         lines.append(line)
     kind = "random inputs from the declared ranges"
-    if values["calibrated"]:
-        kind = "samples kept apart" if values["errors_apart"] else "calibration samples"
+    if figures.calibrated:
+        kind = "samples kept apart" if figures.errors_apart else "calibration samples"
     lines.append(
-        f"Errors: those of the polynomials were seen on {values['error_samples']} {kind}, that of encryption was "
+        f"Errors: those of the polynomials were seen on {figures.error_samples} {kind}, that of encryption was "
         "simulated with OpenFHE's noise on two of them; neither is a bound."
     )
     lines.append(
-        f"Times: costs {values['costs']}, a quiet machine; plaintexts are encoded in the first run and kept, "
+        f"Times: costs {figures.costs}, a quiet machine; plaintexts are encoded in the first run and kept, "
         "those beyond the server's bound in every run, by a thread beside the evaluation."
     )
     in_folder = "in a folder and are made, written and read one by one (Client.write_evaluation_keys)"
     lines.append(
         f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
-        f"plaintexts; keys come to it {in_folder if values['key_folder'] else 'as a file'}."
+        f"plaintexts; keys come to it {in_folder if figures.key_folder else 'as a file'}."
     )
     return lines

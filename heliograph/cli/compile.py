@@ -15,21 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heliograph.cli.arrays import Array, one_per_name, read_arrays
+from heliograph.cli.options import chosen_options, compiler_options
 from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.errors import HeliographError, ProgramError
 
 if TYPE_CHECKING:
     from heliograph.ir import Program
-
-
-def _degrees(values: tuple[str, ...]) -> dict[str, int]:
-    degrees = {}
-    for value in values:
-        layer, _, degree = value.rpartition("=")
-        if not layer or not degree.isdecimal() or len(degree) > 6:
-            raise ProgramError(f"--degree-of {value!r} is not LAYER=DEGREE", hint="for example --degree-of act1=7")
-        degrees[layer] = int(degree)
-    return degrees
 
 
 def _shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
@@ -108,11 +99,6 @@ def _input_names(module: Any, count: int) -> list[str]:
     return names[:count] if count else required
 
 
-def _batch(text: str | None) -> int | str | None:
-    """The number of samples at once; a text that is no number goes on to `Options`, which says what it may be."""
-    return int(text) if text is not None and text.isdecimal() else text
-
-
 @click.command("compile")
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg")
 @click.option("-o", "--output", default=None, help="The artifact's file; NAME.helio by default.")
@@ -122,29 +108,9 @@ def _batch(text: str | None) -> int | str | None:
     "--input-range", type=(float, float), multiple=True, help="The interval of the input; once, or per input."
 )
 @click.option("--example-shape", multiple=True, help="Shape of one sample, as 1,28,28; from the samples by default.")
-@click.option("--degree", type=int, default=None, help="Polynomial degree of all activations.")
-@click.option("--degree-of", multiple=True, metavar="LAYER=D", help="Polynomial degree of one layer.")
-@click.option("--target-error", type=float, default=None, help="Largest approximation error of each activation.")
-@click.option(
-    "--margin",
-    type=float,
-    default=None,
-    help="Share of its width by which an observed range is widened; by default chosen.",
-)
-@click.option("--spread", type=float, default=None, help="How much wider than observed the weight of a fit is.")
-@click.option("--key-bytes", type=int, default=None, help="Bound on the evaluation keys.")
-@click.option("--memory-bytes", type=int, default=None, help="Bound on the server's predicted memory.")
-@click.option("--precision-bits", type=float, default=None, help="Precision that encryption must leave.")
-@click.option("--batch", default=None, metavar="N|max", help="So many samples at once in the same ciphertexts.")
-@click.option(
-    "--bootstrap/--no-bootstrap", default=None, help="By default only where no ring carries the program without."
-)
-@click.option("--bootstrap-iterations", type=click.Choice(["1", "2"]), default=None, help="Two: slower, finer.")
+@compiler_options
 @click.option("--top1", is_flag=True, help="Return the one-hot class of the logits, and nothing else of them.")
 @click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
-@click.option("--flood", type=float, default=None, metavar="STD", help="Noise that the server adds to its outputs.")
-@click.option("--insecure", is_flag=True, help="No security at all: for tests.")
-@click.option("--dump-ir", default=None, metavar="DIR", help="Write the program after each pass into this folder.")
 @click.option(
     "--explain", default=None, metavar="PASS", help="Say what this pass did: before, after, what it improved."
 )
@@ -156,25 +122,12 @@ def compile_command(
     calibration: str | None,
     input_range: tuple[tuple[float, float], ...],
     example_shape: tuple[str, ...],
-    degree: int | None,
-    degree_of: tuple[str, ...],
-    target_error: float | None,
-    margin: float | None,
-    spread: float | None,
-    key_bytes: int | None,
-    memory_bytes: int | None,
-    precision_bits: float | None,
-    batch: str | None,
-    bootstrap: bool | None,
-    bootstrap_iterations: str | None,
     top1: bool,
     gap: float | None,
-    flood: float | None,
-    insecure: bool,
-    dump_ir: str | None,
     explain: str | None,
     as_json: bool,
     quiet: bool,
+    **given: Any,
 ) -> None:
     """Compile the PyTorch module NAME of FILE.py (a module, or a function that returns one), or the program in the
     language in FILE.hg, and print the bill.
@@ -189,21 +142,7 @@ def compile_command(
             hint="give it with --top1",
         )
     recorder = Recorder()
-    chosen: dict[str, Any] = {
-        "security_bits": None if insecure else 128,
-        "degree": degree,
-        "degrees": _degrees(degree_of),
-        "target_error": target_error,
-        "key_bytes": key_bytes,
-        "memory_bytes": memory_bytes,
-        "bootstrap": bootstrap,
-        "bootstrap_iterations": None if bootstrap_iterations is None else int(bootstrap_iterations),
-        "flood": flood,
-        "dump_ir": dump_ir,
-    }
-    given = {"precision_bits": precision_bits, "margin": margin, "spread": spread, "batch": _batch(batch)}
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    options = hg.Options(**chosen)
+    options = chosen_options(given)
     shapes = _shapes(example_shape)
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
@@ -234,8 +173,8 @@ def compile_command(
         "compile_s": artifact.compile_s,
     }
     remark(f"wrote {path}", quiet)
-    agreement = artifact.report.values["class_agreement"]
-    if agreement is not None and agreement["agree"] < agreement["samples"]:
+    agreement = artifact.report.figures.class_agreement
+    if agreement is not None and agreement.agree < agreement.samples:
         remark(
             f"warning: {artifact.report.class_agreement()}; higher degrees bring the others back, unless their largest "
             "outputs are as good as equal",

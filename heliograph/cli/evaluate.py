@@ -85,7 +85,7 @@ def evaluate_command(
         "bytes": sum(Path(path).stat().st_size for path in ([entry["encrypted"] for entry in done] or [output])),
         "seconds": trace.seconds,
         "seconds_by_layer": dict(trace.by_layer),
-        "predicted_ms": loaded.report.values["predicted"]["evaluate_ms"],
+        "predicted_ms": loaded.report.figures.predicted.evaluate_ms,
     }
     if first is not None:
         text = f"{output}: evaluated in {trace.seconds:.3f} s"

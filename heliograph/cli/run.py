@@ -57,10 +57,10 @@ def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as
     values: dict[str, Any] = {
         "outputs": dict(zip(names, results, strict=True)),
         "max_abs_error_against_simulation": error,
-        "predicted_scheme_error": loaded.report.values["scheme_error"],
+        "predicted_scheme_error": loaded.report.figures.scheme_error,
         "security_bits": loaded.ring.security_bits,
         "seconds": seconds,
-        "predicted_ms": loaded.report.values["predicted"]["evaluate_ms"],
+        "predicted_ms": loaded.report.figures.predicted.evaluate_ms,
     }
     lines = [f"{name}: {value}" for name, value in zip(names, results, strict=True)]
     if loaded.ring.security_bits is None:

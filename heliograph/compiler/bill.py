@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
-from heliograph.compiler.unseen import Observation
+from heliograph.compiler.unseen import Observation, Unseen
 from heliograph.ir import Array, Program, SparseMatrix, Stage
 from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.base import apply
 from heliograph.passes.fold_scaling import FoldScaling
+from heliograph.report.figures import ClassAgreement, Figures, Saving, SpentLevels, Stored, UnseenInputs, WorstLayer
 
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
@@ -36,9 +38,9 @@ def bill(
     samples: Sequence[Array],
     exact: Sequence[Array],
     approximate: Sequence[Array],
-) -> dict[str, Any]:
-    """Everything that the report says, as JSON values; `samples` have a leading sample axis, and so have the outputs of the
-    network (`exact`) and of the polynomials (`approximate`) on them.
+) -> Figures:
+    """Everything that the report says; `samples` have a leading sample axis, and so have the outputs of the network
+    (`exact`) and of the polynomials (`approximate`) on them.
 
     Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
     whose ranges were set without them.
@@ -46,45 +48,50 @@ def bill(
     watched = any(entry.source == "observed" for entry in plan.program.ranges)
     return complete(
         plan.program,
-        {
-            "approximation_error": rounding.nearest(largest_difference(exact, approximate)),
-            "scheme_error": rounding.nearest(plan.scheme_error),
-            "class_agreement": class_agreement(source, exact, approximate),
-            "error_samples": int(samples[0].shape[0]) if samples else 0,
-            "errors_apart": observation.trial is not None,
-            "unseen": observation.unseen.to_dict() if watched else None,
-            "calibrated": bool(source.calibration),
-            "output_magnitude": rounding.nearest(plan.output_magnitude),
-            "unbounded_ms": plan.unbounded_ms,
-            "costs": options.costs.machine,
-            "cost_table": prices(options.costs),
-            "depth_by_line": _depth_by_line(polynomial),
+        Stored(
+            approximation_error=rounding.nearest(largest_difference(exact, approximate)),
+            scheme_error=rounding.nearest(plan.scheme_error),
+            class_agreement=class_agreement(source, exact, approximate),
+            error_samples=int(samples[0].shape[0]) if samples else 0,
+            errors_apart=observation.trial is not None,
+            unseen=_unseen(observation.unseen) if watched else None,
+            calibrated=bool(source.calibration),
+            output_magnitude=rounding.nearest(plan.output_magnitude),
+            unbounded_ms=plan.unbounded_ms,
+            costs=options.costs.machine,
+            cost_table=prices(options.costs),
+            depth_by_line=tuple(_depth_by_line(polynomial)),
             # What the author of a slot program wrote is what runs: there is nothing for us to lower.
-            "savings": []
+            savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
-            else savings(
-                fused,
-                # Held-out samples say what the polynomials do to unseen inputs, in the program that they had no part in.
-                polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
-                options,
-                observation.partly or observation.observed,
-                samples,
-                exact,
+            else _savings(
+                savings(
+                    fused,
+                    # Held-out samples say what the polynomials do to unseen inputs, in the program that they had no part in.
+                    polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
+                    options,
+                    observation.partly or observation.observed,
+                    samples,
+                    exact,
+                )
             ),
-            "options": {
-                "degree": options.degree,
-                "degrees": dict(degrees_by_layer(fused, options.degrees)),
-                "target_error": options.target_error,
-                "method": options.method,
-                "spread": options.spread,
-                "margin": options.margin,
-                "precision_bits": options.precision_bits,
-            },
-        },
+            options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
+        ),
     )
 
 
-def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> dict[str, int] | None:
+def _unseen(unseen: Unseen) -> UnseenInputs:
+    found = unseen.to_dict()
+    worst = found.pop("worst")
+    return UnseenInputs(**found, worst=None if worst is None else WorstLayer(**worst))
+
+
+def _savings(found: Sequence[Mapping[str, Any]]) -> tuple[Saving, ...]:
+    lists = ("kinds", "layers", "locations")
+    return tuple(Saving(**{**entry, **{key: tuple(entry[key]) for key in lists}}) for entry in found)
+
+
+def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
     """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
 
     None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values,
@@ -99,10 +106,10 @@ def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequen
         same = rows.argmax(axis=1) == others.argmax(axis=1)
     else:
         return None
-    return {"samples": len(rows), "agree": int(same.sum())}
+    return ClassAgreement(len(rows), int(same.sum()))
 
 
-def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
+def _depth_by_line(polynomial: Program) -> list[SpentLevels]:
     """Who spends the levels, along one longest path: an entry per node that spends some, inputs first."""
     _, path = critical_depth(polynomial)
     entries = []
@@ -113,7 +120,7 @@ def _depth_by_line(polynomial: Program) -> list[dict[str, Any]]:
         what = OPS[node.op].word or node.op
         if node.op == "poly":
             what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
-        entries.append({"levels": spent, "what": what, "layer": node.loc.layer, "location": node.loc.short})
+        entries.append(SpentLevels(spent, what, node.loc.layer, node.loc.short))
     return entries
 
 

@@ -1,16 +1,125 @@
-"""What a user may ask of the compiler."""
+"""What a user may ask of the compiler.
+
+An option is one field of `Options`, with an `About` that says what it may be, what the command line calls it and whether the
+bill tells it. Checks, flags (cli/options.py), the bill's entry and what `debug` compiles again follow from these.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Literal
 
-from heliograph.approx.fit import METHODS
 from heliograph.artifact.costs import default_costs
 from heliograph.ckks.costs import CostTable
 from heliograph.errors import ProgramError
+from heliograph.functions import METHODS
+
+# Bounds of what is above zero and finite.
+_TINY, _HUGE = math.ulp(0.0), sys.float_info.max
+_MAX_DEGREE = 511
+_DEGREES_NEEDED = "a mapping from layer names to whole numbers, or a list of whole numbers"
+_KINDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How the command line asks for an option: --its-name, unless there is another `name`.
+
+    What stands behind the flag is of the option's kind, one of its choices or, where it has neither, a text. `means` is the
+    option's value where nothing stands behind the flag. `read` makes the option's value of what was given: of a text, or,
+    where the flag may stand several times, of all texts.
+    """
+
+    help: str
+    name: str = ""
+    metavar: str | None = None
+    several: bool = False
+    bare: bool = False
+    means: object = None
+    read: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What an option may be, and who else is to know of it. None is allowed where it is the default or a choice.
+
+    kind: int, float (whole numbers too) or str; numbers lie between `low` and `high`, both included.
+    choices: the values there are.
+    check: says in words why a value cannot be used; an empty text where it can.
+    why: what is said of a value out of bounds, or of none of the choices.
+    told: whether the bill (and with it the artifact's fingerprint) has it: "always", or "unless default" for options that
+        artifacts made before the option came were compiled without. What decides about polynomials has to be told.
+    """
+
+    why: str = ""
+    kind: type | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[object, ...] = ()
+    check: Callable[[Any], str] | None = None
+    flag: Flag | None = None
+    told: Literal["always", "unless default", "no"] = "no"
+
+    def refuses(self, value: Any, default: object) -> str:
+        """Why the value cannot be used, in words; an empty text where it can."""
+        if self.check is not None:
+            return self.check(value)
+        if value is None and (default is None or None in self.choices):
+            return ""
+        if self.kind is not None:
+            taken = (int, float) if self.kind is float else self.kind
+            if isinstance(value, bool) or not isinstance(value, taken):
+                return _KINDS[self.kind]
+        if self.choices:
+            # True is not meant where 1 is a choice.
+            meant = not isinstance(value, bool) or any(isinstance(choice, bool) for choice in self.choices)
+            return "" if meant and value in self.choices else self.why
+        if self.kind in (int, float) and not self.low <= value <= self.high:
+            return self.why
+        return ""
+
+
+def _option(default: object, about: About) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+def _refuses_degrees(value: object) -> str:
+    if isinstance(value, Mapping):
+        given = tuple(value.values())
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        given = tuple(value)
+    else:
+        return _DEGREES_NEEDED
+    if any(isinstance(degree, bool) or not isinstance(degree, int) for degree in given):
+        return _DEGREES_NEEDED
+    if isinstance(value, Mapping) and not all(isinstance(layer, str) for layer in value):
+        return _DEGREES_NEEDED
+    return "" if all(1 <= degree <= _MAX_DEGREE for degree in given) else f"degrees lie between 1 and {_MAX_DEGREE}"
+
+
+def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
+    """The degrees by layer of texts as act1=7."""
+    degrees = {}
+    for text in texts:
+        layer, _, degree = text.rpartition("=")
+        if not layer or not degree.isdecimal() or len(degree) > 6:
+            raise ProgramError(f"--degree-of {text!r} is not LAYER=DEGREE", hint="for example --degree-of act1=7")
+        degrees[layer] = int(degree)
+    return degrees
+
+
+def _refuses_batch(value: object) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1 << 16 and value.bit_count() == 1
+    return "" if value == "max" or whole else 'a power of two, or "max"'
+
+
+def _read_batch(text: str) -> int | str:
+    """A number where it is one; what else it may be `_refuses_batch` says."""
+    return int(text) if text.isdecimal() else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +136,8 @@ class Options:
         1 the polynomial is better in the tails and worse in the middle.
     margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails
         that the samples show at each layer and the depth, and a degree that is not given is chosen with it.
+    samples_apart: at most so many calibration samples are kept apart, every other one, to bound how often unseen inputs
+        leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
@@ -42,99 +153,205 @@ class Options:
     dump_ir: a folder that gets the program after each pass.
     """
 
-    security_bits: int | None = 128
-    degree: int | None = None
-    degrees: Mapping[str, int] | Sequence[int] = field(default_factory=dict)
-    target_error: float | None = None
-    method: str | None = None
-    spread: float = 1.0
-    margin: float | None = None
-    precision_bits: float = 10.0
-    key_bytes: int | None = None
-    memory_bytes: int | None = None
-    flood: float | None = None
-    batch: int | str = 1
-    bootstrap: bool | None = None
-    bootstrap_iterations: int | None = None
-    log_ring: int | None = None
-    scale_bits: int | None = None
-    digits: int | None = None
-    costs: CostTable = field(default_factory=default_costs)
-    dump_ir: str | Path | None = None
+    security_bits: int | None = _option(
+        128,
+        About(
+            "128 bits are planned for, or None for none",
+            choices=(128, None),
+            flag=Flag("No security at all: for tests.", name="insecure", bare=True, means=None),
+        ),
+    )
+    degree: int | None = _option(
+        None,
+        About(
+            f"degrees lie between 1 and {_MAX_DEGREE}",
+            kind=int,
+            low=1,
+            high=_MAX_DEGREE,
+            flag=Flag("Polynomial degree of all activations."),
+            told="always",
+        ),
+    )
+    degrees: Mapping[str, int] | Sequence[int] = field(
+        default_factory=dict,
+        metadata={
+            "about": About(
+                check=_refuses_degrees,
+                flag=Flag(
+                    "Polynomial degree of one layer.", "degree-of", metavar="LAYER=D", several=True, read=_read_degrees
+                ),
+                told="always",
+            )
+        },
+    )
+    target_error: float | None = _option(
+        None,
+        About(
+            "an error is a positive number",
+            kind=float,
+            low=_TINY,
+            high=_HUGE,
+            flag=Flag("Largest approximation error of each activation."),
+            told="always",
+        ),
+    )
+    method: str | None = _option(
+        None,
+        About(
+            f"the methods are {', '.join(METHODS)}",
+            kind=str,
+            choices=tuple(METHODS),
+            flag=Flag("How polynomials are fitted; by default gaussian with calibration samples, else minimax."),
+            told="always",
+        ),
+    )
+    spread: float = _option(
+        1.0,
+        About(
+            "a factor between 0.1 and 100",
+            kind=float,
+            low=0.1,
+            high=100,
+            flag=Flag("How much wider than observed the weight of a fit is."),
+            told="always",
+        ),
+    )
+    margin: float | None = _option(
+        None,
+        About(
+            "a share of the width between 0 and 10",
+            kind=float,
+            low=0,
+            high=10,
+            flag=Flag("Share of its width by which an observed range is widened; by default chosen."),
+            told="always",
+        ),
+    )
+    samples_apart: int = _option(
+        1024,
+        About(
+            "a number of samples from 1 to 1048576",
+            kind=int,
+            low=1,
+            high=1 << 20,
+            flag=Flag("Most calibration samples kept apart to see how often unseen inputs leave; 1024 by default."),
+            told="unless default",
+        ),
+    )
+    precision_bits: float = _option(
+        10.0,
+        About(
+            "between 0 and 40",
+            kind=float,
+            low=0,
+            high=40,
+            flag=Flag("Precision that encryption must leave."),
+            told="always",
+        ),
+    )
+    key_bytes: int | None = _option(
+        None, About("a number of bytes above 0", kind=int, low=1, flag=Flag("Bound on the evaluation keys."))
+    )
+    memory_bytes: int | None = _option(
+        None, About("a number of bytes above 0", kind=int, low=1, flag=Flag("Bound on the server's predicted memory."))
+    )
+    flood: float | None = _option(
+        None,
+        About(
+            "a standard deviation is a positive number",
+            kind=float,
+            low=_TINY,
+            high=_HUGE,
+            flag=Flag("Noise that the server adds to its outputs.", metavar="STD"),
+        ),
+    )
+    batch: int | str = _option(
+        1,
+        About(
+            check=_refuses_batch,
+            flag=Flag("So many samples at once in the same ciphertexts.", metavar="N|max", read=_read_batch),
+        ),
+    )
+    bootstrap: bool | None = _option(
+        None,
+        About(
+            "True, False or None",
+            choices=(True, False, None),
+            flag=Flag("By default only where no ring carries the program without."),
+        ),
+    )
+    bootstrap_iterations: int | None = _option(
+        None, About("1, 2 or None", choices=(1, 2), flag=Flag("Two: slower, finer."))
+    )
+    log_ring: int | None = _option(
+        None,
+        About(
+            "rings have dimension 2^10 to 2^17",
+            kind=int,
+            low=10,
+            high=17,
+            flag=Flag("Fix the ring dimension, 2 to this power, instead of having it chosen."),
+        ),
+    )
+    scale_bits: int | None = _option(
+        None,
+        About(
+            "scales have 20 to 59 bits",
+            kind=int,
+            low=20,
+            high=59,
+            flag=Flag("Fix the bits of the scale instead of having them chosen."),
+        ),
+    )
+    digits: int | None = _option(
+        None,
+        About(
+            "at least one digit",
+            kind=int,
+            low=1,
+            flag=Flag("Fix the number of key-switching digits instead of having it chosen."),
+        ),
+    )
+    # The command line takes the prices that HELIOGRAPH_COSTS names.
+    costs: CostTable = field(default_factory=default_costs, metadata={"about": About()})
+    dump_ir: str | Path | None = field(
+        default=None,
+        metadata={"about": About(flag=Flag("Write the program after each pass into this folder.", metavar="DIR"))},
+    )
 
     def __post_init__(self) -> None:
-        def refuse(name: str, why: str) -> None:
-            raise ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)
-
-        kinds: tuple[tuple[str, type | tuple[type, ...]], ...] = (
-            ("degree", int),
-            ("target_error", (int, float)),
-            ("method", str),
-            ("spread", (int, float)),
-            ("margin", (int, float)),
-            ("precision_bits", (int, float)),
-            ("key_bytes", int),
-            ("memory_bytes", int),
-            ("flood", (int, float)),
-            ("log_ring", int),
-            ("scale_bits", int),
-            ("digits", int),
-        )
-        for name, kind in kinds:
-            value = getattr(self, name)
-            required = name in ("spread", "precision_bits")
-            if (value is None and required) or (
-                value is not None and (isinstance(value, bool) or not isinstance(value, kind))
-            ):
-                refuse(name, "a whole number" if kind is int else "a text" if kind is str else "a number")
-        named = isinstance(self.degrees, Mapping)
-        listed = isinstance(self.degrees, Sequence) and not isinstance(self.degrees, str)
-        given = self.given_degrees if named or listed else ()
-        if not (named or listed) or any(isinstance(degree, bool) or not isinstance(degree, int) for degree in given):
-            refuse("degrees", "a mapping from layer names to whole numbers, or a list of whole numbers")
-        if isinstance(self.degrees, Mapping) and not all(isinstance(layer, str) for layer in self.degrees):
-            refuse("degrees", "a mapping from layer names to whole numbers, or a list of whole numbers")
+        for name, about in ABOUT.items():
+            why = about.refuses(getattr(self, name), _DEFAULTS.get(name))
+            if why:
+                raise self._refused(name, why)
         if self.degree is not None and self.target_error is not None:
-            refuse(
+            raise self._refused(
                 "target_error", "degree is given too, and one of them decides; degrees can name single layers beside it"
             )
-        if self.bootstrap not in (None, True, False):
-            refuse("bootstrap", "True, False or None")
-        if self.bootstrap_iterations not in (None, 1, 2) or isinstance(self.bootstrap_iterations, bool):
-            refuse("bootstrap_iterations", "1, 2 or None")
-        if self.security_bits not in (128, None):
-            refuse("security_bits", "128 bits are planned for, or None for none")
-        if self.degree is not None and not 1 <= self.degree <= 511:
-            refuse("degree", "degrees lie between 1 and 511")
-        if any(not 1 <= degree <= 511 for degree in given):
-            refuse("degrees", "degrees lie between 1 and 511")
-        if self.target_error is not None and not (self.target_error > 0 and math.isfinite(self.target_error)):
-            refuse("target_error", "an error is a positive number")
-        if self.method is not None and self.method not in METHODS:
-            refuse("method", f"the methods are {', '.join(METHODS)}")
-        if not 0.1 <= self.spread <= 100:
-            refuse("spread", "a factor between 0.1 and 100")
-        if self.margin is not None and not 0 <= self.margin <= 10:
-            refuse("margin", "a share of the width between 0 and 10")
-        if not 0 <= self.precision_bits <= 40:
-            refuse("precision_bits", "between 0 and 40")
-        if self.key_bytes is not None and self.key_bytes <= 0:
-            refuse("key_bytes", "a number of bytes above 0")
-        if self.memory_bytes is not None and self.memory_bytes <= 0:
-            refuse("memory_bytes", "a number of bytes above 0")
-        if self.flood is not None and not (self.flood > 0 and math.isfinite(self.flood)):
-            refuse("flood", "a standard deviation is a positive number")
-        whole = isinstance(self.batch, int) and not isinstance(self.batch, bool)
-        if not (self.batch == "max" or (whole and 0 < int(self.batch) <= 1 << 16 and int(self.batch).bit_count() == 1)):
-            refuse("batch", 'a power of two, or "max"')
-        if self.log_ring is not None and not 10 <= self.log_ring <= 17:
-            refuse("log_ring", "rings have dimension 2^10 to 2^17")
-        if self.scale_bits is not None and not 20 <= self.scale_bits <= 59:
-            refuse("scale_bits", "scales have 20 to 59 bits")
-        if self.digits is not None and self.digits < 1:
-            refuse("digits", "at least one digit")
 
-    @property
-    def given_degrees(self) -> tuple[int, ...]:
-        """The numbers in `degrees`."""
-        return tuple(self.degrees.values() if isinstance(self.degrees, Mapping) else self.degrees)
+    def _refused(self, name: str, why: str) -> ProgramError:
+        return ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)
+
+    def told(self) -> dict[str, Any]:
+        """What the bill says of the options, as JSON values."""
+        found = {}
+        for name, about in ABOUT.items():
+            value = getattr(self, name)
+            if about.told == "always" or (about.told == "unless default" and value != _DEFAULTS.get(name)):
+                found[name] = dict(value) if isinstance(value, Mapping) else value
+        return found
+
+    @staticmethod
+    def of_bill(told: Mapping[str, Any]) -> Options:
+        """The options that a bill tells of: with them the same polynomials come out. A ProgramError for others."""
+        unknown = sorted(str(name) for name in told if name not in ABOUT or ABOUT[name].told == "no")
+        if unknown:
+            raise ProgramError(
+                f"the artifact was compiled with the option {unknown[0][:60]!r}, which is not known here",
+                hint="use the version of Heliograph that compiled it",
+            )
+        return Options(**told)
+
+
+ABOUT: Mapping[str, About] = {entry.name: entry.metadata["about"] for entry in fields(Options)}
+_DEFAULTS: Mapping[str, object] = {entry.name: entry.default for entry in fields(Options)}

@@ -28,8 +28,6 @@ from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.margins import Chooser
 
 CONFIDENCE = 0.95
-# So many samples are kept apart at most: more would only take time.
-_MOST_APART = 1024
 # Errors, and those of the variants that the report names, are measured on so many.
 _MOST_MEASURED = 256
 _CHUNK = 64
@@ -126,7 +124,7 @@ def observe(fused: Program, options: Options) -> Observation:
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
         return Observation(observed, Unseen(count))
     setting = tuple(samples[0::2] for samples in fused.calibration)
-    apart = tuple(samples[1::2][:_MOST_APART] for samples in fused.calibration)
+    apart = tuple(samples[1::2][: options.samples_apart] for samples in fused.calibration)
     partly = Calibrate().run(replace(fused, calibration=setting))
     approximated = None
     if options.margin is None and options.target_error is None:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
-from heliograph.report.text import bytes_text, error_text, seconds_text
+from heliograph.report.figures import Figure, Figures, figure_of
+from heliograph.report.text import figure_text
 
-# (key of the report, or of its `predicted` after a dot; label; how it is written)
-_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("security_bits", "security bits", str),
-    ("ring_dim", "ring dimension", str),
-    ("log_pq", "log PQ", lambda v: f"{v:.1f}"),
-    ("levels", "levels", str),
-    ("depth", "depth", str),
-    ("scale_bits", "scale bits", str),
-    ("digits", "key-switching digits", str),
-    ("rotations", "rotations", str),
-    ("key_switches", "key switches", str),
-    ("ciphertext_products", "ciphertext products", str),
-    ("plaintext_products", "plaintext products", str),
-    ("rotation_keys", "rotation keys", str),
-    ("evaluation_key_bytes", "evaluation keys", bytes_text),
-    ("ciphertext_bytes", "encrypted input", bytes_text),
-    ("predicted.server_peak_bytes", "server's memory", bytes_text),
-    ("predicted.client_peak_bytes", "client's memory", bytes_text),
-    ("predicted.keygen_s", "key generation", seconds_text),
-    ("predicted.evaluate_ms", "evaluation", lambda v: seconds_text(v / 1e3)),
-    ("predicted.max_abs_error", "output error", error_text),
-    ("predicted.scheme_error", "of it encryption's", error_text),
-    ("proved_share", "proved share of ranges", lambda v: f"{v:.0%}"),
-    ("costs", "cost table", str),
-)
+# What is compared, in this order: figures of the report, or of its `predicted` after a dot.
+_COMPARED = (
+    "security_bits", "ring_dim", "log_pq", "levels", "depth", "scale_bits", "digits", "rotations", "key_switches",
+    "ciphertext_products", "plaintext_products", "rotation_keys", "evaluation_key_bytes", "ciphertext_bytes",
+    "predicted.server_peak_bytes", "predicted.client_peak_bytes", "predicted.keygen_s", "predicted.evaluate_ms",
+    "predicted.max_abs_error", "predicted.scheme_error", "proved_share", "costs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +67,12 @@ def _number(value: Any) -> str:
     return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def _find(values: Mapping[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part, {}) if isinstance(values, Mapping) else {}
-    return None if isinstance(values, Mapping) else values
+def _find(figures: Figures, path: str) -> tuple[Any, Figure]:
+    """A figure's value, and what is known of it."""
+    *before, name = path.split(".")
+    record: Any = figures if not before else figures.predicted
+    (entry,) = (entry for entry in fields(record) if entry.name == name)
+    return getattr(record, name), figure_of(entry)
 
 
 def _layers(artifact: Compiled) -> dict[str, dict[str, Any]]:
@@ -109,11 +94,10 @@ def _layers(artifact: Compiled) -> dict[str, dict[str, Any]]:
             if (operand.layer or operand.op) != layer:
                 read[layer] = max(read.get(layer, 0), operand.depth)
         entry["levels"] = deepest[layer] - read.get(layer, 0)
-    for row in artifact.report.values["predicted_ms_by_layer"]:
-        layer = row["layer"]
+    for layer, ms in artifact.report.predicted_ms_by_layer().items():
         table.setdefault(layer, {"predicted_ms": None, "levels": 0, "degree": None, "nodes": 0})
-        table[layer]["predicted_ms"] = round(row["ms"], 3)
-    for known in artifact.report.values.get("ranges", []):
+        table[layer]["predicted_ms"] = round(ms, 3)
+    for known in artifact.report.figures.ranges:
         layer = known["layer"] or known["function"]
         if layer in table:
             table[layer]["degree"] = known["degree"]
@@ -123,13 +107,14 @@ def _layers(artifact: Compiled) -> dict[str, dict[str, Any]]:
 def diff(before: Compiled, after: Compiled) -> Diff:
     """What changed in cost from one artifact to another, in all and by layer."""
     figures: list[tuple[str, str, str, float | None]] = []
-    for key, label, text in _FIGURES:
-        old, new = _find(before.report.values, key), _find(after.report.values, key)
+    for path in _COMPARED:
+        (old, about), (new, _) = _find(before.report.figures, path), _find(after.report.figures, path)
         if old == new:
             continue
         numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (old, new))
         ratio = new / old if numbers and old else None
-        figures.append((label, *("-" if v is None else text(v) for v in (old, new)), ratio))  # type: ignore[arg-type]
+        texts = [figure_text(value, about.unit) or "-" for value in (old, new)]
+        figures.append((about.label, texts[0], texts[1], ratio))
     left, right = _layers(before), _layers(after)
     empty = {"predicted_ms": None, "levels": None, "degree": None, "nodes": None}
     layers = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -11,6 +10,7 @@ from heliograph.ir.text import print_program
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
 from heliograph.report.drawing import bars_svg, graph_svg, legend_svg, levels_svg, ranges_svg
+from heliograph.report.figures import Figures, KeyRow
 from heliograph.report.markup import table, tiles
 from heliograph.report.text import Report, bytes_text, seconds_text
 
@@ -113,26 +113,24 @@ def _times(report: Report) -> str:
     return bars_svg([row for row in rows if row[1] or row[2]], "time by layer", "times")
 
 
-def _keys(v: Mapping[str, Any]) -> str:
+def _keys(figures: Figures) -> str:
     rows = [
-        *((_key_label(row), row["keys"] * row["key_bytes"]) for row in v["keys_by_kind"]),
-        ("encrypted input", v["ciphertext_bytes"]),
-        ("encrypted output", v["output_bytes"]),
+        *((_key_label(row), row.keys * row.key_bytes) for row in figures.keys_by_kind),
+        ("encrypted input", figures.ciphertext_bytes),
+        ("encrypted output", figures.output_bytes),
     ]
     return bars_svg([(name, float(size), None, bytes_text(size), "") for name, size in rows], "keys and bytes", "keys")
 
 
-def _key_label(row: Mapping[str, Any]) -> str:
-    kind = {"encapsulation": "keys of the sparse secret"}.get(
-        row["kind"], f"{row['kind']} key{'s' * (row['keys'] > 1)}"
-    )
-    return f"{row['keys']} {kind} of {bytes_text(row['key_bytes'])}"
+def _key_label(row: KeyRow) -> str:
+    kind = {"encapsulation": "keys of the sparse secret"}.get(row.kind, f"{row.kind} key{'s' * (row.keys > 1)}")
+    return f"{row.keys} {kind} of {bytes_text(row.key_bytes)}"
 
 
 def html_report(artifact: Compiled, report: Report | None = None) -> str:
     """The page as text; `report` replaces the artifact's own (one with a measured column, say)."""
     report = report or artifact.report
-    v, depth = report.values, artifact_depth(artifact)
+    f, depth = report.figures, artifact_depth(artifact)
     rows = depth.rows
     drawn = rows if len(rows) <= _MAX_DRAWN else ()
     levels = artifact.ring.levels
@@ -172,7 +170,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         "<p></p>",
         table(("what was decided", ""), list(report.rows())),
         "<h2>Assumed</h2><ul>",
-        *(f"<li>{escape(str(line))}</li>" for line in v["assumed"]),
+        *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
         f"</ul><p class=warn>{escape(report.sharing())}</p>",
         "<h2 id=graph-section>The program by levels</h2><div class=bar>",
         legend_svg(levels),
@@ -182,12 +180,12 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         f"<div class=plot>{levels_svg(rows, levels)}</div>",
         table(("levels spent", "line", "layer"), spent),
         f"<p>What would save a level:</p><ul>{savings}</ul>" if savings else "<p>Nothing simple saves a level.</p>",
-        f"<h2 id=ranges-section>Ranges of polynomials</h2><p class=muted>proved: {float(v['proved_share']):.0%}</p>",
-        f"<div class=plot>{ranges_svg(v['ranges'])}</div>" if v["ranges"] else "<p>There is no polynomial.</p>",
+        f"<h2 id=ranges-section>Ranges of polynomials</h2><p class=muted>proved: {float(f.proved_share):.0%}</p>",
+        f"<div class=plot>{ranges_svg(f.ranges)}</div>" if f.ranges else "<p>There is no polynomial.</p>",
         "<ul>",
         *(f"<li>{escape(line)}</li>" for line in report.range_lines()),
-        f"</ul><h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(v)}</div>",
-        f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(v['costs']))}</p>",
+        f"</ul><h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
+        f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",
         f"<div class=plot>{_times(report)}</div>",
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
         "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "

@@ -85,7 +85,7 @@ def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
 
 def _ranges(figure: Any, artifact: Compiled, report: Report) -> Any:
     """Each polynomial's interval with what was proved and observed; values in units of the interval."""
-    ranges = report.values["ranges"]
+    ranges = report.figures.ranges
     if not ranges:
         return None
     drawn = figure(figsize=(_WIDTH_INCHES, 0.9 + 0.45 * len(ranges)), layout="constrained")

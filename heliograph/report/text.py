@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from heliograph.ckks.sharing import (
@@ -15,6 +16,17 @@ from heliograph.ckks.sharing import (
     flooding_std,
     sharing_cost_bits,
     sharing_distance_bits,
+)
+from heliograph.report.figures import (
+    Bootstrapping,
+    Figures,
+    KeyLoading,
+    Predicted,
+    Unit,
+    UnseenInputs,
+    figure_of,
+    key_of,
+    to_json,
 )
 from heliograph.report.markup import badge, fragment, table, tiles
 from heliograph.rounding import upward_text
@@ -85,37 +97,51 @@ def largest_error_text(entry: Mapping[str, Any]) -> str:
     return f"error {upward_text(float(entry['max_error']))} (seen)"
 
 
-# Figures that a run measures: key, label, how it is written, factor to the unit that is written.
-_FIGURES: tuple[tuple[str, str, str], ...] = (
-    ("compile_s", "compilation", "s"),
-    ("keygen_s", "key generation", "s"),
-    ("encrypt_ms", "encryption", "ms"),
-    ("evaluate_ms", "evaluation", "ms"),
-    ("evaluate_sample_ms", "of it for each sample", "ms"),
-    ("first_ms", "first evaluation", "ms"),
-    ("decrypt_ms", "decryption", "ms"),
-    ("server_peak_bytes", "server's memory", "bytes"),
-    ("client_peak_bytes", "client's memory", "bytes"),
-    ("process_peak_bytes", "memory of one process", "bytes"),
-    ("evaluation_key_bytes", "evaluation keys", "bytes"),
-    ("ciphertext_bytes", "encrypted input", "bytes"),
-    ("max_abs_error", "output error", "error"),
-    ("scheme_error", "of it encryption's", "error"),
-)
-
-
-def figure_text(value: Any, unit: str, magnitude: float | None = None) -> str:
-    """A figure of the table in words; empty where it is not known. `magnitude` is that of the outputs."""
+def figure_text(value: Any, unit: Unit, magnitude: float | None = None) -> str:
+    """A figure of a table in words; empty where it is not known. `magnitude` is that of the outputs."""
     if value is None:
         return ""
     if unit == "s":
         return seconds_text(value)
     if unit == "ms":
         return seconds_text(value / 1e3)
-    return bytes_text(value) if unit == "bytes" else error_text(value, magnitude)
+    if unit == "bytes":
+        return bytes_text(value)
+    if unit == "error":
+        return error_text(value, magnitude)
+    if unit == "share":
+        return f"{value:.0%}"
+    return f"{value:.1f}" if unit == "bits" else str(value)
 
 
-@dataclass(frozen=True, slots=True)
+def _unbounded_text(ms: float) -> str:
+    return f"without the bound on memory a run would take about {ms / 1e3:.3g} s"
+
+
+def _bootstraps_text(count: int, found: Bootstrapping) -> str:
+    text = (
+        f"{count} of {', '.join(map(str, found.slots))} slots, from level {found.from_level} to level "
+        f"{found.to_level} at most; tables of {bytes_text(found.table_bytes)}; they add a deviation of "
+        f"2^{math.log2(found.deviation):.1f} to a value of size one"
+    )
+    if found.iterations > 1:
+        text += ", in two iterations each"
+    if found.paired_slots:
+        slots = ", ".join(map(str, found.paired_slots))
+        text += f"; those of {slots} slots refresh up to two values at once, each with twice that deviation"
+    return text
+
+
+def _unseen_text(unseen: UnseenInputs) -> str:
+    if not unseen.apart:
+        return "nothing is known of how often one leaves an interval: no sample could be kept apart"
+    return (
+        f"leave an interval at a rate of at most {unseen.rate_bound:.2g} ({unseen.confidence:.0%} confidence; "
+        f"{unseen.left} of {unseen.apart} samples kept apart did)"
+    )
+
+
+@dataclass(frozen=True)
 class Report:
     """Predicted figures of one artifact; `to_dict()` is the JSON, `str()` the table.
 
@@ -123,8 +149,14 @@ class Report:
     the polynomials, seen there, plus that of encryption, simulated. `scheme_error` is the latter alone.
     """
 
-    values: Mapping[str, Any]
+    figures: Figures
     measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def values(self) -> Mapping[str, Any]:
+        """The predicted figures as JSON values, by name."""
+        found: dict[str, Any] = to_json(self.figures)
+        return found
 
     def with_measured(self, measured: HasFigures | Mapping[str, Any]) -> Report:
         """The same report with a measured column, from `runtime.measure.Measurement` or from figures by name."""
@@ -140,155 +172,129 @@ class Report:
         }
 
     def __repr__(self) -> str:
-        v, predicted = self.values, self.values["predicted"]
-        security = "INSECURE" if v["security_bits"] is None else f"{v['security_bits']} bits"
+        f, predicted = self.figures, self.figures.predicted
+        security = "INSECURE" if f.security_bits is None else f"{f.security_bits} bits"
         return (
-            f"<Report of {v['name']!r}: {security}, N = {v['ring_dim']}, {v['levels']} levels, evaluation "
-            f"{figure_text(predicted['evaluate_ms'], 'ms')}, keys {bytes_text(predicted['evaluation_key_bytes'])}, error "
-            f"{error_text(predicted['max_abs_error'], v['output_magnitude'])}>"
+            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} levels, evaluation "
+            f"{figure_text(predicted.evaluate_ms, 'ms')}, keys {bytes_text(predicted.evaluation_key_bytes)}, error "
+            f"{error_text(predicted.max_abs_error, f.output_magnitude)}>"
         )
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the tiles, the table of figures and what was decided."""
         parts = (self.badge(), tiles(self.tiles()), self.figures_table(), table(("what was decided", ""), self.rows()))
-        return fragment(f"{self.values['name']}: the bill", parts)
+        return fragment(f"{self.figures.name}: the bill", parts)
 
     def badge(self) -> str:
         """The security as a piece of HTML."""
-        bits = self.values["security_bits"]
+        bits = self.figures.security_bits
         return badge("INSECURE: for tests only" if bits is None else f"{bits} bits, classical", bits is None)
 
     def tiles(self) -> list[tuple[str, str]]:
         """The figures that matter most, in words, and what each of them is."""
-        v, predicted = self.values, self.values["predicted"]
+        f, predicted = self.figures, self.figures.predicted
         return [
-            (f"2^{int(v['ring_dim']).bit_length() - 1}", "ring dimension"),
-            (str(v["levels"]), "levels"),
-            (str(v["key_switches"]), "key switches"),
-            (seconds_text(predicted["evaluate_ms"] / 1e3), "an evaluation, predicted"),
-            (bytes_text(predicted["evaluation_key_bytes"]), "evaluation keys"),
-            (bytes_text(predicted["server_peak_bytes"]), "server's memory"),
-            (f"{predicted['max_abs_error']:.2g}", "output error, predicted"),
+            (f"2^{int(f.ring_dim).bit_length() - 1}", "ring dimension"),
+            (str(f.levels), "levels"),
+            (str(f.key_switches), "key switches"),
+            (seconds_text(predicted.evaluate_ms / 1e3), "an evaluation, predicted"),
+            (bytes_text(predicted.evaluation_key_bytes), "evaluation keys"),
+            (bytes_text(predicted.server_peak_bytes), "server's memory"),
+            (f"{predicted.max_abs_error:.2g}", "output error, predicted"),
         ]
 
     def figures_table(self) -> str:
         """Predicted and measured figures as a table of HTML."""
         header = ("", "predicted", "measured") if self.measured else ("", "predicted")
-        rows = [row if self.measured else row[:2] for row in self.figures()]
+        rows = [row if self.measured else row[:2] for row in self.figure_rows()]
         return table(header, [*rows, *((label, "", text) for label, text in self.circumstances())])
 
     def rows(self) -> list[tuple[str, str]]:
         """What was decided, line by line."""
-        v = self.values
-        if v["security_bits"] is None:
+        f = self.figures
+        if f.security_bits is None:
             security = "INSECURE: no security was asked for; for tests only"
         else:
-            security = f"{v['security_bits']} bits classical (log PQ {v['log_pq']:.1f} of at most {v['max_log_pq']})"
-        kinds = ", ".join(f"{number} {kind}" for kind, number in v["operations_by_kind"].items())
+            security = f"{f.security_bits} bits classical (log PQ {f.log_pq:.1f} of at most {f.max_log_pq})"
+        kinds = ", ".join(f"{number} {kind}" for kind, number in f.operations_by_kind.items())
         return [
             ("security", security),
-            ("secret", v["secret_distribution"]),
-            ("ring", f"N = {v['ring_dim']}, {v['slots']} slots, {v['digits']} key-switching digits"),
+            ("secret", f.secret_distribution),
+            ("ring", f"N = {f.ring_dim}, {f.slots} slots, {f.digits} key-switching digits"),
             (
                 "chain",
-                f"{v['levels']} levels: first modulus {v['first_mod_bits']} bits, scale {v['scale_bits']} bits, "
-                f"{v['special_primes']} special primes",
+                f"{f.levels} levels: first modulus {f.first_mod_bits} bits, scale {f.scale_bits} bits, "
+                f"{f.special_primes} special primes",
             ),
-            ("depth", str(v["depth"])),
-            *([("samples", f"{v['batch']} at once")] if v.get("batch", 1) > 1 else []),
+            ("depth", str(f.depth)),
+            *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
             ("operations", kinds),
-            ("rotations", f"{v['rotations']} with {v['rotation_keys']} keys of {self._key_size()}"),
-            *([("keys in memory", self._key_loading())] if v.get("key_loading") else []),
-            *([("memory bound", self._unbounded())] if v.get("unbounded_ms") else []),
-            ("key switches", str(v["key_switches"])),
-            *([("bootstraps", self._bootstraps())] if v.get("bootstraps") else []),
-            ("ciphertext products", str(v["ciphertext_products"])),
-            ("plaintext products", str(v["plaintext_products"])),
-            ("ciphertexts", f"{bytes_text(v['ciphertext_bytes'])} in, {bytes_text(v['output_bytes'])} out"),
+            ("rotations", f"{f.rotations} with {f.rotation_keys} keys of {self._key_size()}"),
+            *([("keys in memory", self._loading_text(f.key_loading))] if f.key_loading else []),
+            *([("memory bound", _unbounded_text(f.unbounded_ms))] if f.unbounded_ms else []),
+            ("key switches", str(f.key_switches)),
+            *(
+                [("bootstraps", _bootstraps_text(f.bootstraps, f.bootstrapping))]
+                if f.bootstrapping and f.bootstraps
+                else []
+            ),
+            ("ciphertext products", str(f.ciphertext_products)),
+            ("plaintext products", str(f.plaintext_products)),
+            ("ciphertexts", f"{bytes_text(f.ciphertext_bytes)} in, {bytes_text(f.output_bytes)} out"),
             ("outputs", self._outputs()),
-            *([("unseen inputs", self._unseen())] if v.get("unseen") else []),
-            *([("class", self.class_agreement())] if v.get("class_agreement") else []),
+            *([("unseen inputs", _unseen_text(f.unseen))] if f.unseen else []),
+            *([("class", self.class_agreement())] if f.class_agreement else []),
         ]
 
     def _key_size(self) -> str:
-        v = self.values
-        lower = v.get("lower_chains") or []
-        size = bytes_text(v["rotation_key_bytes"])
+        f = self.figures
+        size = bytes_text(f.rotation_key_bytes)
         parts = [
-            f"{entry['keys']} of {bytes_text(entry['key_bytes'])} for levels up to {entry['level']}" for entry in lower
+            f"{chain.keys} of {bytes_text(chain.key_bytes)} for levels up to {chain.level}" for chain in f.lower_chains
         ]
         return f"{size}, or smaller: {', '.join(parts)}" if parts else size
 
-    def _key_loading(self) -> str:
-        entry = self.values["key_loading"]
-        text = f"{bytes_text(entry['resident_bytes'])} of {bytes_text(self.values['evaluation_key_bytes'])}"
-        if not entry["loads"]:
+    def _loading_text(self, loading: KeyLoading) -> str:
+        text = f"{bytes_text(loading.resident_bytes)} of {bytes_text(self.figures.evaluation_key_bytes)}"
+        if not loading.loads:
             return f"{text}, read once, from a folder"
         return (
-            f"{text}; {entry['loads']:.0f} keys ({bytes_text(entry['loaded_bytes'])}) are read again in every run, "
-            f"{entry['ms'] / 1e3:.3g} s of it"
-        )
-
-    def _unbounded(self) -> str:
-        return f"without the bound on memory a run would take about {self.values['unbounded_ms'] / 1e3:.3g} s"
-
-    def _bootstraps(self) -> str:
-        v = self.values
-        entry = v["bootstrapping"]
-        text = (
-            f"{v['bootstraps']} of {', '.join(map(str, entry['slots']))} slots, from level {entry['from']} to level "
-            f"{entry['to']} at most; tables of {bytes_text(entry['table_bytes'])}; they add a deviation of "
-            f"2^{math.log2(entry['deviation']):.1f} to a value of size one"
-        )
-        if entry.get("iterations", 1) > 1:
-            text += ", in two iterations each"
-        if entry.get("paired_slots"):
-            slots = ", ".join(map(str, entry["paired_slots"]))
-            text += f"; those of {slots} slots refresh up to two values at once, each with twice that deviation"
-        return text
-
-    def _unseen(self) -> str:
-        unseen = self.values["unseen"]
-        if not unseen["apart"]:
-            return "nothing is known of how often one leaves an interval: no sample could be kept apart"
-        return (
-            f"leave an interval at a rate of at most {unseen['rate_bound']:.2g} ({unseen['confidence']:.0%} confidence; "
-            f"{unseen['left']} of {unseen['apart']} samples kept apart did)"
+            f"{text}; {loading.loads:.0f} keys ({bytes_text(loading.loaded_bytes)}) are read again in every run, "
+            f"{loading.ms / 1e3:.3g} s of it"
         )
 
     def _outputs(self) -> str:
-        v = self.values
-        possible = [
-            f"{name} within [{entry['low']:.4g}, {entry['high']:.4g}] ({entry['range_source']})"
+        f = self.figures
+        ranges = [
+            f"{name} within [{possible.low:.4g}, {possible.high:.4g}] ({possible.range_source})"
             # In the order that a file keeps.
-            for name, entry in sorted(v["output_ranges"].items())
+            for name, possible in sorted(f.output_ranges.items())
         ]
-        return "; ".join([f"reach {v['output_magnitude']:.3g} on the samples", *possible])
+        return "; ".join([f"reach {f.output_magnitude:.3g} on the samples", *ranges])
 
     def class_agreement(self) -> str:
         """On how many samples the class is that of the network, in words; empty where there are no classes."""
-        entry = self.values.get("class_agreement")
+        entry = self.figures.class_agreement
         if not entry:
             return ""
-        apart = " kept apart" if self.values["errors_apart"] else ""
-        return f"the largest output is the network's on {entry['agree']} of {entry['samples']} samples{apart}"
+        apart = " kept apart" if self.figures.errors_apart else ""
+        return f"the largest output is the network's on {entry.agree} of {entry.samples} samples{apart}"
 
     def predicted_ms_by_layer(self) -> dict[str, float]:
         """Predicted milliseconds of each layer, in program order."""
-        return {row["layer"]: row["ms"] for row in self.values["predicted_ms_by_layer"]}
+        return {row.layer: row.ms for row in self.figures.predicted_ms_by_layer}
 
-    def figures(self) -> list[tuple[str, str, str]]:
+    def figure_rows(self) -> list[tuple[str, str, str]]:
         """Name, predicted and measured of what a run measures; an empty text where a figure is not known."""
-        predicted, magnitude = self.values["predicted"], self.values["output_magnitude"]
-
-        def text(column: Mapping[str, Any], key: str, unit: str) -> str:
-            return figure_text(column.get(key), unit, magnitude)
-
-        return [
-            (label, text(predicted, key, unit), text(self.measured, key, unit))
-            for key, label, unit in _FIGURES
-            if key in predicted or key in self.measured
-        ]
+        found = []
+        for entry in fields(Predicted):
+            about, key = figure_of(entry), key_of(entry)
+            predicted, measured = getattr(self.figures.predicted, entry.name), self.measured.get(key)
+            if about.label and (predicted is not None or key in self.measured):
+                magnitude = self.figures.output_magnitude
+                text = figure_text(predicted, about.unit, magnitude)
+                found.append((about.label, text, figure_text(measured, about.unit, magnitude)))
+        return found
 
     def circumstances(self) -> list[tuple[str, str]]:
         """Under what the measured column was measured: the machine, and the work beside."""
@@ -301,8 +307,8 @@ class Report:
 
     def range_lines(self) -> list[str]:
         """Which layer rests on which interval, one line each, and the share that is proved."""
-        v, lines = self.values, []
-        for entry in v["ranges"]:
+        f, lines = self.figures, []
+        for entry in f.ranges:
             source = entry["source"]
             if source == "observed":
                 source += f" on {entry['samples']} samples, widened by {entry['margin']:.0%}"
@@ -318,12 +324,12 @@ class Report:
                 + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
                 + f"; {construction}, {largest_error_text(entry)}"
             )
-        if v["ranges"]:
-            proved = sum(entry["source"] == "proved" for entry in v["ranges"])
-            bounds = sum(entry.get("proved_error") is not None for entry in v["ranges"])
+        if f.ranges:
+            proved = sum(entry["source"] == "proved" for entry in f.ranges)
+            bounds = sum(entry.get("proved_error") is not None for entry in f.ranges)
             lines.append(
-                f"proved: {proved} of {len(v['ranges'])} polynomial inputs ({v['proved_share']:.0%}), "
-                f"{bounds} of {len(v['ranges'])} errors on them"
+                f"proved: {proved} of {len(f.ranges)} polynomial inputs ({f.proved_share:.0%}), "
+                f"{bounds} of {len(f.ranges)} errors on them"
             )
         else:
             lines.append("no polynomial: there is no interval to leave")
@@ -331,30 +337,36 @@ class Report:
 
     def sharing(self) -> str:
         """Whether decrypted values may be passed on, and what that costs here."""
-        if self.values.get("bootstraps"):
+        if self.figures.bootstraps:
             return BOOTSTRAPPED
-        std = flooding_std(self.values["scheme_error"])
-        reach = self.values["output_magnitude"]
+        std = flooding_std(self.figures.scheme_error)
+        reach = self.figures.output_magnitude
         text = f"{SHARING} Here that noise would be {std:.2g} in one value, where outputs reach {reach:.3g}"
         return text + (": too much, it refuses; a larger precision_bits helps." if std > reach / 2 else ".")
 
     def work_lines(self) -> list[str]:
         """Rotations, key switches, products with plaintexts and bootstraps of each layer, and of all, as a table."""
-        rows = [
-            (row["layer"], *(row[key] for key in ("rotations", "key_switches", "plaintext_products", "bootstraps")))
-            for row in self.values["work_by_layer"]
-        ]
-        rows.append(("all", *(sum(row[i] for row in rows) for i in range(1, 5))))
+        work = self.figures.work_by_layer
+        rows = [(row.layer, row.rotations, row.key_switches, row.plaintext_products, row.bootstraps) for row in work]
+        rows.append(
+            (
+                "all",
+                sum(row.rotations for row in work),
+                sum(row.key_switches for row in work),
+                sum(row.plaintext_products for row in work),
+                sum(row.bootstraps for row in work),
+            )
+        )
         width = max(len(row[0]) for row in rows)
         titles = f"{'':<{width}}  rotations  key switches  plaintext products  bootstraps"
         return [titles, *(f"{row[0]:<{width}}  {row[1]:>9}  {row[2]:>12}  {row[3]:>18}  {row[4]:>10}" for row in rows)]
 
     def depth_lines(self) -> list[str]:
         """Who spends each level along the longest path, and what would save one."""
-        v, lines = self.values, []
-        for entry in v["depth_by_line"]:
-            lines.append(f"{entry['levels']}  {entry['layer'] or entry['what']} ({entry['location']}): {entry['what']}")
-        if v["savings"]:
+        f, lines = self.figures, []
+        for entry in f.depth_by_line:
+            lines.append(f"{entry.levels}  {entry.layer or entry.what} ({entry.location}): {entry.what}")
+        if f.savings:
             lines.append("what would save a level:")
             lines += [f"   {text}" for text in self.saving_texts()]
         else:
@@ -364,15 +376,15 @@ class Report:
     def saving_texts(self) -> list[str]:
         """What would save a level, one sentence for each way, with the places of the layers that it changes."""
         return [
-            f"{saving['change']} ({', '.join(dict.fromkeys(saving['locations']))}): depth {saving['depth']}, error of the "
-            f"polynomials {saving['approximation_error']:.2g} instead of {self.values['approximation_error']:.2g}"
-            for saving in self.values["savings"]
+            f"{saving.change} ({', '.join(dict.fromkeys(saving.locations))}): depth {saving.depth}, error of the "
+            f"polynomials {saving.approximation_error:.2g} instead of {self.figures.approximation_error:.2g}"
+            for saving in self.figures.savings
         ]
 
     def __str__(self) -> str:
-        rows, figures = self.rows(), self.figures()
+        rows, figures = self.rows(), self.figure_rows()
         width = max(len(name) for name, *_ in (*rows, *figures))
-        lines = [f"{self.values['name']}: the bill"]
+        lines = [f"{self.figures.name}: the bill"]
         for name, text in rows:
             wrapped = textwrap.wrap(text, _WIDTH - width - 4) or [""]
             lines += [f"  {name if not i else '':<{width}}  {part}" for i, part in enumerate(wrapped)]
@@ -386,7 +398,7 @@ class Report:
         for title, texts in (
             ("ranges of polynomials", self.range_lines()),
             ("levels, along the longest path", self.depth_lines()),
-            ("assumed", [*self.values["assumed"], self.sharing()]),
+            ("assumed", [*self.figures.assumed, self.sharing()]),
         ):
             lines += ["", f"  {title}"]
             for text in texts:

@@ -289,15 +289,7 @@ def _originals(
     """
     if program.stage is not Stage.TENSOR:
         return _slot_originals(artifact, program, samples), {}
-    chosen = artifact.report.values["options"]
-    options = Options(
-        degree=chosen["degree"],
-        degrees=chosen["degrees"],
-        target_error=chosen["target_error"],
-        method=chosen["method"],
-        spread=chosen["spread"],
-        margin=chosen["margin"],
-    )
+    options = Options.of_bill(artifact.report.figures.options)
     fused = linear_passes(program)[-1].program
     seen = observe(fused, options)
     approximated = seen.approximated or apply(approximate_pass(options, seen.observed), fused)

@@ -73,6 +73,10 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     assert deep["bootstraps"] == 0
     precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json
     assert precise["scale_bits"] <= plain["scale_bits"]
+    fixed = ("--log-ring", 12, "--scale-bits", 45, "--digits", 3, "--method", "interpolation")
+    found = call(*common, "--degree", 3, *fixed, "-o", tmp_path / "i").json
+    assert (found["ring_dim"], found["scale_bits"], found["digits"]) == (4096, 45, 3)
+    assert found["ranges"][0]["method"] == found["options"]["method"] == "interpolation"
     call(*common, "--degree", 3, "--dump-ir", tmp_path / "ir", "-o", tmp_path / "f")
     assert len(list((tmp_path / "ir").glob("*.ir"))) >= 8
 

@@ -73,13 +73,27 @@ def outputs(value: Any) -> list[Array]:
 # ------------------------------------------------------------------------------------------ golden texts
 
 
+# The passes in their order; a golden text is called after its pass, the second of a pass that runs twice NAME-2.
+PASSES = (
+    "simplify", "expand", "fuse-linear", "approximate", "fold-scaling", "pack", "lower-polynomials", "plan-levels",
+    "select-keys", "schedule",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_golden_texts(name: str, golden: Callable[[str, str], None], tmp_path: Path) -> None:
     """The program after each pass, as it was read and found good."""
     program = program_of(mlp, 8) if name == "mlp" else program_of(cnn, 1, 4, 4)
     compile(replace(program, name=name), replace(INSECURE, log_ring=10, scale_bits=40, dump_ir=tmp_path))
+    ran: list[str] = []
     for path in sorted(tmp_path.iterdir()):
-        golden(f"{name}-{path.name}", path.read_text())
+        # Dumped files are numbered.
+        made = path.stem.partition("-")[2]
+        ran.append(made)
+        number = "" if ran.count(made) == 1 else f"-{ran.count(made)}"
+        golden(f"{name}-{made}{number}.ir", path.read_text())
+    assert tuple(ran) == PASSES
+    assert len(ran) == len(list((Path(__file__).parent / "golden").glob(f"{name}-*.ir")))
 
 
 # ------------------------------------------------------------------------------------------ determinism

@@ -21,7 +21,9 @@ from heliograph.ir.depth import program_depth
 from heliograph.passes.base import apply
 from heliograph.passes.margins import RATE, tail
 from heliograph.passes.output_ranges import OutputRanges
+from heliograph.report.text import Report
 from heliograph.runtime.outputs import check_output
+from heliograph.tools.debug import debug
 
 # What the defaults were: one margin and one degree for every layer.
 BEFORE = Options(degree=15, margin=0.1)
@@ -133,6 +135,23 @@ def test_a_sample_kept_apart_that_leaves_makes_room() -> None:
     kept = observe(fused, Options(margin=0.1))
     assert kept.unseen.left >= 1
     assert all(seen.room == 1.0 for seen in kept.observed.values())
+
+
+def test_as_many_samples_are_kept_apart_as_was_asked_for() -> None:
+    """And debug, which makes the polynomials again, keeps as many: here the sample that makes room is not among them."""
+    samples = inputs(64, 1)
+    samples[33] *= 40.0 / np.abs(samples[33]).max()
+    program = network(2, samples)
+    artifact = compile(program, replace(TOY, samples_apart=8))
+    unseen = artifact.report.values["unseen"]
+    assert (unseen["setting"], unseen["apart"], unseen["left"]) == (32, 8, 0)
+    assert artifact.report.values["options"]["samples_apart"] == 8
+    shown = debug(artifact, samples[0], program=program, encrypted=False)
+    # With other samples apart units get other sizes, and their values would be read by those.
+    other = replace(artifact, report=Report(replace(artifact.report.figures, options={})))
+    wrong = debug(other, samples[0], program=program, encrypted=False)
+    # The first activation's input is a linear map of the sample.
+    assert shown.layers[0].approximation_error < 1e-6 < 1e-3 < wrong.layers[0].approximation_error
 
 
 def test_the_bill_gives_rate_layer_and_an_error_of_held_out_samples() -> None:

@@ -18,6 +18,7 @@ from reports_support import SmallConv, artifact
 
 from heliograph.report.depth import artifact_depth
 from heliograph.report.drawing import graph_svg, place
+from heliograph.report.figures import LayerTime
 from heliograph.report.html import html_report
 from heliograph.report.plots import dot_text, save_plots
 
@@ -88,17 +89,18 @@ def test_the_graph_puts_every_node_below_its_operands():
 def hostile():
     """An artifact whose names would be script and markup if they were not escaped."""
     made = artifact()
-    values = dict(made.report.values)
-    values["ranges"] = [
-        {**entry, "layer": HOSTILE, "location": HOSTILE, "source": HOSTILE} for entry in values["ranges"]
-    ]
-    values["predicted_ms_by_layer"] = [{"layer": HOSTILE, "ms": 3.0}]
-    values["assumed"] = [HOSTILE]
-    values["costs"] = HOSTILE
-    values["savings"] = [{**saving, "change": HOSTILE} for saving in values["savings"]]
+    figures = made.report.figures
+    hostile = dataclasses.replace(
+        figures,
+        ranges=tuple({**entry, "layer": HOSTILE, "location": HOSTILE, "source": HOSTILE} for entry in figures.ranges),
+        predicted_ms_by_layer=(LayerTime(HOSTILE, 3.0),),
+        assumed=(HOSTILE,),
+        costs=HOSTILE,
+        savings=tuple(dataclasses.replace(saving, change=HOSTILE) for saving in figures.savings),
+    )
     managed = made.stages["managed"].replace('"relu"', '"</script><b>"')
     program = dataclasses.replace(made.program, name=HOSTILE)
-    report = dataclasses.replace(made.report, values=values)
+    report = dataclasses.replace(made.report, figures=hostile)
     return dataclasses.replace(made, program=program, report=report, stages={**made.stages, "managed": managed})
 
 

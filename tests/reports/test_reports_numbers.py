@@ -242,7 +242,7 @@ def test_the_demonstration_predicts_what_its_table_predicts():
     )
     figures = {
         name: (predicted, measured)
-        for name, predicted, measured in found.report.with_measured(shown.measurement).figures()
+        for name, predicted, measured in found.report.with_measured(shown.measurement).figure_rows()
     }
     assert seconds_text(shown.to_dict()["predicted_ms"] / 1e3) == figures["evaluation"][0]
     assert figures["compilation"][1] == "500 ms"

@@ -103,8 +103,8 @@ def test_a_notebook_shows_the_first_half_of_the_page():
         assert words in text
     assert len(text) < 8000
     assert made._repr_html_() == made.report._repr_html_()
-    hostile = dataclasses.replace(made.report, values={**made.report.values, "name": "<script>", "costs": "<b>"})
-    assert "<script>" not in hostile._repr_html_()
+    hostile = dataclasses.replace(made.report.figures, name="<script>", costs="<b>")
+    assert "<script>" not in dataclasses.replace(made.report, figures=hostile)._repr_html_()
 
 
 def test_an_artifact_keeps_its_report(tmp_path):

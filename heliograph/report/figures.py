@@ -1,0 +1,313 @@
+"""The figures of a report: records whose fields say what each may be, what it is called and how it is written.
+
+The JSON (`to_json`), the checks of a stranger's file (artifact/report_fields.py), what the file holds (`Stored`) and the
+labels of tables (text.py, diff.py) follow from the fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from heliograph.ckks.costs import CostTable
+
+# Numbers without bounds of their own lie within this; counts are not negative either.
+LARGEST = 1e30
+# Nanoseconds or microseconds, as artifact/costs.py bounds them.
+_LARGEST_PRICE = 1e6
+_MOST_SAMPLES = 1 << 40
+_MOST_SLOTS = 1 << 17
+
+Unit = Literal["", "s", "ms", "bytes", "error", "share", "bits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is to be known of a figure beside its name and type.
+
+    label, unit: what tables call it, and how they write it (`text.figure_text`).
+    low, high: the bounds of a number, or of each in a table or list, both included.
+    keys: the names that a table has, where they are known.
+    key: its name in the JSON, where that is not the field's.
+    optional: the JSON lacks it where it is None.
+    """
+
+    label: str = ""
+    unit: Unit = ""
+    low: float | None = None
+    high: float = LARGEST
+    keys: frozenset[str] | None = None
+    key: str = ""
+    optional: bool = False
+
+
+_PLAIN = Figure()
+
+
+def figure_of(entry: Field[Any]) -> Figure:
+    """What is known of the figure in a field."""
+    found = entry.metadata.get("figure", _PLAIN)
+    assert isinstance(found, Figure)
+    return found
+
+
+def key_of(entry: Field[Any]) -> str:
+    """The name of a field in the JSON."""
+    return figure_of(entry).key or entry.name
+
+
+def to_json(value: Any) -> Any:
+    """A record, a table or a tuple of them as JSON values; what is JSON already stays as it is."""
+    if is_dataclass(value):
+        found = {}
+        for entry in fields(value):
+            own = getattr(value, entry.name)
+            if own is not None or not figure_of(entry).optional:
+                found[key_of(entry)] = to_json(own)
+        return found
+    if isinstance(value, Mapping):
+        return {key: to_json(entry) if is_dataclass(entry) else entry for key, entry in value.items()}
+    return [to_json(entry) for entry in value] if isinstance(value, tuple) else value
+
+
+def _about(label: str = "", unit: Unit = "", **more: Any) -> dict[str, Figure]:
+    return {"figure": Figure(label, unit, **more)}
+
+
+# ---------------------------------------------------------------------------------------------- rows and parts
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAgreement:
+    """On how many samples the largest output stands at the network's place."""
+
+    samples: int
+    agree: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorstLayer:
+    """The layer that samples kept apart left most often, or reached furthest: to `largest` times half its interval."""
+
+    layer: str
+    location: str
+    left: int
+    largest: float
+    rate_bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenInputs:
+    """What samples kept apart showed: `left` of `apart` left an interval that `setting` others had set."""
+
+    setting: int = field(metadata=_about(high=_MOST_SAMPLES))
+    apart: int = field(metadata=_about(high=_MOST_SAMPLES))
+    left: int = field(metadata=_about(high=_MOST_SAMPLES))
+    rate_bound: float = field(metadata=_about(low=0.0, high=1.0))
+    confidence: float = field(metadata=_about(low=0.0, high=1.0))
+    worst: WorstLayer | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpentLevels:
+    """A node on the longest path, and the levels that it spends."""
+
+    levels: int
+    what: str
+    layer: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A change that saves levels: in words, by kind, layer and place, and the depth and error that it leads to."""
+
+    change: str
+    kinds: tuple[str, ...]
+    layers: tuple[str, ...]
+    locations: tuple[str, ...]
+    depth: int
+    approximation_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """The calls of a layer."""
+
+    layer: str
+    rotations: int
+    key_switches: int
+    plaintext_products: int
+    bootstraps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """The predicted milliseconds of a layer."""
+
+    layer: str
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """How many evaluation keys there are of a kind and size."""
+
+    kind: str
+    keys: int
+    key_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LowerChain:
+    """The rotation keys of a lower part of the chain."""
+
+    level: int
+    keys: int
+    key_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapping:
+    """Slots of the bootstraps (of those that refresh two values: `paired_slots`), levels, tables, and what they add."""
+
+    slots: tuple[int, ...] = field(metadata=_about(low=1, high=_MOST_SLOTS))
+    paired_slots: tuple[int, ...] = field(metadata=_about(low=1, high=_MOST_SLOTS))
+    from_level: int = field(metadata=_about(key="from"))
+    to_level: int = field(metadata=_about(key="to"))
+    table_bytes: int
+    deviation: float = field(metadata=_about(low=math.ulp(0.0), high=math.nextafter(1.0, 0.0)))
+    iterations: int = field(metadata=_about(low=1, high=2))
+    observed: int = field(metadata=_about(high=1 << 20))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLoading:
+    """What stays of the keys, and what is read again in every run."""
+
+    resident_bytes: int
+    loads: int
+    loaded_bytes: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRange:
+    """What an output can be, and what that rests on: proved or observed."""
+
+    low: float
+    high: float
+    range_source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """The figures that a run measures, in the order of the table; errors as shares are of the largest output."""
+
+    compile_s: float = field(metadata=_about("compilation", "s"))
+    keygen_s: float = field(metadata=_about("key generation", "s"))
+    encrypt_ms: float = field(metadata=_about("encryption", "ms"))
+    evaluate_ms: float = field(metadata=_about("evaluation", "ms"))
+    evaluate_sample_ms: float | None = field(
+        default=None, metadata=_about("of it for each sample", "ms", optional=True)
+    )
+    first_ms: float = field(metadata=_about("first evaluation", "ms"))
+    decrypt_ms: float = field(metadata=_about("decryption", "ms"))
+    server_peak_bytes: int = field(metadata=_about("server's memory", "bytes"))
+    client_peak_bytes: int = field(metadata=_about("client's memory", "bytes"))
+    # Measured where client and server share a process, and not predicted.
+    process_peak_bytes: int | None = field(
+        default=None, metadata=_about("memory of one process", "bytes", optional=True)
+    )
+    evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
+    ciphertext_bytes: int = field(metadata=_about("encrypted input", "bytes"))
+    max_abs_error: float = field(metadata=_about("output error", "error"))
+    relative_error: float | None
+    scheme_error: float = field(metadata=_about("of it encryption's", "error"))
+    relative_scheme_error: float | None
+
+
+# ---------------------------------------------------------------------------------------------- the report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What the compiler measured or was told, and nothing else can be asked for: all that a file holds of a report."""
+
+    approximation_error: float = field(metadata=_about(low=0.0))
+    scheme_error: float = field(metadata=_about(low=0.0))
+    class_agreement: ClassAgreement | None
+    error_samples: int = field(metadata=_about(high=_MOST_SAMPLES))
+    errors_apart: bool
+    unseen: UnseenInputs | None
+    calibrated: bool
+    output_magnitude: float = field(metadata=_about(low=0.0))
+    unbounded_ms: float | None
+    costs: str = field(metadata=_about("cost table"))
+    cost_table: Mapping[str, float] = field(
+        metadata=_about(
+            low=0.0,
+            high=_LARGEST_PRICE,
+            keys=frozenset(entry.name for entry in fields(CostTable) if entry.name != "machine"),
+        )
+    )
+    depth_by_line: tuple[SpentLevels, ...]
+    savings: tuple[Saving, ...]
+    # Those that the compiler's options tell (compiler/options.py).
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures(Stored):
+    """All that a report says of one program: what is stored, and what follows from the program (artifact/figures.py)."""
+
+    name: str
+    security_bits: int | None = field(metadata=_about("security bits"))
+    insecure: bool
+    secret_distribution: str
+    ring_dim: int = field(metadata=_about("ring dimension"))
+    slots: int
+    log_pq: float = field(metadata=_about("log PQ", "bits"))
+    max_log_pq: float | None
+    first_mod_bits: int
+    scale_bits: int = field(metadata=_about("scale bits"))
+    special_primes: int
+    digits: int = field(metadata=_about("key-switching digits"))
+    depth: int = field(metadata=_about("depth"))
+    levels: int = field(metadata=_about("levels"))
+    rotations: int = field(metadata=_about("rotations"))
+    rotation_keys: int = field(metadata=_about("rotation keys"))
+    rotation_key_bytes: int
+    relinearization_key: bool
+    bootstraps: int
+    bootstrapping: Bootstrapping | None
+    lower_chains: tuple[LowerChain, ...]
+    key_switches: int = field(metadata=_about("key switches"))
+    ciphertext_products: int = field(metadata=_about("ciphertext products"))
+    plaintext_products: int = field(metadata=_about("plaintext products"))
+    # By primitive, level and parts; by primitive.
+    operations: Mapping[str, int]
+    operations_by_kind: Mapping[str, int]
+    evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
+    keys_by_kind: tuple[KeyRow, ...]
+    key_folder: bool
+    key_loading: KeyLoading | None
+    ciphertext_bytes: int = field(metadata=_about("encrypted input", "bytes"))
+    output_bytes: int
+    server_peak_bytes: int
+    client_peak_bytes: int
+    predicted_ms: float
+    work_by_layer: tuple[LayerWork, ...]
+    # In program order, which is why it is no table.
+    predicted_ms_by_layer: tuple[LayerTime, ...]
+    predicted_max_abs_error: float
+    # The rows that the program has of its polynomials' inputs.
+    ranges: tuple[Mapping[str, Any], ...]
+    batch: int
+    output_ranges: Mapping[str, OutputRange]
+    flood: float | None
+    proved_share: float = field(metadata=_about("proved share of ranges", "share"))
+    predicted: Predicted
+    assumed: tuple[str, ...]

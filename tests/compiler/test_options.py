@@ -1,0 +1,139 @@
+"""An option in one place: checks, flags, the bill's entry and what debug compiles again follow from its field."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.compiler.options import ABOUT, Options
+from heliograph.errors import ProgramError
+
+# What stands on the command line, and what comes out, for every option that has a flag.
+FLAGS: dict[str, tuple[str, object]] = {
+    "security_bits": ("--insecure", None),
+    "degree": ("--degree 7", 7),
+    "degrees": ("--degree-of a=3 --degree-of b.c=7", {"a": 3, "b.c": 7}),
+    "target_error": ("--target-error 0.01", 0.01),
+    "method": ("--method interpolation", "interpolation"),
+    "spread": ("--spread 2", 2.0),
+    "margin": ("--margin 0", 0.0),
+    "samples_apart": ("--samples-apart 16", 16),
+    "precision_bits": ("--precision-bits 12.5", 12.5),
+    "key_bytes": ("--key-bytes 1000", 1000),
+    "memory_bytes": ("--memory-bytes 2000", 2000),
+    "flood": ("--flood 1e-6", 1e-6),
+    "batch": ("--batch 4", 4),
+    "bootstrap": ("--no-bootstrap", False),
+    "bootstrap_iterations": ("--bootstrap-iterations 2", 2),
+    "log_ring": ("--log-ring 11", 11),
+    "scale_bits": ("--scale-bits 40", 40),
+    "digits": ("--digits 3", 3),
+    "dump_ir": ("--dump-ir there", "there"),
+}
+
+
+def given(words: str) -> Options:
+    found: list[Options] = []
+
+    @click.command()
+    @compiler_options
+    def command(**flags: Any) -> None:
+        found.append(chosen_options(flags))
+
+    CliRunner().invoke(command, words.split(), catch_exceptions=False, standalone_mode=False)
+    return found[0]
+
+
+def test_every_option_says_what_it_is() -> None:
+    for entry in fields(Options):
+        assert entry.metadata["about"] is ABOUT[entry.name]
+        assert re.search(rf"^    .*\b{entry.name}\b.*:", Options.__doc__ or "", re.MULTILINE), entry.name
+
+
+def test_every_flag_has_a_case() -> None:
+    assert set(FLAGS) == {name for name, about in ABOUT.items() if about.flag is not None}
+
+
+def test_without_flags_the_options_are_the_defaults() -> None:
+    assert given("") == Options()
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_sets_its_option_and_no_other(name: str) -> None:
+    words, value = FLAGS[name]
+    options = given(words)
+    assert getattr(options, name) == value
+    assert type(getattr(options, name)) is type(value)
+    assert options == Options(**{name: value})
+
+
+def test_other_spellings_of_flags() -> None:
+    assert given("--bootstrap").bootstrap is True
+    assert given("--batch max").batch == "max"
+    with pytest.raises(ProgramError, match=r"batch='several' cannot be used"):
+        given("--batch several")
+    with pytest.raises(ProgramError, match="--degree-of 'act' is not LAYER=DEGREE"):
+        given("--degree-of act")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"degree": "7"}, "a whole number"),
+        ({"degree": 512}, "degrees lie between 1 and 511"),
+        ({"degrees": [3, 0]}, "degrees lie between 1 and 511"),
+        ({"degrees": "37"}, "a mapping from layer names to whole numbers, or a list of whole numbers"),
+        ({"spread": None}, "a number"),
+        ({"target_error": float("inf")}, "an error is a positive number"),
+        ({"target_error": 10**400}, "an error is a positive number"),
+        ({"method": 3}, "a text"),
+        ({"method": "remez"}, "the methods are minimax, gaussian, interpolation"),
+        ({"margin": float("nan")}, "a share of the width between 0 and 10"),
+        ({"flood": 0}, "a standard deviation is a positive number"),
+        ({"batch": True}, 'a power of two, or "max"'),
+        ({"bootstrap": "yes"}, "True, False or None"),
+        ({"bootstrap_iterations": True}, "1, 2 or None"),
+        ({"bootstrap_iterations": 3}, "1, 2 or None"),
+        ({"security_bits": 192}, "128 bits are planned for, or None for none"),
+        ({"digits": False}, "a whole number"),
+        (
+            {"degree": 3, "target_error": 0.1},
+            "degree is given too, and one of them decides; degrees can name single layers beside it",
+        ),
+    ],
+)
+def test_the_words_of_a_refusal(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        Options(**options)
+    *_, name = options
+    assert (caught.value.where, caught.value.why) == (f"Options.{name}", why)
+    assert caught.value.what == f"{name}={options[name]!r} cannot be used"
+
+
+# ------------------------------------------------------------------------------------------ the bill
+
+
+def test_the_bill_tells_what_it_always_told() -> None:
+    """A name more here is another fingerprint for every program: a new option is told where it is not the default."""
+    always = [name for name, about in ABOUT.items() if about.told == "always"]
+    assert always == ["degree", "degrees", "target_error", "method", "spread", "margin", "precision_bits"]
+    assert list(Options().told()) == always
+
+
+def test_what_the_bill_tells_gives_the_options_again() -> None:
+    options = Options(degrees={"act": 7}, degree=3, method="minimax", spread=2.0, margin=0.3, precision_bits=12)
+    assert Options.of_bill(json.loads(json.dumps(options.told()))) == options
+    assert Options.of_bill({}) == Options()
+
+
+@pytest.mark.parametrize("told", [{"degree": "7"}, {"margin": -1}, {"wings": 2}, {"costs": None}, {"dump_ir": "/"}])
+def test_what_a_stranger_tells_is_checked(told: dict[str, Any]) -> None:
+    with pytest.raises(ProgramError):
+        Options.of_bill(told)
