@@ -10,12 +10,12 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.execution.counted import Counted
-from heliograph.execution.plaintexts import EncodeAhead, Encoding
+from heliograph.execution.plaintexts import EncodeAhead
 from heliograph.execution.protocol import C, Call, Primitives
 from heliograph.ir import Array, CipherType, Node
 
 if TYPE_CHECKING:
-    from heliograph.execution.evaluator import Evaluator
+    from heliograph.execution.evaluator import Evaluator, Transform
 
 # Evaluates a node: (run, node, operands) -> its value.
 Rule: TypeAlias = "Callable[[Run[Any], Node, Sequence[Any]], Any]"
@@ -83,8 +83,9 @@ class Run(Generic[C]):
         """The plaintext that a node adds or multiplies with, kept between runs."""
         return self.shared.cache.get(self.shared.index[node], make, self.shared.plaintext_bytes(level))
 
-    def diagonal(self, encoding: Encoding) -> Any:
-        return self.shared.diagonal(encoding, self._ahead)
+    def diagonal(self, transform: Transform[C], g: int, position: int, b: int, offset: int) -> Any:
+        """The plaintext of one diagonal of a transform."""
+        return self.shared.diagonal(transform.encoding(g, position, b, offset), self._ahead)
 
     def rotation(self, node: Node, x: C) -> C:
         """The value of a `rotate`."""
@@ -129,10 +130,11 @@ class Run(Generic[C]):
         on, paths = self.at(_level(node)), self.shared.paths
         rotated = [self.baby_steps(node, position, x) for position, x in enumerate(operands)]
         total: C | None = None
-        for g, terms in self.shared.transform_terms(node):
+        transform = self.shared.transform(node)
+        for g, terms in transform.groups.items():
             part: C | None = None
-            for position, b, encoding in terms:
-                term = on.mul_plain(rotated[position][b], self.diagonal(encoding))
+            for position, b, offset in terms:
+                term = on.mul_plain(rotated[position][b], self.diagonal(transform, g, position, b, offset))
                 part = term if part is None else on.accumulate(part, term)
             assert part is not None
             for step in paths.get(g, (g,) if g else ()):

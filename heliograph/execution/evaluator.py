@@ -6,7 +6,8 @@ import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
@@ -19,6 +20,38 @@ from heliograph.ir import CipherType, Node, Program
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
+
+
+@dataclass(frozen=True, slots=True)
+class Transform(Generic[C]):
+    """How a `linear_transform` is evaluated: for each giant step its (operand, baby step, offset), in this order.
+
+    `number` is its position in the program, `size` what each encoded diagonal takes in bytes.
+    """
+
+    node: Node
+    number: int
+    diagonals: Sequence[DiagonalMap]
+    groups: Mapping[int, Sequence[tuple[int, int, int]]]
+    do: Primitives[C]
+    size: int
+
+    def encoding(self, g: int, position: int, b: int, offset: int) -> Encoding:
+        """The plaintext of one diagonal."""
+
+        def make() -> Any:
+            assert isinstance(self.node.type, CipherType)
+            # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
+            values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
+            return self.do.encode(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
+
+        return Encoding((self.number, position, offset), make, self.size)
+
+    def encodings(self) -> Iterator[Encoding]:
+        """All of them, in the order of their use."""
+        for g, terms in self.groups.items():
+            for position, b, offset in terms:
+                yield self.encoding(g, position, b, offset)
 
 
 class Evaluator(Generic[C]):
@@ -44,6 +77,8 @@ class Evaluator(Generic[C]):
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
         # Called with a node's position before it is evaluated, where its keys may have to be loaded.
         self.before: Callable[[int], None] | None = None
+        # Replaced as a whole: threads may read it at any time.
+        self._last: tuple[Node | None, Transform[C] | None] = None, None
         self._lock = threading.Lock()
         self._lent = self._closed = False
 
@@ -98,23 +133,18 @@ class Evaluator(Generic[C]):
         # One polynomial, and the complex vector that it was encoded from.
         return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
 
-    def transform_terms(self, node: Node) -> Iterator[tuple[int, list[tuple[int, int, Encoding]]]]:
-        """Each giant step of a transform with its (operand, baby step, encoded diagonal), in the order of their use."""
-        a, number, diagonals = node.attrs, self.index[node], self.diagonals(node)
-        assert isinstance(node.type, CipherType)
-        level, do = node.type.level, self.part(node.type.level)
-        size = self.plaintext_bytes(level)
-
-        def encoding(g: int, position: int, b: int, offset: int) -> Encoding:
-            def make() -> Any:
-                # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
-                values = np.roll(diagonals[position].one_run(offset, g + b), g)
-                return do.encode(values, a["plain_log_scales"][position], level)
-
-            return Encoding((number, position, offset), make, size)
-
-        for g, terms in transform_terms(diagonals, a["baby_steps"], a["giant_steps"]).items():
-            yield g, [(position, b, encoding(g, position, b, offset)) for position, b, offset in terms]
+    def transform(self, node: Node) -> Transform[C]:
+        """How a `linear_transform` is evaluated. That of the node last asked for is kept."""
+        known, found = self._last
+        if known is not node:
+            a, diagonals = node.attrs, self.diagonals(node)
+            assert isinstance(node.type, CipherType)
+            groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+            size = self.plaintext_bytes(node.type.level)
+            found = Transform(node, self.index[node], diagonals, groups, self.part(node.type.level), size)
+            self._last = node, found
+        assert found is not None
+        return found
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""
@@ -130,11 +160,10 @@ class Evaluator(Generic[C]):
         start = [self.index[node] for node in nodes].index(key[0])
         there = False
         for node in itertools.chain(nodes[start:], itertools.cycle(nodes)):
-            for _, terms in self.transform_terms(node):
-                for _, _, encoding in terms:
-                    there = there or encoding.key == key
-                    if there and encoding.key not in self.cache:
-                        yield encoding
+            for encoding in self.transform(node).encodings():
+                there = there or encoding.key == key
+                if there and encoding.key not in self.cache:
+                    yield encoding
 
 
 def _by_level(chains: Sequence[Chain], parts: Sequence[Primitives[C]]) -> list[Primitives[C]]:

@@ -22,7 +22,6 @@ from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
-from heliograph.ir.transforms import transform_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +306,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         _needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node.op, "terms of one scale")
         do = self.part(x.level)
         assert isinstance(do, SimulatedPrimitives)
-        diagonals = self.shared.diagonals(node)
-        groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+        transform = self.shared.transform(node)
+        diagonals, groups = transform.diagonals, transform.groups
         rotated: dict[tuple[int, int], Array] = {}
         for position, b in dict.fromkeys((position, b) for terms in groups.values() for position, b, _ in terms):
             value = operands[position]

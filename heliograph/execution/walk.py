@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.execution.evaluation import RULES, Run
-from heliograph.execution.evaluator import Evaluator
-from heliograph.execution.plaintexts import Encoding
+from heliograph.execution.evaluator import Evaluator, Transform
 from heliograph.execution.protocol import Call, Primitives
 from heliograph.ir import Array, Node, Program
 
@@ -65,7 +64,7 @@ class Walk(Run[Any]):
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
         return _NOTHING
 
-    def diagonal(self, encoding: Encoding) -> Any:
+    def diagonal(self, transform: Transform[Any], g: int, position: int, b: int, offset: int) -> Any:
         return _NOTHING
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,9 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import HeliographError, ProgramError, RangeError
+from heliograph.execution.evaluation import RULES, Run
 from heliograph.execution.loop import execute
+from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
@@ -171,6 +174,28 @@ def test_backends_count_the_same_calls(name: str) -> None:
     program = program_of(body, keys=keys)
     counts = [run(program, samples(), make(program))[1] for make in (simulator, openfhe)]
     assert counts[0] == counts[1]
+    # What is counted without values is the same.
+    assert sum(node_calls(program).values(), Counter()) == counts[0]
+
+
+def test_a_transform_as_a_whole_is_what_its_rule_says() -> None:
+    """The simulator computes transforms in a way of its own; without errors the rule gives the same."""
+    program = program_of(OPS_UNDER_TEST["linear_transform"][0], keys=TRANSFORM_KEYS)
+    node = next(node for node in program.nodes if node.op == "linear_transform")
+    session = simulator(program, noisy=False)
+    x, runs = session.encrypt(samples()[0], RING.levels, 45.0), [session.evaluator.begin() for _ in range(2)]
+    whole, by_rule = runs[0].evaluate(node, [x]), Run.transform(runs[1], node, [x])
+    np.testing.assert_allclose(whole.slots, by_rule.slots, atol=1e-12)
+    assert (whole.level, whole.log_scale, whole.parts) == (by_rule.level, by_rule.log_scale, by_rule.parts)
+    assert runs[0].calls == runs[1].calls
+
+
+def test_an_op_without_a_rule_is_refused(backend: Callable[..., Session]) -> None:
+    program = program_of(lambda b, x, y: b.op("add_ct", (x, y)))
+    node = replace(next(node for node in program.nodes if node.op == "add_ct"), op="unheard_of")
+    session = backend(program)
+    with pytest.raises(ProgramError, match="no rule that evaluates unheard_of"):
+        session.evaluator.begin().evaluate(node, [])
 
 
 def test_missing_rotation_key_is_refused(backend: Callable[..., Session]) -> None:
@@ -300,6 +325,12 @@ def test_every_slot_op_has_a_case() -> None:
     assert executable <= covered, sorted(executable - covered)
 
 
+def test_every_slot_op_has_a_rule() -> None:
+    """But for what the server computes in the clear, and inputs."""
+    executable = {name for name, spec in OPS.items() if Stage.EXECUTABLE in spec.stages}
+    assert set(RULES) == executable - {"input", "constant", "pack"}
+
+
 def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
     program, x = only_bootstrap(BOOTSTRAPPED, PERIOD), np.linspace(-1, 1, PERIOD)
     session = backend(program)
@@ -309,6 +340,7 @@ def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
     )
     assert seen["bootstrap"] == (BOOTSTRAPPED.bootstrap_level, 2)
     assert calls["bootstrap", BOOTSTRAPPED.bootstrap_input_level, PERIOD] == 1
+    assert sum(node_calls(program).values(), Counter()) == calls
     np.testing.assert_allclose(found[0], x, atol=2.0**-10)
 
 
