@@ -27,11 +27,11 @@ from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import calls_table
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.execution.prices import priced_ms, total_ms
-from heliograph.execution.protocol import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call
-from heliograph.execution.simulator import SimulatedCiphertext, Simulator
-from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.execution.primitives import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS
+from heliograph.execution.protocol import Call
+from heliograph.execution.walk import node_calls
+from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots
-from heliograph.ir.diagonals import DiagonalMap
 from heliograph.report.figures import (
     Bootstrapping,
     Figures,
@@ -201,38 +201,6 @@ def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) ->
     products = count(calls, "mul_plain", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale")
     entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
     return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
-
-
-class _Counting(Simulator):
-    """Counts calls without computing values: one slot, always zero, stands for all."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program, noisy=False)
-        self._bias = np.zeros(1)
-
-    def _exact(self, diagonals: Sequence[DiagonalMap], operands: Sequence[SimulatedCiphertext]) -> Array:
-        return np.zeros(1)
-
-
-def node_calls(program: Program) -> dict[Node, Counter[Call]]:
-    """The homomorphic calls of each node of an executable program, as the simulator counts them."""
-    simulator = _Counting(program)
-    table: dict[Node, Counter[Call]] = {}
-    for node in program.nodes:
-        if node.op == "input" or not node.type.secret:
-            continue
-        simulator.calls.clear()
-        # A bootstrap looks at the copies of its value.
-        zeros = np.zeros(node.attrs["slots"] if node.op == "bootstrap" else 1)
-        operands: list[Any] = []
-        for operand in node.inputs:
-            if not isinstance(operand.type, CipherType):
-                operands.append(zeros[np.newaxis])
-                continue
-            operands.append(SimulatedCiphertext(zeros, operand.type.level, operand.type.log_scale, operand.type.parts))
-        simulator.evaluate(node, operands)
-        table[node] = +simulator.calls
-    return table
 
 
 def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dict[str, Counter[Call]]:

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError, RangeError
-from heliograph.execution.protocol import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS, Call, Evaluator, Run
+from heliograph.execution.evaluation import Run
+from heliograph.execution.evaluator import Evaluator
+from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, ROTATIONS
+from heliograph.execution.protocol import Call
 from heliograph.ir import CipherType, Node, Program, Stage
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import OPS, Context
@@ -53,10 +56,8 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
         kinds: Counter[str] = Counter()
         for (primitive, _, _), number in calls.items():
             kinds[primitive] += number
-        rotations = sum(kinds[kind] for kind in ROTATIONS)
-        bootstraps = sum(kinds[kind] for kind in BOOTSTRAPS)
-        products = sum(kinds[kind] for kind in PLAIN_PRODUCTS)
-        row = LayerCalls(layer, rotations, rotations + kinds["relinearize"], products, bootstraps)
+        sums = [sum(kinds[kind] for kind in group) for group in (ROTATIONS, KEY_SWITCHES, PLAIN_PRODUCTS, BOOTSTRAPS)]
+        row = LayerCalls(layer, *sums)
         if row.key_switches or row.plaintext_products or row.bootstraps:
             rows.append(row)
     return rows

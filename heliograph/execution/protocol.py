@@ -1,52 +1,99 @@
-"""What a backend does, and the one loop that executes a scheduled program on any of them."""
+"""What a backend does: the primitives, as a protocol that it implements. What they are is in execution/primitives.py."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from heliograph.ir import Node
+from heliograph.ir import Array
 
 C = TypeVar("C")
 
-# (primitive, level, parts): what was called, at which level, on ciphertexts of how many parts.
+# (primitive, level, size): what was called, at which level, and its third number (execution/primitives.py).
 Call = tuple[str, int, int]
-# Bootstraps of one value and of two; their third number is that of their slots.
-BOOTSTRAPS = ("bootstrap", "bootstrap_pair")
-# Calls that work in the whole chain whatever their level: the keys of bootstraps are there.
-IN_WHOLE_CHAIN = (*BOOTSTRAPS, "conjugate")
-# Calls that move slots; a key switch each.
-ROTATIONS = ("rotate", "rotate_hoisted", "conjugate")
-# Products with what the server knows: an encoded vector, a number, a plain input.
-PLAIN_PRODUCTS = ("mul_plain", "mul_scalar", "mul_pt")
 
 
-class Run(Protocol[C]):
-    """One execution of a program: it evaluates the nodes, and holds what belongs to this execution alone.
+class Primitives(Protocol[C]):
+    """What a backend computes, in one part of the modulus chain, on ciphertexts of type C.
 
-    `calls` counts the homomorphic primitives executed, by level, as they leave for the library: that is what the floor
-    of a run is the sum of.
+    A backend has one of these for the whole chain and one for each lower part. Operands are ciphertexts of that part, at
+    one level and scale where there are two. They stay as they are, except for `accumulate`. Several threads may call it.
+    Plaintexts and digits are the backend's own; who calls only passes them on.
+
+    What the scheme would answer with nonsense may be refused: a RangeError for values, a ProgramError for all else; neither
+    needs to say where. No secret key is ever here.
     """
 
-    calls: Counter[Call]
-
-    def evaluate(self, node: Node, operands: Sequence[C]) -> C:
-        """The node's value; raises RangeError or ProgramError where the scheme would give nonsense."""
+    def describe(self, x: C) -> tuple[int, int]:
+        """(level, parts) of a ciphertext of any part of the chain."""
         ...
 
-    def close(self) -> None:
-        """Called when the execution is over, or broken off."""
+    def encode(self, values: Array | float, log_scale: float, level: int, beside: C | None = None) -> Any:
+        """A plaintext of that true scale (log2), for a product, or for a sum with the ciphertext `beside` it.
+
+        A vector may be shorter than the slots, and then repeats; a number stands in all of them.
+        """
         ...
 
+    def add(self, x: C, y: C) -> C: ...
 
-class Evaluator(Protocol[C]):
-    """What all executions of a program share; holds evaluation keys, never a secret key."""
+    def sub(self, x: C, y: C) -> C: ...
 
-    def begin(self) -> Run[C]:
-        """A run of its own for one execution."""
+    def negate(self, x: C) -> C: ...
+
+    def accumulate(self, x: C, y: C) -> C:
+        """The sum; it may be made in `x`, which nobody else holds."""
         ...
 
-    def describe(self, value: C) -> tuple[int, int]:
-        """(level, parts) of a ciphertext as the backend has it: compared with the plan after every node."""
+    def mul(self, x: C, y: C) -> C:
+        """The product, of three parts: neither relinearized nor rescaled."""
+        ...
+
+    def relinearize(self, x: C) -> C: ...
+
+    def add_plain(self, x: C, plain: Any) -> C: ...
+
+    def mul_plain(self, x: C, plain: Any) -> C: ...
+
+    def mul_scalar(self, x: C, value: float, log_scale: float) -> C:
+        """The product with one number, rounded at that scale (log2)."""
+        ...
+
+    def times_i(self, x: C) -> C:
+        """The product with the imaginary unit: exact, of the same scale."""
+        ...
+
+    def rotate(self, x: C, amount: int) -> C:
+        """Slot i + amount moves to slot i; 0 <= amount < slots."""
+        ...
+
+    def decompose(self, x: C) -> Any:
+        """The digits of x, which all its hoisted rotations read."""
+        ...
+
+    def rotate_hoisted(self, x: C, amount: int, digits: Any) -> C: ...
+
+    def conjugate(self, x: C) -> C:
+        """The complex conjugate of each slot. In the whole chain only."""
+        ...
+
+    def rescale(self, x: C) -> C:
+        """x divided by the prime of its level, a level lower."""
+        ...
+
+    def level_drop(self, x: C, levels: int) -> C: ...
+
+    def move(self, x: C, level: int) -> C:
+        """A ciphertext of another part of the chain in this one; its level stays."""
+        ...
+
+    def reread(self, x: C, log_scale: float) -> C:
+        """The same ciphertext, of slots that are read at another true scale (log2)."""
+        ...
+
+    def bootstrap(self, x: C, slots: int) -> C:
+        """x, whose slots repeat with that period, at the ring's `bootstrap_level`. In the whole chain only."""
+        ...
+
+    def bootstrap_pair(self, x: C, slots: int) -> C:
+        """As `bootstrap`; imaginary parts are kept."""
         ...

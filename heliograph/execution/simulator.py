@@ -6,9 +6,7 @@ value too large for its modulus, a wrong number of parts.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks import noise
-from heliograph.ckks.chains import Chain, chain_at
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, RangeError
-from heliograph.execution.protocol import Call
+from heliograph.execution.evaluation import Run
+from heliograph.execution.evaluator import Evaluator
+from heliograph.execution.walk import Walk
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import paired_slots
-from heliograph.ir.diagonals import DiagonalMap
-from heliograph.ir.slot_ops import SCALE_TOLERANCE, transform_diagonals
-from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
+from heliograph.ir.slot_ops import SCALE_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,37 +34,230 @@ class SimulatedCiphertext:
     parts: int = 2
 
 
-class Simulator:
+@dataclass(frozen=True, slots=True)
+class SimulatedPlaintext:
+    """Slots as encoding leaves them, or the number in all of them, and the scale."""
+
+    slots: Array | float
+    log_scale: float
+
+
+class _Errors:
+    """The errors of one simulation, from one random sequence: of what a client does, and of every part of the chain."""
+
+    def __init__(self, ring: Ring, seed: int, noisy: bool) -> None:
+        self.ring, self.noisy = ring, noisy
+        self.random = np.random.default_rng(seed)
+        self.bias = noise.switch_bias(ring, self.random) if noisy else np.zeros(ring.slots)
+        self._log_q = [sum(ring.log_primes[: level + 1]) for level in range(len(ring.log_primes))]
+
+    def gaussian(self, shape: tuple[int, ...]) -> Array:
+        """Complex noise whose real and imaginary parts have standard deviation one."""
+        return np.asarray(self.random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
+
+    def made(
+        self, slots: Array, level: int, log_scale: float, parts: int, std: float, what: str
+    ) -> SimulatedCiphertext:
+        """A ciphertext with fresh error added; refused where its values do not fit the modulus."""
+        if self.noisy and std:
+            slots = slots + self.gaussian(slots.shape) * (std * 2.0**-log_scale)
+        size = float(np.abs(slots).max(initial=0.0))
+        if not math.isfinite(size):
+            raise RangeError(f"{what} gives NaN or infinity")
+        # Half the modulus for the sign; the largest coefficient of a slot vector is at most its largest slot.
+        if size > 0 and math.log2(size) + log_scale > self._log_q[level] - 1:
+            raise RangeError(
+                f"{what} gives a value of size {size:.3g}, too large for level {level}",
+                why=f"scale 2^{log_scale:.1f} and modulus 2^{self._log_q[level]:.1f} leave room for "
+                f"{2.0 ** (self._log_q[level] - 1 - log_scale):.3g}",
+                hint="give calibration samples that reach the true range, or a larger first modulus",
+            )
+        return SimulatedCiphertext(slots, level, log_scale, parts)
+
+
+def _needs(holds: bool, what: str, need: str) -> None:
+    if not holds:
+        raise ProgramError(f"{what} needs {need}")
+
+
+def _alike(x: SimulatedCiphertext, y: SimulatedCiphertext, what: str) -> None:
+    """Whether two operands may be added."""
+    _needs(x.level == y.level, what, "operands at one level")
+    _needs(abs(x.log_scale - y.log_scale) <= SCALE_TOLERANCE, what, "operands of one scale")
+
+
+def _two_parts(x: SimulatedCiphertext, what: str) -> None:
+    _needs(x.parts == 2, what, "a ciphertext of two parts")
+
+
+class SimulatedPrimitives:
+    """The primitives on numpy, in one part of the chain."""
+
+    def __init__(self, errors: _Errors, chain: Chain) -> None:
+        self._errors, self._chain = errors, chain
+        self._keys = frozenset(chain.rotation_keys)
+
+    def describe(self, x: SimulatedCiphertext) -> tuple[int, int]:
+        return x.level, x.parts
+
+    def encode(
+        self, values: Array | float, log_scale: float, level: int, beside: SimulatedCiphertext | None = None
+    ) -> SimulatedPlaintext:
+        if not isinstance(values, float):
+            values = np.resize(values, self._errors.ring.slots)
+            if self._errors.noisy:
+                std = noise.encoding_std(self._errors.ring) * 2.0**-log_scale
+                values = np.asarray(values + self._errors.gaussian(values.shape) * std)
+        return SimulatedPlaintext(values, log_scale)
+
+    def add(self, x: SimulatedCiphertext, y: SimulatedCiphertext) -> SimulatedCiphertext:
+        return self._sum(x, y, x.slots + y.slots, "add")
+
+    def sub(self, x: SimulatedCiphertext, y: SimulatedCiphertext) -> SimulatedCiphertext:
+        return self._sum(x, y, x.slots - y.slots, "sub")
+
+    def accumulate(self, x: SimulatedCiphertext, y: SimulatedCiphertext) -> SimulatedCiphertext:
+        return self._sum(x, y, x.slots + y.slots, "accumulate")
+
+    def _sum(self, x: SimulatedCiphertext, y: SimulatedCiphertext, slots: Array, what: str) -> SimulatedCiphertext:
+        _alike(x, y, what)
+        return self._errors.made(slots, x.level, x.log_scale, max(x.parts, y.parts), 0.0, what)
+
+    def negate(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        return replace(x, slots=-x.slots)
+
+    def mul(self, x: SimulatedCiphertext, y: SimulatedCiphertext) -> SimulatedCiphertext:
+        _two_parts(x, "mul")
+        _two_parts(y, "mul")
+        _needs(x.level == y.level, "mul", "operands at one level")
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = x.slots * y.slots
+        return self._errors.made(product, x.level, x.log_scale + y.log_scale, 3, 0.0, "mul")
+
+    def relinearize(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        _needs(self._chain.relinearization_key, "relinearize", "a relinearization key")
+        return self._switched(x.slots, x, "relinearize")
+
+    def add_plain(self, x: SimulatedCiphertext, plain: SimulatedPlaintext) -> SimulatedCiphertext:
+        return self._errors.made(x.slots + plain.slots, x.level, x.log_scale, x.parts, 0.0, "add_plain")
+
+    def mul_plain(self, x: SimulatedCiphertext, plain: SimulatedPlaintext) -> SimulatedCiphertext:
+        _two_parts(x, "mul_plain")
+        scale = x.log_scale + plain.log_scale
+        return self._errors.made(x.slots * plain.slots, x.level, scale, 2, 0.0, "mul_plain")
+
+    def mul_scalar(self, x: SimulatedCiphertext, value: float, log_scale: float) -> SimulatedCiphertext:
+        _two_parts(x, "mul_scalar")
+        # A scalar is rounded to a whole number at its scale, which is one number for all slots.
+        error = self._errors.random.uniform(-0.5, 0.5) * 2.0**-log_scale if self._errors.noisy else 0.0
+        return self._errors.made(x.slots * (value + error), x.level, x.log_scale + log_scale, 2, 0.0, "mul_scalar")
+
+    def times_i(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        return replace(x, slots=1j * x.slots)
+
+    def rotate(self, x: SimulatedCiphertext, amount: int) -> SimulatedCiphertext:
+        _two_parts(x, "rotate")
+        if amount == 0:
+            return x
+        self.needs_key(amount, x.level)
+        return self._switched(np.roll(x.slots, -amount), x, "rotate")
+
+    def decompose(self, x: SimulatedCiphertext) -> None:
+        """Nothing: rotations read the value itself."""
+
+    def rotate_hoisted(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
+        return self.rotate(x, amount)
+
+    def conjugate(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        _two_parts(x, "conjugate")
+        return self._switched(np.conj(x.slots), x, "conjugate")
+
+    def rescale(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        _needs(x.level >= 1, "rescale", "a level to spend")
+        ring = self._errors.ring
+        scale = x.log_scale - ring.log_primes[x.level]
+        return self._errors.made(x.slots, x.level - 1, scale, x.parts, noise.rescale_std(ring), "rescale")
+
+    def level_drop(self, x: SimulatedCiphertext, levels: int) -> SimulatedCiphertext:
+        _needs(x.level >= levels, "level_drop", f"{levels} levels to drop")
+        return self._errors.made(x.slots, x.level - levels, x.log_scale, x.parts, 0.0, "level_drop")
+
+    def move(self, x: SimulatedCiphertext, level: int) -> SimulatedCiphertext:
+        return x
+
+    def reread(self, x: SimulatedCiphertext, log_scale: float) -> SimulatedCiphertext:
+        return replace(x, slots=x.slots * 2.0 ** (x.log_scale - log_scale), log_scale=log_scale)
+
+    def bootstrap(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
+        return self._refreshed(x, slots, "bootstrap")
+
+    def bootstrap_pair(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
+        return self._refreshed(x, slots, "bootstrap_pair")
+
+    def _refreshed(self, x: SimulatedCiphertext, slots: int, what: str) -> SimulatedCiphertext:
+        """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
+        ring, errors = self._errors.ring, self._errors
+        if ring.bootstrap is None:
+            raise ProgramError("this ring does not bootstrap")
+        _two_parts(x, what)
+        _needs(x.level == ring.bootstrap_input_level, what, f"an operand at level {ring.bootstrap_input_level}")
+        copies = x.slots.reshape(-1, slots)
+        # To the library the value is what its scale makes of it.
+        nominal = 2.0 ** (x.log_scale - ring.scale_bits)
+        real, imaginary = (float(np.abs(part).max(initial=0.0)) * nominal for part in (copies.real, copies.imag))
+        largest = max(real, imaginary)
+        if largest > noise.BOOTSTRAP_LIMIT:
+            # Those of a pair enter at half the size that they may have; beside one value there are errors only.
+            planned = 1.0 / nominal / (1 if imaginary < 2.0**-10 * largest else 2)
+            raise RangeError(
+                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
+                why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
+                hint="give calibration samples like this input, or a larger Options.margin",
+            )
+        apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
+        _needs(apart < noise.BOOTSTRAP_LIMIT / 64, what, f"slots that repeat with period {slots}")
+        mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
+        if errors.noisy:
+            error = errors.gaussian((slots,))
+            error = noise.bootstrap_std(ring) / nominal * (error if what == "bootstrap_pair" else error.real)
+            cubes = (mean.real * nominal) ** 3 + 1j * (mean.imag * nominal) ** 3
+            bend = noise.BOOTSTRAP_CUBIC * cubes / nominal if ring.bootstrap_iterations == 1 else 0.0
+            mean = mean + np.tile(error, copies.shape[0]) - bend
+        return errors.made(mean, ring.bootstrap_level, x.log_scale, 2, 0.0, what)
+
+    def needs_key(self, amount: int, level: int) -> None:
+        """Refuse a rotation without a key."""
+        _needs(amount in self._keys, "rotate", f"a rotation key for {amount} at level {level}")
+
+    def switch_std(self, level: int) -> float:
+        """The standard deviation of the error of a key switch at a level, in units of one over the scale."""
+        return noise.switch_std(self._chain.ring, level)
+
+    def _switched(self, slots: Array, x: SimulatedCiphertext, what: str) -> SimulatedCiphertext:
+        """Slots after a key switch of x."""
+        biased = slots + self._errors.bias * 2.0**-x.log_scale
+        return self._errors.made(biased, x.level, x.log_scale, 2, self.switch_std(x.level), what)
+
+
+class Simulator(Evaluator[SimulatedCiphertext]):
     """Evaluates nodes of one executable program on `SimulatedCiphertext`s.
 
-    `noisy=False` leaves the error out: the result is then the exact meaning of the compiled program.
+    `noisy=False` leaves the error out: the result is then the exact meaning of the compiled program. The errors of one
+    run after another go on in the same random sequence.
     """
 
     def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
-        self.program = program
-        self.ring = program.ring
         self.noisy = noisy
-        self.calls: Counter[Call] = Counter()
-        self._random = np.random.default_rng(seed)
-        self._bias = noise.switch_bias(self.ring, self._random) if noisy else np.zeros(self.ring.slots)
-        self._chains = program.planned.chains
-        self._keys = [frozenset(chain.rotation_keys) for chain in self._chains]
-        rotations = [node for node in program.nodes if node.op == "rotate"]
-        self._rotations = Counter(node.inputs[0] for node in rotations)
-        self._first_rotation = {node.inputs[0]: node for node in reversed(rotations)}
-        self._paired = paired_slots(program)
-        self._paths = program.planned.rotation_paths
-        # Which transform makes which rotations; worked out when the first is met, by any of the runs.
-        self._babies: dict[tuple[Node, int], BabySteps] = {}
-        log_primes = self.ring.log_primes
-        self._log_q = [sum(log_primes[: level + 1]) for level in range(len(log_primes))]
+        self.errors = _Errors(program.ring, seed, noisy)
+        # No plaintext is kept: encoding anew costs little here.
+        super().__init__(program, lambda chain: SimulatedPrimitives(self.errors, chain), 0)
 
     # ------------------------------------------------------------------------------------------ client's part
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> SimulatedCiphertext:
         """As encryption under the secret key."""
         std = math.hypot(noise.encryption_std(self.ring), noise.encoding_std(self.ring))
-        return self._made(np.asarray(vector, dtype=np.float64), level, log_scale, 2, std, "encrypt")
+        return self.errors.made(np.asarray(vector, dtype=np.float64), level, log_scale, 2, std, "encrypt")
 
     def encrypt_inputs(self, vectors: Mapping[Node, Array]) -> dict[Node, Any]:
         """What `execute` takes, from what `interpret.pack_inputs` gave: plain inputs stay as they are."""
@@ -86,311 +277,63 @@ class Simulator:
                     hint="compile with a larger scale_bits or precision_bits",
                 )
             std = noise.decryption_std(self.ring, imaginary) * 2.0**-ciphertext.log_scale
-            slots = slots + self._random.normal(size=slots.shape) * std
+            slots = slots + self.errors.random.normal(size=slots.shape) * std
         return np.asarray(slots)
 
     # ------------------------------------------------------------------------------------------ server's part
 
-    def begin(self) -> Simulator:
-        """A run with counts of its own; its errors go on in the same random sequence."""
-        run = copy.copy(self)
-        run.calls = Counter()
-        return run
+    def begin(self) -> SimulatedRun:
+        return SimulatedRun(self)
 
-    def close(self) -> None:
-        """Nothing to give back."""
 
-    def describe(self, value: SimulatedCiphertext) -> tuple[int, int]:
-        return value.level, value.parts
+class SimulatedRun(Run[SimulatedCiphertext]):
+    """A run whose transforms are computed as a whole: thousands of products with their errors would take much longer."""
 
-    def _made(
-        self, slots: Array, level: int, log_scale: float, parts: int, std: float, what: object
-    ) -> SimulatedCiphertext:
-        """A ciphertext with fresh error added; refused where its values do not fit the modulus."""
-        if self.noisy and std:
-            slots = slots + self._gaussian(slots.shape) * (std * 2.0**-log_scale)
-        size = float(np.abs(slots).max(initial=0.0))
-        if not math.isfinite(size):
-            raise RangeError(f"{what} gives NaN or infinity")
-        # Half the modulus for the sign; the largest coefficient of a slot vector is at most its largest slot.
-        if size > 0 and math.log2(size) + log_scale > self._log_q[level] - 1:
-            raise RangeError(
-                f"{what} gives a value of size {size:.3g}, too large for level {level}",
-                why=f"scale 2^{log_scale:.1f} and modulus 2^{self._log_q[level]:.1f} leave room for "
-                f"{2.0 ** (self._log_q[level] - 1 - log_scale):.3g}",
-                hint="give calibration samples that reach the true range, or a larger first modulus",
-            )
-        return SimulatedCiphertext(slots, level, log_scale, parts)
+    def __init__(self, shared: Simulator) -> None:
+        super().__init__(shared, None)
+        self._errors = shared.errors
+        self._walk = Walk(shared, self.calls)
 
-    def evaluate(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
-        try:
-            return self._evaluate(node, operands)
-        except RangeError as error:
-            raise RangeError(error.what, where=node.loc, why=error.why, hint=error.hint) from None
-
-    def _evaluate(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
-        x, a, op = operands[0], node.attrs, node.op
-        array = self.program.array
-        if op in ("linear_transform", "rotate", "mul_plain", "mul_ct", "lincomb"):
-            for operand in operands:
-                self._needs(operand.parts == 2, node, "a ciphertext of two parts")
-        if op in ("add_ct", "sub_ct"):
-            y = operands[1]
-            self._needs(x.level == y.level, node, "operands at one level")
-            self._needs(abs(x.log_scale - y.log_scale) <= SCALE_TOLERANCE, node, "operands of one scale")
-            self._count("add", x.level, max(x.parts, y.parts))
-            slots = x.slots + y.slots if op == "add_ct" else x.slots - y.slots
-            return self._made(slots, x.level, x.log_scale, max(x.parts, y.parts), 0.0, op)
-        if op == "mul_ct":
-            y = operands[1]
-            self._needs(x.level == y.level, node, "operands at one level")
-            self._count("mul", x.level, 2)
-            with np.errstate(over="ignore", invalid="ignore"):
-                product = x.slots * y.slots
-            return self._made(product, x.level, x.log_scale + y.log_scale, 3, 0.0, op)
-        if op == "lincomb":
-            return self._combination(node, operands)
-        if op == "linear_transform":
-            return self._transform(node, operands)
-        if op == "rotate":
-            self._count_rotation(node, x.level)
-            return self._rotate(x, a["amount"], node)
-        if op == "mul_plain":
-            self._count("mul_plain", x.level, 2)
-            plain = self._plain(np.resize(array(a["value"]), x.slots.shape), a["plain_log_scale"])
-            return self._made(x.slots * plain, x.level, x.log_scale + a["plain_log_scale"], 2, 0.0, op)
-        if op == "add_plain":
-            self._count("add_plain", x.level, x.parts)
-            plain = self._plain(np.resize(array(a["value"]), x.slots.shape), x.log_scale)
-            return self._made(x.slots + plain, x.level, x.log_scale, x.parts, 0.0, op)
-        if op == "mul_pt":
-            self._count("mul_pt", x.level, 2)
-            plain = self._plain(np.asarray(operands[1])[0], a["plain_log_scale"])
-            return self._made(x.slots * plain, x.level, x.log_scale + a["plain_log_scale"], 2, 0.0, op)
-        if op == "add_pt":
-            self._count("add_pt", x.level, x.parts)
-            plain = self._plain(np.asarray(operands[1])[0], x.log_scale)
-            return self._made(x.slots + plain, x.level, x.log_scale, x.parts, 0.0, op)
-        if op == "add_scalar":
-            self._count("add_plain", x.level, x.parts)
-            return self._made(x.slots + a["value"], x.level, x.log_scale, x.parts, 0.0, op)
-        if op == "mul_int":
-            self._needs(a["factor"] != 0, node, "a factor that is not zero")
-            # By doubling: one sum for each bit below the highest, and one for each further bit that is set.
-            factor = abs(a["factor"])
-            self.calls["add", x.level, x.parts] += factor.bit_length() + factor.bit_count() - 2
-            return self._made(x.slots * a["factor"], x.level, x.log_scale, x.parts, 0.0, op)
-        if op == "mul_i":
-            self._count("mul_scalar", x.level, x.parts)
-            return self._made(1j * x.slots, x.level, x.log_scale, x.parts, 0.0, op)
-        if op == "negate":
-            self._count("add", x.level, x.parts)
-            return self._made(-x.slots, x.level, x.log_scale, x.parts, 0.0, op)
-        if op == "rescale":
-            self._needs(x.level >= 1, node, "a level to spend")
-            self._count("rescale", x.level, x.parts)
-            scale = x.log_scale - self.ring.log_primes[x.level]
-            return self._made(x.slots, x.level - 1, scale, x.parts, noise.rescale_std(self.ring), op)
-        if op == "level_drop":
-            self._needs(x.level >= a["levels"], node, f"{a['levels']} levels to drop")
-            return self._made(x.slots, x.level - a["levels"], x.log_scale, x.parts, 0.0, op)
-        if op == "relinearize":
-            self._needs(self._chain(x.level).relinearization_key, node, "a relinearization key")
-            self._count("relinearize", x.level, 3)
-            return self._switched(x.slots, x, op)
-        if op == "bootstrap":
-            return self._bootstrap(node, operands)
-        if op == "conjugate":
-            self._needs(x.parts == 2, node, "a ciphertext of two parts")
-            self._count("conjugate", x.level, 2)
-            return self._switched(np.conj(x.slots), x, op)
-        if op in ("real_part", "imaginary_part"):
-            return self._part(node, x)
-        raise ProgramError(f"the simulator does not know {op}", where=node.loc)
-
-    def _gaussian(self, shape: tuple[int, ...]) -> Array:
-        """Complex noise whose real and imaginary parts have standard deviation one."""
-        return np.asarray(self._random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
-
-    def _needs(self, holds: bool, node: Node, what: str) -> None:
-        if not holds:
-            raise ProgramError(f"{node.op} needs {what}", where=node.loc)
-
-    def _count(self, primitive: str, level: int, parts: int) -> None:
-        self.calls[primitive, level, parts] += 1
-
-    def _count_rotation(self, node: Node, level: int) -> None:
-        """Rotations of one value share its decomposition, as in the backends."""
-        source = node.inputs[0]
-        if self._rotations[source] < 2:
-            self._count("rotate", level, 2)
-            return
-        if self._first_rotation[source] is node:
-            self._count("decompose", level, 2)
-        self._count("rotate_hoisted", level, 2)
-
-    def _plain(self, values: Array, log_scale: float) -> Array:
-        """A plaintext as encoding leaves it."""
-        if not self.noisy:
-            return values
-        std = noise.encoding_std(self.ring) * 2.0**-log_scale
-        return np.asarray(values + self._gaussian(values.shape) * std)
-
-    def _rotate(self, x: SimulatedCiphertext, amount: int, node: Node) -> SimulatedCiphertext:
-        if amount % self.ring.slots == 0:
-            return x
-        self._needs_key(amount % self.ring.slots, x.level, node)
-        return self._switched(np.roll(x.slots, -amount), x, "rotate")
-
-    def _chain(self, level: int) -> Chain:
-        """The part of the chain, and its keys, in which ciphertexts of that level are worked on."""
-        return chain_at(self._chains, level)
-
-    def _needs_key(self, amount: int, level: int, node: Node) -> None:
-        held = amount in self._keys[self._chains.index(self._chain(level))]
-        self._needs(held, node, f"a rotation key for {amount} at level {level}")
-
-    def _switched(self, slots: Array, x: SimulatedCiphertext, what: str) -> SimulatedCiphertext:
-        """Slots after a key switch of x."""
-        biased = slots + self._bias * 2.0**-x.log_scale
-        return self._made(biased, x.level, x.log_scale, 2, self._switch_std(x.level), what)
-
-    def _switch_std(self, level: int) -> float:
-        return noise.switch_std(self._chain(level).ring, level)
-
-    def _bootstrap(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
-        """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
-        x, a, ring = operands[0], node.attrs, self.ring
-        if ring.bootstrap is None:
-            raise ProgramError("this ring does not bootstrap", where=node.loc)
-        self._needs(x.parts == 2, node, "a ciphertext of two parts")
-        self._needs(x.level == ring.bootstrap_input_level, node, f"an operand at level {ring.bootstrap_input_level}")
-        self._needs(a["level"] <= ring.bootstrap_level, node, f"to return to level {ring.bootstrap_level} at most")
-        slots = x.slots
-        if len(operands) == 2:
-            y = operands[1]
-            self._needs(x.level == y.level and y.parts == 2, node, "operands at one level")
-            self._needs(abs(x.log_scale - y.log_scale) <= SCALE_TOLERANCE, node, "operands of one scale")
-            self._count("mul_scalar", x.level, 2)
-            self._count("add", x.level, 2)
-            slots = slots + 1j * y.slots
-        copies = slots.reshape(-1, a["slots"])
-        # To the library the value is what its scale makes of it.
-        nominal = 2.0 ** (x.log_scale - ring.scale_bits)
-        sizes = np.maximum(np.abs(copies.real), np.abs(copies.imag))
-        largest = float(sizes.max(initial=0.0)) * nominal
-        if largest > noise.BOOTSTRAP_LIMIT:
-            # Those of a pair enter at half the size that they may have.
-            planned = 1.0 / nominal / len(operands)
-            raise RangeError(
-                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
-                why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
-                hint="give calibration samples like this input, or a larger Options.margin",
-            )
-        apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
-        self._needs(apart < noise.BOOTSTRAP_LIMIT / 64, node, f"slots that repeat with period {a['slots']}")
-        paired = a["slots"] in self._paired
-        self._count("bootstrap_pair" if paired else "bootstrap", x.level, a["slots"])
-        mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
-        if self.noisy:
-            error = self._gaussian((a["slots"],))
-            error = noise.bootstrap_std(ring) / nominal * (error if paired else error.real)
-            cubes = (mean.real * nominal) ** 3 + 1j * (mean.imag * nominal) ** 3
-            bend = noise.BOOTSTRAP_CUBIC * cubes / nominal if ring.bootstrap_iterations == 1 else 0.0
-            mean = mean + np.tile(error, copies.shape[0]) - bend
-        return self._made(mean, a["level"], x.log_scale, 2, 0.0, node.op)
-
-    def _part(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
-        """The sum with the conjugate, or the difference from it times the imaginary unit."""
-        self._needs(x.parts == 2, node, "a ciphertext of two parts")
-        self._count("conjugate", x.level, 2)
-        self._count("add", x.level, 2)
-        if node.op == "imaginary_part":
-            self._count("mul_scalar", x.level, 2)
-        slots = x.slots.real if node.op == "real_part" else x.slots.imag
-        return self._switched(slots.astype(np.complex128), replace(x, log_scale=x.log_scale + 1.0), node.op)
-
-    def _combination(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
-        a = node.attrs
-        total = np.full(operands[0].slots.shape, a["constant"])
-        scales = [x.log_scale + s for x, s in zip(operands, a["plain_log_scales"], strict=True)]
-        self._needs(len({x.level for x in operands}) == 1, node, "operands at one level")
-        self._needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node, "terms of one scale")
-        for x, weight, plain in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
-            self._count("mul_scalar", x.level, 2)
-            # A scalar is rounded to a whole number at its scale, which is one number for all slots.
-            error = self._random.uniform(-0.5, 0.5) * 2.0**-plain if self.noisy else 0.0
-            total = total + x.slots * (weight + error)
-        for _ in operands[1:]:
-            self._count("accumulate", operands[0].level, 2)
-        if a["constant"]:
-            self._count("add_plain", operands[0].level, 2)
-        return self._made(total, operands[0].level, scales[0], 2, 0.0, node.op)
-
-    def _transform(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
-        """The transform as the backends evaluate it: hoisted baby steps, then giant steps."""
-        a, slots, x = node.attrs, self.ring.slots, operands[0]
-        for other in operands[1:]:
-            self._needs(x.level == other.level, node, "operands at one level")
+    def transform(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
+        """As the rule: hoisted baby steps, then giant steps; but the errors of all products are drawn at once."""
+        self._walk.count(node)
+        a, ring, paths, x = node.attrs, self.shared.ring, self.shared.paths, operands[0]
+        for other in operands:
+            _two_parts(other, node.op)
+            _needs(x.level == other.level, node.op, "operands at one level")
         scales = [value.log_scale + plain for value, plain in zip(operands, a["plain_log_scales"], strict=True)]
-        self._needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node, "terms of one scale")
-        diagonals = self._diagonals(node)
-        groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
-        for position in range(len(operands)):
-            self._count_babies(node, position, x.level)
+        _needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node.op, "terms of one scale")
+        do = self.part(x.level)
+        assert isinstance(do, SimulatedPrimitives)
+        transform = self.shared.transform(node)
+        diagonals, groups = transform.diagonals, transform.groups
         rotated: dict[tuple[int, int], Array] = {}
         for position, b in dict.fromkeys((position, b) for terms in groups.values() for position, b, _ in terms):
             value = operands[position]
-            for step in self._paths.get(b, (b,) if b else ()):
-                value = self._rotate(value, step, node)
+            for step in paths.get(b, (b,) if b else ()):
+                value = do.rotate(value, step % ring.slots)
             rotated[position, b] = value.slots
-        scale = scales[0]
-        total: Array = np.zeros(slots, dtype=np.complex128)
-        # What the rounding of the plaintexts adds is Gaussian, and its variance adds up over the products.
-        power: Array = np.zeros(slots)
-        rounding = [noise.encoding_std(self.ring) * 2.0**-plain for plain in a["plain_log_scales"]]
-        squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()} if self.noisy else {}
-        switches = 0
-        if not self.noisy:
+        giants = [step for g in groups for step in paths.get(g, (g,) if g else ())]
+        for step in giants:
+            do.needs_key(step, x.level)
+        if not self._errors.noisy:
             # Without errors the steps do not matter.
-            total = self._exact(diagonals, operands)
-        for number, (g, terms) in enumerate(groups.items()):
-            if self.noisy:
-                part, spread = np.zeros_like(total), np.zeros(slots)
-                for position, b, offset in terms:
-                    diagonal = diagonals[position].diagonal(offset, g + b)
-                    part += rotated[position, b] * (np.roll(diagonal, g) if g else diagonal)
-                    spread += squares[position, b]
-                total += np.roll(part, -g)
-                power += np.roll(spread, -g)
-            self.calls["mul_plain", x.level, 2] += len(terms)
-            self.calls["accumulate", x.level, 2] += len(terms) - 1 + int(number > 0)
-            for step in self._paths.get(g, (g,) if g else ()):
-                self._needs_key(step, x.level, node)
-                self._count("rotate", x.level, 2)
-                switches += 1
-        if not groups:
-            self._count("mul_plain", x.level, 2)
-        if self.noisy:
-            total = total + self._gaussian(total.shape) * np.sqrt(power)
-            total = total + switches * self._bias * 2.0**-scale
-        std = math.sqrt(switches) * self._switch_std(x.level)
-        return self._made(total, x.level, scale, 2, std, node.op)
-
-    def _exact(self, diagonals: Sequence[DiagonalMap], operands: Sequence[SimulatedCiphertext]) -> Array:
-        return np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
-
-    def _diagonals(self, node: Node) -> list[DiagonalMap]:
-        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
-
-    def _count_babies(self, node: Node, position: int, level: int) -> None:
-        if not self._babies:
-            self._babies |= share_babies(self.program.nodes, self._diagonals, self._paths)
-        steps = self._babies[node, position]
-        if steps.decompose:
-            self._count("decompose", level, 2)
-        for b in steps.make:
-            if b in self._paths:
-                self.calls["rotate", level, 2] += len(self._paths[b])
-            else:
-                self._count("rotate_hoisted" if steps.hoisted else "rotate", level, 2)
+            total = np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
+            return self._errors.made(total, x.level, scales[0], 2, 0.0, node.op)
+        total = np.zeros(ring.slots, dtype=np.complex128)
+        # What the rounding of the plaintexts adds is Gaussian, and its variance adds up over the products.
+        power: Array = np.zeros(ring.slots)
+        rounding = [noise.encoding_std(ring) * 2.0**-plain for plain in a["plain_log_scales"]]
+        squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()}
+        for g, terms in groups.items():
+            products, spread = np.zeros_like(total), np.zeros(ring.slots)
+            for position, b, offset in terms:
+                diagonal = diagonals[position].diagonal(offset, g + b)
+                products += rotated[position, b] * (np.roll(diagonal, g) if g else diagonal)
+                spread += squares[position, b]
+            total += np.roll(products, -g)
+            power += np.roll(spread, -g)
+        total = total + self._errors.gaussian(total.shape) * np.sqrt(power)
+        total = total + len(giants) * self._errors.bias * 2.0 ** -scales[0]
+        std = math.sqrt(len(giants)) * do.switch_std(x.level)
+        return self._errors.made(total, x.level, scales[0], 2, std, node.op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,9 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import HeliographError, ProgramError, RangeError
+from heliograph.execution.evaluation import RULES, Run
 from heliograph.execution.loop import execute
+from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.ir.interface import Interface, TensorSpec
@@ -93,6 +96,9 @@ def server_side(builder: Builder) -> Node:
     return builder.op("pack", (node,), shape=(64,), slots=SLOTS, period=64, gap=1, width=64, block=64)
 
 
+TRANSFORM_KEYS = (1, 2, 3, 4)
+
+
 def complex_square(builder: Builder, x: Node, y: Node) -> list[Node]:
     """The parts of (x + iy)^2, x^2 - y^2 and 2xy: two values by one product."""
     z = builder.op("add_ct", (x, builder.op("mul_i", (y,))))
@@ -100,7 +106,6 @@ def complex_square(builder: Builder, x: Node, y: Node) -> list[Node]:
     return [builder.op(part, (square,)) for part in ("real_part", "imaginary_part")]
 
 
-TRANSFORM_KEYS = (1, 2, 3, 4)
 OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "add_ct": (lambda b, x, y: b.op("add_ct", (x, y)), ()),
     "sub_ct": (lambda b, x, y: b.op("sub_ct", (x, y)), ()),
@@ -123,10 +128,6 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "mul_int": (lambda b, x, y: b.op("mul_int", (x,), factor=2), ()),
     "mul_int_negative": (lambda b, x, y: b.op("mul_int", (x,), factor=-11), ()),
     "mul_int_one": (lambda b, x, y: b.op("mul_int", (x,), factor=1), ()),
-    # Outputs are real.
-    "mul_i_twice": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (x,)),)), ()),
-    "mul_i_of_a_product": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (b.op("mul_ct", (x, y)),)),)), ()),
-    "complex_square": (lambda b, x, y: complex_square(b, x, y), ()),
     "negate": (lambda b, x, y: b.op("negate", (x,)), ()),
     "lincomb": (
         lambda b, x, y: b.op("lincomb", (x, y), weights=(0.7, -1.3), constant=0.25, plain_log_scales=(44.0, 44.0)),
@@ -151,6 +152,9 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "add_pt": (lambda b, x, y: b.op("add_pt", (x, server_side(b))), ()),
     "add_pt_to_product": (lambda b, x, y: b.op("add_pt", (b.op("mul_ct", (x, y)), server_side(b))), ()),
     "output_is_input": (lambda b, x, y: [x, b.op("add_ct", (x, y))], ()),
+    "mul_i_twice": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (x,)),)), ()),
+    "mul_i_of_a_product": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (b.op("mul_ct", (x, y)),)),)), ()),
+    "complex_square": (lambda b, x, y: complex_square(b, x, y), ()),
 }
 
 
@@ -185,6 +189,60 @@ def test_backends_count_the_same_calls(name: str) -> None:
     program = program_of(body, keys=keys)
     counts = [run(program, samples(), make(program))[1] for make in (simulator, openfhe)]
     assert counts[0] == counts[1]
+    # What is counted without values is the same.
+    assert sum(node_calls(program).values(), Counter()) == counts[0]
+
+
+def test_a_transform_as_a_whole_is_what_its_rule_says() -> None:
+    """The simulator computes transforms in a way of its own; without errors the rule gives the same."""
+    program = program_of(OPS_UNDER_TEST["linear_transform"][0], keys=TRANSFORM_KEYS)
+    node = next(node for node in program.nodes if node.op == "linear_transform")
+    session = simulator(program, noisy=False)
+    x, runs = session.encrypt(samples()[0], RING.levels, 45.0), [session.evaluator.begin() for _ in range(2)]
+    whole, by_rule = runs[0].evaluate(node, [x]), Run.transform(runs[1], node, [x])
+    np.testing.assert_allclose(whole.slots, by_rule.slots, atol=1e-12)
+    assert (whole.level, whole.log_scale, whole.parts) == (by_rule.level, by_rule.log_scale, by_rule.parts)
+    assert runs[0].calls == runs[1].calls
+
+
+def test_an_op_without_a_rule_is_refused(backend: Callable[..., Session]) -> None:
+    program = program_of(lambda b, x, y: b.op("add_ct", (x, y)))
+    node = replace(next(node for node in program.nodes if node.op == "add_ct"), op="unheard_of")
+    session = backend(program)
+    with pytest.raises(ProgramError, match="no rule that evaluates unheard_of"):
+        session.evaluator.begin().evaluate(node, [])
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session], lower: bool) -> None:
+    """From the packed stage: levels, scales and keys of an op that no pass names."""
+    builder = Builder("complex", Stage.PACKED)
+    layout = Layout((SLOTS,), SLOTS, SLOTS)
+    x, y, u, v = (builder.input(name, slots=SLOTS, chunk=0) for name in "xyuv")
+    z, w = (builder.op("add_ct", (re, builder.op("mul_i", (im,)))) for re, im in ((x, y), (u, v)))
+    product = builder.op("mul_ct", (z, builder.op("rotate", (w,), amount=3)))
+    product = builder.op("mul_i", (product,))
+    outputs = [builder.op(part, (product,)) for part in ("real_part", "imaginary_part")]
+    builder.interface = Interface(
+        tuple(TensorSpec(name, (SLOTS,), layout) for name in "xyuv"),
+        tuple(TensorSpec(f"y{i}", (SLOTS,), layout) for i in range(2)),
+    )
+    program = PlanLevels(RING).run(builder.finish(outputs))
+    # The monomial spends nothing: one product, rescaled once.
+    assert [node.op for node in program.nodes].count("rescale") == 1
+    assert max(node.type.level for node in program.nodes if isinstance(node.type, CipherType)) == 1
+    program = SelectKeys(RING).run(program)
+    if lower:
+        # In a lower part of the chain: conjugations leave it.
+        chains = (*program.planned.chains, Chain(RING.lower(1, 2), (3,), True))
+        program = replace(program, parameters=replace(program.planned, chains=chains))
+    program = Schedule().run(program)
+    random = np.random.default_rng(9)
+    values = [random.uniform(-1, 1, SLOTS) for _ in "xyuv"]
+    found, _ = run(program, values, backend(program))
+    wanted = 1j * (values[0] + 1j * values[1]) * np.roll(values[2] + 1j * values[3], -3)
+    np.testing.assert_allclose(found[0], wanted.real, atol=1e-7)
+    np.testing.assert_allclose(found[1], wanted.imag, atol=1e-7)
 
 
 def test_missing_rotation_key_is_refused(backend: Callable[..., Session]) -> None:
@@ -247,7 +305,7 @@ def test_values_are_freed_at_last_use(backend: Callable[..., Session], monkeypat
     table = last_use_table(program.nodes, program.outputs)
     table[2] = sorted({*table[2], 0})
     monkeypatch.setattr("heliograph.execution.loop.last_use_table", lambda nodes, outputs: table)
-    with pytest.raises(Exception, match=r"None|incompatible"):
+    with pytest.raises(Exception, match=r"None|Null|incompatible"):
         run(program, samples(), backend(program))
 
 
@@ -314,6 +372,12 @@ def test_every_slot_op_has_a_case() -> None:
     assert executable <= covered, sorted(executable - covered)
 
 
+def test_every_slot_op_has_a_rule() -> None:
+    """But for what the server computes in the clear, and inputs."""
+    executable = {name for name, spec in OPS.items() if Stage.EXECUTABLE in spec.stages}
+    assert set(RULES) == executable - {"input", "constant", "pack"}
+
+
 def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
     program, x = only_bootstrap(BOOTSTRAPPED, PERIOD), np.linspace(-1, 1, PERIOD)
     session = backend(program)
@@ -323,37 +387,8 @@ def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
     )
     assert seen["bootstrap"] == (BOOTSTRAPPED.bootstrap_level, 2)
     assert calls["bootstrap", BOOTSTRAPPED.bootstrap_input_level, PERIOD] == 1
+    assert sum(node_calls(program).values(), Counter()) == calls
     np.testing.assert_allclose(found[0], x, atol=2.0**-10)
-
-
-@pytest.mark.parametrize("lower", [False, True])
-def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session], lower: bool) -> None:
-    """From the packed stage: levels, scales and keys of an op that no pass names."""
-    builder = Builder("complex", Stage.PACKED)
-    layout = Layout((SLOTS,), SLOTS, SLOTS).to_json()
-    x, y, u, v = (builder.input(name, slots=SLOTS, chunk=0) for name in "xyuv")
-    z, w = (builder.op("add_ct", (re, builder.op("mul_i", (im,)))) for re, im in ((x, y), (u, v)))
-    product = builder.op("mul_ct", (z, builder.op("rotate", (w,), amount=3)))
-    product = builder.op("mul_i", (product,))
-    outputs = [builder.op(part, (product,)) for part in ("real_part", "imaginary_part")]
-    builder.metadata["inputs"] = [{"name": name, "shape": [SLOTS], "layout": layout} for name in "xyuv"]
-    builder.metadata["outputs"] = [{"name": f"y{i}", "shape": [SLOTS], "layout": layout} for i in range(2)]
-    program = PlanLevels(RING).run(builder.finish(outputs))
-    # The monomial spends nothing: one product, rescaled once.
-    assert [node.op for node in program.nodes].count("rescale") == 1
-    assert max(node.type.level for node in program.nodes if isinstance(node.type, CipherType)) == 1
-    program = SelectKeys(RING).run(program)
-    if lower:
-        # In a lower part of the chain: conjugations leave it.
-        part = {"level": 1, "digits": 2, "rotation_keys": [3], "relinearization_key": True}
-        program = replace(program, metadata={**program.metadata, "chains": [part]})
-    program = Schedule().run(program)
-    random = np.random.default_rng(9)
-    values = [random.uniform(-1, 1, SLOTS) for _ in "xyuv"]
-    found, _ = run(program, values, backend(program))
-    wanted = 1j * (values[0] + 1j * values[1]) * np.roll(values[2] + 1j * values[3], -3)
-    np.testing.assert_allclose(found[0], wanted.real, atol=1e-7)
-    np.testing.assert_allclose(found[1], wanted.imag, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -369,8 +404,8 @@ def test_complex_slots_are_conjugated(name: str) -> None:
     if name == "simulator":
         made = replace(session.encrypt(z.real, 2, 45.0), slots=z)
     else:
-        i_times = evaluator.begin()._times_i(session.encrypt(z.imag, 2, 45.0))
-        made = evaluator.context_at(2).EvalAdd(session.encrypt(z.real, 2, 45.0), i_times)
+        part = evaluator.part(2)
+        made = part.add(session.encrypt(z.real, 2, 45.0), part.times_i(session.encrypt(z.imag, 2, 45.0)))
     outputs, trace = execute(program, evaluator, dict.fromkeys(program.inputs, made))
     assert trace.calls["conjugate", 2, 2] == 4
     # The parts come at twice the scale that is told here.

@@ -12,7 +12,7 @@ import pytest
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.runtime.openfhe.plaintexts import EncodeAhead, Encoding
+from heliograph.execution.plaintexts import EncodeAhead, Encoding
 
 
 def endless(made: list[int], count: int = 10) -> Any:

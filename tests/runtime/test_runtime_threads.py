@@ -15,9 +15,9 @@ import pytest
 import heliograph as hg
 from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import execute
+from heliograph.execution.plaintexts import PlaintextCache
 from heliograph.ir import Builder, Program, Stage
 from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.openfhe.plaintexts import PlaintextCache
 
 pytest.importorskip("openfhe")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import platform
 import statistics
@@ -17,8 +18,12 @@ import scipy.optimize
 from heliograph.artifact.costs import save_costs
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
+from heliograph.execution import primitives as timing
+from heliograph.execution.prices import call_ms
+from heliograph.execution.primitives import PRIMITIVES
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
 
 # Rings of the sizes that programs are planned on; without the security table, so that levels can be chosen freely.
 _RINGS = (
@@ -28,6 +33,7 @@ _RINGS = (
     Ring(15, 50, 40, 9, 3, None),
 )
 _REPEATS = 15
+_PRIMITIVES = ("rotate", "rotate_hoisted", "decompose", "relinearize", "rescale", "mul", "mul_plain", "add")
 _COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
 
 
@@ -42,7 +48,10 @@ class Sample:
 
     def predicted(self, costs: CostTable) -> float:
         """What the table says, without a call's overhead counted twice."""
-        return _price(self.primitive, self.ring, self.level, costs)
+        other = _OTHERS.get(self.primitive)
+        return (
+            other(self.ring, self.level, costs) if other else call_ms((self.primitive, self.level, 2), self.ring, costs)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +101,11 @@ class Calibration:
         return "\n".join(lines)
 
 
-def _price(primitive: str, ring: Ring, level: int, costs: CostTable) -> float:
-    prices: dict[str, Callable[[], float]] = {
-        "rotate": lambda: costs.rotate_ms(ring, level),
-        "rotate_hoisted": lambda: costs.rotate_ms(ring, level, hoisted=True),
-        "decompose": lambda: costs.decompose_ms(ring, level + 1),
-        "relinearize": lambda: costs.relinearize_ms(ring, level),
-        "rescale": lambda: costs.rescale_ms(ring, level),
-        "mul": lambda: costs.mul_ms(ring, level),
-        "mul_plain": lambda: costs.mul_plain_ms(ring, level),
-        "add": lambda: costs.add_ms(ring, level),
-        "encode": lambda: costs.encode_ms(ring, level),
-        "key": lambda: costs.key_ms(ring),
-    }
-    return prices[primitive]()
+# What is priced beside the primitives: encoding a plaintext, and making a key.
+_OTHERS: dict[str, Callable[[Ring, int, CostTable], float]] = {
+    "encode": lambda ring, level, costs: costs.encode_ms(ring, level),
+    "key": lambda ring, level, costs: costs.key_ms(ring),
+}
 
 
 def machine_name() -> str:
@@ -186,27 +186,13 @@ def _prepare(ring: Ring) -> tuple[OpenFHECryptor, dict[tuple[str, int], Callable
     # Another key of the same secret under another name would leave with the first; a second secret makes keys.
     other = OpenFHECryptor(ring)
     operations: dict[tuple[str, int], Callable[[], Any]] = {("key", ring.levels): lambda: other.rotation_key(1)}
+    # The primitives of the ring without what bootstraps need, in the context that the ciphertexts are in.
+    do = OpenFHEPrimitives(ring, ring)
     for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
         x = cryptor.encrypt(values, level, ring.scale_bits)
-        plain = cc.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
-        operations.update(_operations(cc, ring, level, x, plain, values))
+        product, scaled = do.mul(x, x), do.mul_scalar(x, 0.5, ring.scale_bits)
+        operands = dict.fromkeys(_PRIMITIVES, x) | {"relinearize": product, "rescale": scaled}
+        for name, operand in operands.items():
+            operations[name, level] = PRIMITIVES[name].ready(do, timing.Sample(ring, level, 2, 1, operand))
+        operations["encode", level] = functools.partial(do.encode, values, ring.scale_bits, level)
     return cryptor, operations
-
-
-def _operations(
-    cc: Any, ring: Ring, level: int, x: Any, plain: Any, values: Any
-) -> dict[tuple[str, int], Callable[[], Any]]:
-    digits = cc.EvalFastRotationPrecompute(x)
-    product = cc.EvalMultNoRelin(x, x)
-    scaled = cc.EvalMult(x, plain)
-    return {
-        ("rotate", level): lambda: cc.EvalRotate(x, 1),
-        ("rotate_hoisted", level): lambda: cc.EvalFastRotation(x, 1, 2 * ring.ring_dim, digits),
-        ("decompose", level): lambda: cc.EvalFastRotationPrecompute(x),
-        ("relinearize", level): lambda: cc.Relinearize(product),
-        ("rescale", level): lambda: cc.Rescale(scaled),
-        ("mul", level): lambda: cc.EvalMultNoRelin(x, x),
-        ("mul_plain", level): lambda: cc.EvalMult(x, plain),
-        ("add", level): lambda: cc.EvalAdd(x, x),
-        ("encode", level): lambda: cc.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots),
-    }

@@ -1,0 +1,176 @@
+"""What all runs of one executable program share on a backend: tables, kept plaintexts, the parts of the chain."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+
+from heliograph.ckks.chains import Chain
+from heliograph.execution.evaluation import Run
+from heliograph.execution.plaintexts import EncodeAhead, Encoding, PlaintextCache
+from heliograph.execution.protocol import C, Primitives
+from heliograph.ir import CipherType, Node, Program
+from heliograph.ir.bootstraps import paired_slots
+from heliograph.ir.diagonals import DiagonalMap
+from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
+
+
+@dataclass(frozen=True, slots=True)
+class Transform(Generic[C]):
+    """How a `linear_transform` is evaluated: for each giant step its (operand, baby step, offset), in this order.
+
+    `number` is its position in the program, `size` what each encoded diagonal takes in bytes.
+    """
+
+    node: Node
+    number: int
+    diagonals: Sequence[DiagonalMap]
+    groups: Mapping[int, Sequence[tuple[int, int, int]]]
+    do: Primitives[C]
+    size: int
+
+    def encoding(self, g: int, position: int, b: int, offset: int) -> Encoding:
+        """The plaintext of one diagonal."""
+
+        def make() -> Any:
+            assert isinstance(self.node.type, CipherType)
+            # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
+            values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
+            return self.do.encode(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
+
+        return Encoding((self.number, position, offset), make, self.size)
+
+    def encodings(self) -> Iterator[Encoding]:
+        """All of them, in the order of their use."""
+        for g, terms in self.groups.items():
+            for position, b, offset in terms:
+                yield self.encoding(g, position, b, offset)
+
+
+class Evaluator(Generic[C]):
+    """An executable program on a backend; `begin` gives a run, and several may go on in as many threads.
+
+    `primitives` gives the backend's for each part of the chain, the whole one first. `cache_bytes` bounds the encoded
+    plaintexts: half of it for those that stay, half for those that are encoded ahead of their use.
+    """
+
+    def __init__(self, program: Program, primitives: Callable[[Chain], Primitives[C]], cache_bytes: int) -> None:
+        self.program = program
+        self.chains = program.planned.chains
+        self.ring = self.chains[0].ring
+        parts = [primitives(chain) for chain in self.chains]
+        # The primitives in the whole chain, where the keys of bootstraps are, and those of each level.
+        self.whole = parts[0]
+        self._parts = _by_level(self.chains, parts)
+        self.cache = PlaintextCache(cache_bytes - cache_bytes // 2)
+        self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
+        self.paths = program.planned.rotation_paths
+        self._paired = frozenset(paired_slots(program))
+        self.index = {node: i for i, node in enumerate(program.nodes)}
+        # How many rotations a value has that share its decomposition.
+        self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
+        # Called with a node's position before it is evaluated, where its keys may have to be loaded.
+        self.before: Callable[[int], None] | None = None
+        # Replaced as a whole: threads may read it at any time.
+        self._last: tuple[Node | None, Transform[C] | None] = None, None
+        self._lock = threading.Lock()
+        self._lent = self._closed = False
+
+    def begin(self) -> Run[C]:
+        """A run of the program; `close` it when it is over.
+
+        Only one run at a time encodes ahead, for its memory is bounded: the others encode each plaintext where they use it.
+        """
+        with self._lock:
+            lent, self._lent = self._lent, True
+        return Run(self, None if lent else self.ahead)
+
+    def end(self, ahead: EncodeAhead | None) -> None:
+        """Take back what a run borrowed."""
+        if ahead is not None:
+            with self._lock:
+                self._lent = False
+                if self._closed:
+                    self.ahead.clear()
+
+    def close(self) -> None:
+        """Drop the encoded plaintexts; a run that still goes on drops those that are ahead when it ends."""
+        with self._lock:
+            self._closed = True
+            self.cache.close()
+            if not self._lent:
+                self.ahead.clear()
+
+    def describe(self, value: C) -> tuple[int, int]:
+        """(level, parts) of a ciphertext as the backend has it: compared with the plan after every node."""
+        return self.whole.describe(value)
+
+    def part(self, level: int) -> Primitives[C]:
+        """The primitives in the lowest part of the chain that holds the level."""
+        return self._parts[level]
+
+    def pairs(self, slots: int) -> bool:
+        """Whether bootstraps of so many slots keep imaginary parts."""
+        return slots in self._paired
+
+    @functools.cached_property
+    def babies(self) -> dict[tuple[Node, int], BabySteps]:
+        """Which transform makes which rotations, and which of them it keeps for a later one of the same value."""
+        return share_babies(self.program.nodes, self.diagonals, self.paths)
+
+    def diagonals(self, node: Node) -> list[DiagonalMap]:
+        """The maps of a transform, one for each operand."""
+        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
+
+    def plaintext_bytes(self, level: int) -> int:
+        """What an encoded plaintext takes in memory."""
+        # One polynomial, and the complex vector that it was encoded from.
+        return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
+
+    def transform(self, node: Node) -> Transform[C]:
+        """How a `linear_transform` is evaluated. That of the node last asked for is kept."""
+        known, found = self._last
+        if known is not node:
+            a, diagonals = node.attrs, self.diagonals(node)
+            assert isinstance(node.type, CipherType)
+            groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
+            size = self.plaintext_bytes(node.type.level)
+            found = Transform(node, self.index[node], diagonals, groups, self.part(node.type.level), size)
+            self._last = node, found
+        assert found is not None
+        return found
+
+    def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
+        """A diagonal as it is kept, or as it was encoded ahead."""
+        # Once plaintexts are encoded ahead, the cache takes no more: what is ahead was chosen by what it had.
+        if encoding.key in self.cache or (not self.ahead.begun and self.cache.has_room(encoding.size)):
+            return self.cache.get(encoding.key, encoding.make, encoding.size)
+        return encoding.make() if ahead is None else ahead.take(encoding)
+
+    def _encodings(self, key: Hashable) -> Iterator[Encoding]:
+        """The diagonals of the program that are not kept, from that of the key on, and over again."""
+        assert isinstance(key, tuple)
+        nodes = [node for node in self.program.nodes if node.op == "linear_transform"]
+        start = [self.index[node] for node in nodes].index(key[0])
+        there = False
+        for node in itertools.chain(nodes[start:], itertools.cycle(nodes)):
+            for encoding in self.transform(node).encodings():
+                there = there or encoding.key == key
+                if there and encoding.key not in self.cache:
+                    yield encoding
+
+
+def _by_level(chains: Sequence[Chain], parts: Sequence[Primitives[C]]) -> list[Primitives[C]]:
+    """The part for each level: the lowest that holds it."""
+    found = [parts[0]] * (chains[0].ring.levels + 1)
+    for chain, part in zip(chains, parts, strict=True):
+        found[: chain.ring.levels + 1] = [part] * (chain.ring.levels + 1)
+    return found

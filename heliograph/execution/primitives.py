@@ -1,0 +1,192 @@
+"""The table of primitives: what counting, prices, floor and calibration know of each homomorphic call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.execution.protocol import Primitives
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a primitive is timed on: a ciphertext of `size` (see `Primitive`) at a level of a part of the chain.
+
+    The evaluation key for rotations by `amount` is there.
+    """
+
+    ring: Ring
+    level: int
+    size: int
+    amount: int
+    x: Any
+
+    @property
+    def values(self) -> Any:
+        return np.linspace(-1.0, 1.0, self.ring.slots)
+
+    def factor(self, do: Primitives[Any]) -> Any:
+        """A plaintext to multiply with."""
+        return do.encode(self.values, self.ring.scale_bits, self.level)
+
+    def summand(self, do: Primitives[Any]) -> Any:
+        """A plaintext to add."""
+        return do.encode(self.values, self.ring.scale_bits, self.level, self.x)
+
+
+# (table, ring of the part of the chain, level, size) -> milliseconds.
+Price: TypeAlias = "Callable[[CostTable, Ring, int, int], float]"
+# Makes everything ready, and returns the call that is timed.
+Ready: TypeAlias = "Callable[[Primitives[Any], Sample], Callable[[], Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One kind of homomorphic call, by the name under which it is counted.
+
+    The third number of a call, its size, is how many parts its ciphertexts have, or of a bootstrap how many slots it
+    refreshes (`bootstraps`). `methods` are those of `Primitives` that a call stands for, the name itself where none are
+    named. `switches_keys`: it reads an evaluation key, once; `rotates`: it is an automorphism; `plain_product`: a product
+    with what the server knows; `whole_chain`: it works in the whole chain whatever its level, for its keys are there.
+    """
+
+    name: str
+    price: Price
+    ready: Ready
+    methods: tuple[str, ...] = ()
+    switches_keys: bool = False
+    rotates: bool = False
+    plain_product: bool = False
+    bootstraps: bool = False
+    whole_chain: bool = False
+
+
+def _hoisted(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    digits = do.decompose(s.x)
+    return lambda: do.rotate_hoisted(s.x, s.amount, digits)
+
+
+def _accumulated(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    total = do.add(s.x, s.x)
+    return lambda: do.accumulate(total, s.x)
+
+
+def _plain_product(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    plain = s.factor(do)
+    return lambda: do.mul_plain(s.x, plain)
+
+
+def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    plain = s.summand(do)
+    return lambda: do.add_plain(s.x, plain)
+
+
+PRIMITIVES = {
+    primitive.name: primitive
+    for primitive in (
+        Primitive(
+            "add",
+            lambda costs, ring, level, parts: costs.add_ms(ring, level, parts),
+            lambda do, s: lambda: do.add(s.x, s.x),
+            methods=("add", "sub", "negate"),
+        ),
+        Primitive("accumulate", lambda costs, ring, level, parts: costs.add_ms(ring, level, parts), _accumulated),
+        Primitive("add_plain", lambda costs, ring, level, parts: costs.add_ms(ring, level, parts), _plain_sum),
+        Primitive(
+            # The plaintext is known only at run time: its encoding is part of the call.
+            "add_pt",
+            lambda costs, ring, level, parts: costs.add_ms(ring, level, parts) + costs.encode_ms(ring, level),
+            lambda do, s: lambda: do.add_plain(s.x, s.summand(do)),
+            methods=("encode", "add_plain"),
+        ),
+        Primitive(
+            "mul",
+            lambda costs, ring, level, parts: costs.mul_ms(ring, level),
+            lambda do, s: lambda: do.mul(s.x, s.x),
+        ),
+        Primitive(
+            "mul_plain",
+            lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts),
+            _plain_product,
+            plain_product=True,
+        ),
+        Primitive(
+            "mul_pt",
+            lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts) + costs.encode_ms(ring, level),
+            lambda do, s: lambda: do.mul_plain(s.x, s.factor(do)),
+            methods=("encode", "mul_plain"),
+            plain_product=True,
+        ),
+        Primitive(
+            "mul_scalar",
+            lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts),
+            lambda do, s: lambda: do.mul_scalar(s.x, 0.5, s.ring.scale_bits),
+            methods=("mul_scalar", "times_i"),
+            plain_product=True,
+        ),
+        Primitive(
+            "rotate",
+            lambda costs, ring, level, parts: costs.rotate_ms(ring, level),
+            lambda do, s: lambda: do.rotate(s.x, s.amount),
+            switches_keys=True,
+            rotates=True,
+        ),
+        Primitive(
+            "rotate_hoisted",
+            lambda costs, ring, level, parts: costs.rotate_ms(ring, level, hoisted=True),
+            _hoisted,
+            switches_keys=True,
+            rotates=True,
+        ),
+        Primitive(
+            "decompose",
+            lambda costs, ring, level, parts: costs.decompose_ms(ring, level + 1),
+            lambda do, s: lambda: do.decompose(s.x),
+        ),
+        Primitive(
+            "conjugate",
+            lambda costs, ring, level, parts: costs.rotate_ms(ring, level),
+            lambda do, s: lambda: do.conjugate(s.x),
+            switches_keys=True,
+            rotates=True,
+            whole_chain=True,
+        ),
+        Primitive(
+            "relinearize",
+            lambda costs, ring, level, parts: costs.relinearize_ms(ring, level),
+            lambda do, s: lambda: do.relinearize(s.x),
+            switches_keys=True,
+        ),
+        Primitive(
+            "rescale",
+            lambda costs, ring, level, parts: costs.rescale_ms(ring, level, parts),
+            lambda do, s: lambda: do.rescale(s.x),
+        ),
+        Primitive(
+            "bootstrap",
+            lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots),
+            lambda do, s: lambda: do.bootstrap(s.x, s.size),
+            bootstraps=True,
+            whole_chain=True,
+        ),
+        Primitive(
+            "bootstrap_pair",
+            lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots, paired=True),
+            lambda do, s: lambda: do.bootstrap_pair(s.x, s.size),
+            bootstraps=True,
+            whole_chain=True,
+        ),
+    )
+}
+# Methods of `Primitives` that are calls of no kind: they take little beside the others, or happen beside them.
+UNCOUNTED = frozenset({"describe", "encode", "level_drop", "move", "reread"})
+
+BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
+ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)
+KEY_SWITCHES = tuple(name for name, primitive in PRIMITIVES.items() if primitive.switches_keys)
+PLAIN_PRODUCTS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.plain_product)

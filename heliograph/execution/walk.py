@@ -1,0 +1,81 @@
+"""What evaluating a program calls, without values: the rules of execution/evaluation.py walked over nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.execution.evaluation import RULES, Run
+from heliograph.execution.evaluator import Evaluator, Transform
+from heliograph.execution.protocol import Call, Primitives
+from heliograph.ir import Array, Node, Program
+
+# What stands for every ciphertext, plaintext and digit.
+_NOTHING = object()
+
+
+class NoValues:
+    """The primitives on nothing: every ciphertext, plaintext and digit is the same object."""
+
+    def describe(self, x: object) -> tuple[int, int]:
+        raise AssertionError("nothing has neither level nor parts")
+
+    def encode(self, values: Array | float, log_scale: float, level: int, beside: object = None) -> object:
+        return _NOTHING
+
+    def _one(self, x: object) -> object:
+        return _NOTHING
+
+    def _with(self, x: object, other: Any) -> object:
+        return _NOTHING
+
+    def mul_scalar(self, x: object, value: float, log_scale: float) -> object:
+        return _NOTHING
+
+    def rotate_hoisted(self, x: object, amount: int, digits: Any) -> object:
+        return _NOTHING
+
+    negate = relinearize = times_i = decompose = conjugate = rescale = _one
+    add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
+    bootstrap = bootstrap_pair = _with
+
+
+class Walk(Run[Any]):
+    """A run that counts what evaluating nodes would call. It counts into `calls`, where a table is given."""
+
+    def __init__(self, shared: Evaluator[Any], calls: Counter[Call] | None = None) -> None:
+        super().__init__(shared, None)
+        self._nothing = NoValues()
+        if calls is not None:
+            self.calls = calls
+
+    def count(self, node: Node) -> None:
+        """Count the calls of a node; in the order of the program, for nodes share digits and rotations."""
+        RULES[node.op](self, node, [_NOTHING if operand.type.secret else (_NOTHING,) for operand in node.inputs])
+
+    def part(self, level: int) -> Primitives[Any]:
+        return self._nothing
+
+    @property
+    def whole(self) -> Primitives[Any]:
+        return self._nothing
+
+    def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
+        return _NOTHING
+
+    def diagonal(self, transform: Transform[Any], g: int, position: int, b: int, offset: int) -> Any:
+        return _NOTHING
+
+
+def node_calls(program: Program) -> dict[Node, Counter[Call]]:
+    """The homomorphic calls of each node of an executable program, in order."""
+    nothing = NoValues()
+    walk = Walk(Evaluator(program, lambda chain: nothing, 0))
+    table: dict[Node, Counter[Call]] = {}
+    for node in program.nodes:
+        if node.op != "input" and node.type.secret:
+            walk.calls.clear()
+            walk.count(node)
+            table[node] = Counter(walk.calls)
+    return table

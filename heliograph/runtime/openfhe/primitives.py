@@ -1,0 +1,115 @@
+"""The primitives on OpenFHE, in one part of the modulus chain. No secret key is ever here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Array
+from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.encapsulation import conjugation_index
+from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
+from heliograph.runtime.openfhe.template import moved
+
+
+class OpenFHEPrimitives:
+    """The primitives in the part of the chain with the primes of `ring`; `whole` is the ring of the whole chain.
+
+    Evaluation keys are found by the tag that ciphertexts carry (see `chain_tag`). True scales are the plan's: OpenFHE
+    believes each to be a power of two.
+    """
+
+    def __init__(self, whole: Ring, ring: Ring) -> None:
+        self.whole, self.ring = whole, ring
+        self.context = working_context(ring)
+        self._order = 2 * ring.ring_dim
+
+    def describe(self, x: Any) -> tuple[int, int]:
+        return chain_levels(str(x.GetKeyTag()), self.whole) - x.GetLevel(), x.NumberCiphertextElements()
+
+    def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Any:
+        """OpenFHE is told the nominal scale of its degree, which is one for products.
+
+        Numbers are encoded as vectors too: OpenFHE's own sum with a number takes the scale of a product for
+        2**scale_bits times the prime, which is off by the distance of that prime from the power of two.
+        """
+        degree = 1 if beside is None else beside.GetNoiseScaleDeg()
+        vector = np.full(self.ring.slots, values) if isinstance(values, float) else values
+        slots, spent = vector.size, self.ring.levels - level
+        scaled = np.ascontiguousarray(vector * 2.0 ** (log_scale - degree * self.ring.scale_bits))
+        try:
+            return self.context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
+        except RuntimeError as error:
+            # OpenFHE refuses what would be rounded to zero everywhere; zero is then what it is.
+            if "Scaling factor too small" not in str(error):
+                raise
+            return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
+
+    def add(self, x: Any, y: Any) -> Any:
+        return self.context.EvalAdd(x, y)
+
+    def sub(self, x: Any, y: Any) -> Any:
+        return self.context.EvalSub(x, y)
+
+    def negate(self, x: Any) -> Any:
+        return self.context.EvalNegate(x)
+
+    def accumulate(self, x: Any, y: Any) -> Any:
+        self.context.EvalAddInPlace(x, y)
+        return x
+
+    def mul(self, x: Any, y: Any) -> Any:
+        return self.context.EvalMultNoRelin(x, y)
+
+    def relinearize(self, x: Any) -> Any:
+        return self.context.Relinearize(x)
+
+    def add_plain(self, x: Any, plain: Any) -> Any:
+        return self.context.EvalAdd(x, plain)
+
+    def mul_plain(self, x: Any, plain: Any) -> Any:
+        return self.context.EvalMult(x, plain)
+
+    def mul_scalar(self, x: Any, value: float, log_scale: float) -> Any:
+        return self.context.EvalMult(x, float(value * 2.0 ** (log_scale - self.ring.scale_bits)))
+
+    def times_i(self, x: Any) -> Any:
+        """A monomial, so that neither scale nor level is spent."""
+        product = self.context.EvalMult(x, complex(0.0, 2.0**-self.ring.scale_bits))
+        product.SetNoiseScaleDeg(x.GetNoiseScaleDeg())
+        product.SetScalingFactor(x.GetScalingFactor())
+        return product
+
+    def rotate(self, x: Any, amount: int) -> Any:
+        return self.context.EvalRotate(x, amount)
+
+    def decompose(self, x: Any) -> Any:
+        return self.context.EvalFastRotationPrecompute(x)
+
+    def rotate_hoisted(self, x: Any, amount: int, digits: Any) -> Any:
+        return self.context.EvalFastRotation(x, amount, self._order, digits)
+
+    def conjugate(self, x: Any) -> Any:
+        return self.context.EvalRotate(x, conjugation_index(self.ring))
+
+    def rescale(self, x: Any) -> Any:
+        return self.context.Rescale(x)
+
+    def level_drop(self, x: Any, levels: int) -> Any:
+        return self.context.LevelReduce(x, None, levels)
+
+    def move(self, x: Any, level: int) -> Any:
+        return moved(x, self.ring, level, chain_tag(str(x.GetKeyTag()), self.whole, self.ring))
+
+    def reread(self, x: Any, log_scale: float) -> Any:
+        """Nothing changes: OpenFHE does not know true scales."""
+        return x
+
+    def bootstrap(self, x: Any, slots: int) -> Any:
+        return bootstrapping.bootstrap(self.ring, x, slots)
+
+    def bootstrap_pair(self, x: Any, slots: int) -> Any:
+        return bootstrapping.bootstrap(self.ring, x, slots, paired=True)

@@ -1,0 +1,112 @@
+"""The table of primitives: it names every method of the protocol, and every kind of call can be priced and timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers.backends import Session, openfhe, run
+from runtime.bootstrapped import PERIOD, RING, program, sample
+
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.execution.counted import Counted
+from heliograph.execution.evaluator import Evaluator
+from heliograph.execution.prices import call_ms
+from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, PRIMITIVES, ROTATIONS, UNCOUNTED
+from heliograph.execution.protocol import Call, Primitives
+from heliograph.execution.simulator import Simulator
+from heliograph.execution.walk import NoValues
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return openfhe(program())
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_the_table_names_every_method_of_a_backend() -> None:
+    named = {method for primitive in PRIMITIVES.values() for method in primitive.methods or (primitive.name,)}
+    assert named | UNCOUNTED == methods(Primitives)
+    assert named & UNCOUNTED == {"encode"}
+
+
+@pytest.mark.parametrize("name", sorted(methods(Counted) - {"level", "encode", "level_drop", "reread"}))
+def test_every_call_is_counted_once_under_its_name(name: str) -> None:
+    calls: Counter[Call] = Counter()
+    counted, nothing = Counted(NoValues(), 3, calls), object()
+    arguments = {
+        "negate": 0, "times_i": 0, "decompose": 0, "conjugate": 0, "rotate_hoisted": 2, "mul_scalar": 2, "mul_pt": 2,
+        "add_pt": 2,
+    }  # fmt: skip
+    getattr(counted, name)(*[nothing] * (1 + arguments.get(name, 1)))
+    ((counted_as, level, _),) = calls
+    assert (level, sum(calls.values())) == (3, 1)
+    assert counted_as == name or name in PRIMITIVES[counted_as].methods
+
+
+def test_what_is_not_counted_calls_nothing_that_is() -> None:
+    calls: Counter[Call] = Counter()
+    counted = Counted(NoValues(), 3, calls)
+    counted.level_drop(counted.reread(object(), 40.0), 1)
+    counted.encode(np.zeros(4), 40.0)
+    assert not calls
+
+
+def test_the_groups_of_primitives() -> None:
+    assert set(BOOTSTRAPS) == {"bootstrap", "bootstrap_pair"}
+    assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "conjugate"}
+    assert set(KEY_SWITCHES) == {*ROTATIONS, "relinearize"}
+    assert set(PLAIN_PRODUCTS) == {"mul_plain", "mul_scalar", "mul_pt"}
+    assert {name for name, primitive in PRIMITIVES.items() if primitive.whole_chain} == {*BOOTSTRAPS, "conjugate"}
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_every_call_has_a_price(name: str) -> None:
+    size = PERIOD if PRIMITIVES[name].bootstraps else 2
+    low, high = (call_ms((name, level, size), RING, BUILT_IN) for level in (1, 5))
+    assert 0 < low <= high
+
+
+def test_the_third_number_of_a_call_counts_where_it_should() -> None:
+    for name in ("add", "accumulate", "add_plain", "add_pt", "mul_plain", "rescale"):
+        assert call_ms((name, 3, 3), RING, BUILT_IN) > call_ms((name, 3, 2), RING, BUILT_IN)
+    assert call_ms(("bootstrap", 5, 512), RING, BUILT_IN) > call_ms(("bootstrap", 5, 256), RING, BUILT_IN)
+    assert call_ms(("bootstrap_pair", 5, 256), RING, BUILT_IN) > call_ms(("bootstrap", 5, 256), RING, BUILT_IN)
+
+
+# Pairs need a program that has them: tests/compiler/test_pair_bootstraps.py.
+@pytest.mark.parametrize("name", [name for name in PRIMITIVES if name != "bootstrap_pair"])
+def test_every_call_can_be_timed(name: str, session: Session) -> None:
+    """Of ciphertexts in the whole chain and in lower parts of it."""
+    from heliograph.runtime.openfhe.floor import Floor
+
+    encrypted = session.encrypt(np.zeros(RING.slots), RING.levels, 55.0)
+    levels, size = (1, 4, 5), 2
+    if PRIMITIVES[name].bootstraps:
+        levels, size = (RING.bootstrap_input_level,), PERIOD
+    if name == "relinearize":
+        # The lowest part has no key for it.
+        levels, size = (4, 5), 3
+    floor = Floor(session.evaluator, encrypted, {(name, level, size): 2 for level in levels})
+    floor.sample()
+    assert floor.milliseconds() == pytest.approx(2 * sum(floor.medians_ms().values()))
+    assert min(floor.medians_ms().values()) > 0
+
+
+def test_the_lowest_part_that_holds_a_level_works_on_it() -> None:
+    simulator = Simulator(program())
+    assert isinstance(simulator, Evaluator)
+    parts = [simulator.part(level) for level in range(RING.levels + 1)]
+    assert parts[5:] == [simulator.whole] * (RING.levels - 4)
+    assert parts[0] is parts[1]
+    assert parts[2] is parts[4]
+    assert len({id(part) for part in parts}) == len(simulator.chains) == 3
+
+
+def test_a_run_counts_for_itself(session: Session) -> None:
+    first, second = (run(program(), [sample(seed)], session)[1] for seed in (1, 2))
+    assert first == second
