@@ -17,7 +17,7 @@ SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
 # No ring has more than that.
-_MOST = {"log_ring": 20, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
+_MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
 # What OpenFHE's bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular
 # reduction after CoeffsToSlots, and before SlotsToCoeffs one product that brings the message to its place.
 MODULAR_REDUCTION_LEVELS = 10

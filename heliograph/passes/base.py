@@ -10,7 +10,6 @@ from heliograph.ir import Node, Program, Stage
 from heliograph.ir.verify import verify
 
 Rule = TypeVar("Rule")
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Transform(Protocol):
@@ -25,14 +24,6 @@ class Transform(Protocol):
     def makes(self) -> Stage: ...
 
     def run(self, program: Program) -> Program: ...
-
-
-class Analysis(Protocol[T_co]):
-    """Reads a program and returns a table; nothing is written on nodes."""
-
-    name: ClassVar[str]
-
-    def run(self, program: Program) -> T_co: ...
 
 
 def rule_for(rules: Mapping[str, Rule], node: Node, name: str) -> Rule:

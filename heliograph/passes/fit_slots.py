@@ -163,7 +163,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
     return builder.op("poly", (operand,), node.loc, **attrs)
 
 
-# What an author may write on slots; what passes make later (`linear_transform`, `lincomb`) does not come here.
+# What an author may write on slots; `linear_transform`, which passes make later, does not come here.
 RULES: Mapping[str, _Rule] = {
     "input": _input,
     "pack": _pack,
@@ -171,6 +171,6 @@ RULES: Mapping[str, _Rule] = {
     "bootstrap": _bootstrap,
     "conjugate": _conjugate,
     "rotate": _rotate,
-    **dict.fromkeys(("add_ct", "sub_ct", "mul_ct", "negate", "rescale"), _unchanged),
+    **dict.fromkeys(("add_ct", "sub_ct", "mul_ct", "lincomb", "negate", "rescale"), _unchanged),
     **dict.fromkeys(("add_plain", "add_scalar", "mul_plain", "mul_int", "add_pt", "mul_pt"), _unchanged),
 }

@@ -93,7 +93,7 @@ def test_a_type_checker_sees_the_public_names(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     for number, words in (
         (6, 'Revealed type is "heliograph.artifact.artifact.Artifact"'),
-        (7, "-> heliograph.ir.node.Program"),
+        (7, "-> heliograph.ir.program.Program"),
         (11, 'Revealed type is "str"'),
         (12, 'Unexpected keyword argument "degre" for "Options"'),
         (13, 'Module has no attribute "compille"'),

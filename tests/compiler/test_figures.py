@@ -22,7 +22,8 @@ from heliograph.report.figures import Bootstrapping, Figures, KeyLoading, Predic
 def on_file() -> dict[str, Any]:
     """What a file holds, with all that may be null there."""
     report = json.loads(json.dumps(stored(toy_artifact().report.figures)))
-    apart = Unseen(8, 8, 1, ({"layer": "act", "location": "model.py:5"},), (1.5,), (1,))
+    left = dataclasses.replace(toy_artifact().program.ranges[0], layer="act", location="model.py:5")
+    apart = Unseen(8, 8, 1, (left,), (1.5,), (1,))
     return {**report, "unseen": apart.to_dict(), "unbounded_ms": 3.0}
 
 

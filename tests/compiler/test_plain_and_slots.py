@@ -106,8 +106,8 @@ input y: secret slots[5] in [-1, 0.5]
 output z = lincomb(x, y, weights=[0.5, -2], constant=1)
 """
     artifact = compile(parse(text), TOY)
-    (known,) = artifact.program.metadata["output_ranges"].values()
-    assert (known["low"], known["high"]) == pytest.approx((-0.5, 3.5))
+    (known,) = artifact.program.interface.outputs
+    assert (known.low, known.high) == pytest.approx((-0.5, 3.5))
     random = np.random.default_rng(2)
     x, y = random.uniform(-1, 1, 5), random.uniform(-1, 0.5, 5)
     np.testing.assert_allclose(simulate(artifact, x, y), 0.5 * x - 2 * y + 1, atol=1e-3)

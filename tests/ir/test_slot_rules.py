@@ -68,7 +68,7 @@ def build(case: str) -> tuple[Builder, Node]:
     managed = Stage.PACKED not in OPS[op].stages
     builder = Builder(case, Stage.MANAGED if managed else Stage.PACKED)
     if managed:
-        builder.set_chain(RING.log_primes)
+        builder.set_ring(RING)
     places = {"level": 2, "log_scale": 45.0} if managed else {}
     operands: list[Node] = []
     for i, is_secret in enumerate(secret):
@@ -303,7 +303,7 @@ def test_types_keep_what_the_role_promises(case: str) -> None:
         assert not build(case)[1].type.secret
         return
     builder = Builder(case, Stage.MANAGED)
-    builder.set_chain(RING.log_primes)
+    builder.set_ring(RING)
     types = [
         CipherType(SLOTS_OF_CASES, 2, 45.0) if is_secret else SlotsType(SLOTS_OF_CASES, secret=False)
         for is_secret in secret

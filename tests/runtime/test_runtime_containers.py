@@ -152,7 +152,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 _SLOW_WRITER = """
 import sys, time
-from heliograph.artifact.container import write_file
+from heliograph.files import write_file
 
 def parts():
     yield b"n" * 100000

@@ -71,7 +71,8 @@ def test_a_claim_of_128_bits_is_compared_with_the_table() -> None:
         with pytest.raises(WireError, match=words):
             PublicArtifact.from_bytes(forged)
     # An object that was never read from bytes is looked at as well.
-    lie = dataclasses.replace(public, ring=dataclasses.replace(public.ring, security_bits=128))
+    ring = dataclasses.replace(public.ring, security_bits=128)
+    lie = dataclasses.replace(public, chains=(dataclasses.replace(public.chains[0], ring=ring), *public.chains[1:]))
     with pytest.raises(SecurityError, match="it claims 128 bits, but its modulus PQ has"):
         hg.Client(lie)
     # OpenFHE has a table of its own.
