@@ -11,6 +11,7 @@ import numpy as np
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.passes.map_offsets import distinct
 
 # Splits tried on one set of offsets: enough for every split of three axes of a convolution.
 _MOST_SPLITS = 3000
@@ -140,7 +141,7 @@ def plan_steps(
     best: tuple[float, int, Array, Array, float] | None = None
     for source, baby in parts:
         # Steps are named by their smallest representative, so that maps of different periods share keys.
-        steps = [centred(_distinct(s % modulus, modulus), modulus) % slots for s in (baby, source - baby)]
+        steps = [centred(distinct(s % modulus, modulus), modulus) % slots for s in (baby, source - baby)]
         babies, giants = (int(np.count_nonzero(s)) for s in steps)
         cost = price = costs.rotations_ms(babies, giants, inputs, outputs)
         if keys is not None:
@@ -155,12 +156,3 @@ def plan_steps(
         tuple(map(int, np.sort(best[3]))),
         best[4] + (len(offsets) if products is None else products) * costs.product,
     )
-
-
-def _distinct(values: Array, modulus: int) -> Array:
-    """The distinct values below the modulus."""
-    if values.size * 16 < modulus:
-        return np.unique(values)
-    there = np.zeros(modulus, dtype=bool)
-    there[values] = True
-    return np.flatnonzero(there)

@@ -76,7 +76,7 @@ class MapOffsets:
         whole = layout.period
         blocks = self._between(matrix, replace(layout, shift=0, run=0), replace(out, shift=0, run=0), whole)
         if layout.shift:
-            return {key: np.unique(offsets % layout.shift) for key, offsets in blocks.items()}
+            return {key: distinct(offsets % layout.shift, layout.shift) for key, offsets in blocks.items()}
         # By how much the distances of a row change, in each copy, and where the move takes it around the period's end.
         moves = {
             (out.shift * copy - out.period * copy - out.period * wrap) % whole
@@ -115,12 +115,12 @@ class MapOffsets:
         (channel_in, channel_out), *spatial = places
         distances: Array = np.zeros(1, dtype=np.int64)
         for place_in, place_out in spatial:
-            distances = _sums(distances, np.unique((place_in - place_out) % modulus), modulus)
+            distances = _sums(distances, distinct((place_in - place_out) % modulus, modulus), modulus)
         block = channel_out // out.period * layout.ciphertexts + channel_in // layout.period
         blocks = {}
         for number in np.unique(block):
             here = block == number
-            apart = np.unique((channel_in[here] - channel_out[here]) % modulus)
+            apart = distinct((channel_in[here] - channel_out[here]) % modulus, modulus)
             blocks[divmod(int(number), layout.ciphertexts)] = _sums(distances, apart, modulus)
         return blocks
 
@@ -137,8 +137,17 @@ class MapOffsets:
         return {divmod(int(number), count): there[block == number] % modulus for number in np.unique(block)}
 
 
+def distinct(values: Array, modulus: int) -> Array:
+    """The distinct values, rising, of some in [0, modulus): by a table where they are many, for sorting takes longer."""
+    if values.size * 16 < modulus:
+        return np.unique(values)
+    there = np.zeros(modulus, dtype=bool)
+    there[values] = True
+    return np.flatnonzero(there)
+
+
 def _sums(a: Array, b: Array, modulus: int) -> Array:
-    return np.asarray(np.unique((a[:, np.newaxis] + b) % modulus))
+    return distinct(((a[:, np.newaxis] + b) % modulus).reshape(-1), modulus)
 
 
 def _split_by_channels(layout: Layout) -> bool:
