@@ -353,6 +353,7 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
     whole(kind.slots, f"the slots {what}", ring.slots, ring.slots)
     whole(kind.level, f"the level {what}", 0, ring.levels)
     whole(kind.parts, f"the parts {what}", 2, 3)
+    whole(kind.chain, f"the chain {what}", 0, len(program.planned.chains) - 1)
     real(kind.log_scale, f"the scale {what}", 1.0, _MAX_LOG_SCALE)
     for key in ("plain_log_scale", "value", "constant", "low", "high"):
         if isinstance(a.get(key), (int, float)):

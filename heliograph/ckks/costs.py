@@ -10,6 +10,8 @@ from heliograph.ckks.ring import MODULAR_REDUCTION_LEVELS, MODULAR_REDUCTION_PRO
 # OpenFHE's bootstrap takes this share of what its operations would cost one by one: it keeps sums of rotations in the
 # extended basis. (Six settings at N = 2**16 lie between 0.66 and 0.77.)
 _BOOTSTRAP_SHARE = 0.7
+# One coefficient modulo one prime, handed on.
+_COPY_NS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class CostTable:
 
     def add_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return parts * (level + 1) * ring.ring_dim * self.add_ns * 1e-6 + self.call_us * 1e-3
+
+    def switch_chain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
+        """Handing a ciphertext's polynomials to another chain: a copy, not in the table (2 ms a prime at N = 2^16)."""
+        return parts * (level + 1) * ring.ring_dim * _COPY_NS * 1e-6
 
     def encode_ms(self, ring: Ring, level: int) -> float:
         """Encoding one vector of all slots at a level: a complex transform and one transform per prime."""

@@ -21,6 +21,7 @@ from heliograph.passes.output_ranges import Flood, OutputRanges
 from heliograph.passes.pack import Pack
 from heliograph.passes.pair_bootstraps import PairBootstraps
 from heliograph.passes.place_bootstraps import PlaceBootstraps
+from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.reside import Reside
 from heliograph.passes.schedule import Schedule
@@ -94,7 +95,8 @@ def lower_passes(program: Program, ring: Ring, options: Options, output_shift: i
 def level_passes(program: Program, ring: Ring, options: Options, output_shift: int = 0) -> Trail:
     """From slots to a scheduled program on one ring."""
     return run(
-        (PlanLevels(ring, output_shift), SelectKeys(ring, options.key_bytes, options.costs), Schedule()), program
+        (PlanLevels(ring, output_shift), SelectKeys(ring, options.key_bytes, options.costs), PlaceChains(), Schedule()),
+        program,
     )
 
 

@@ -96,6 +96,10 @@ class Counted(Generic[C]):
     def level_drop(self, x: C, levels: int) -> C:
         return self._do.level_drop(x, levels)
 
+    def move(self, x: C, parts: int = 2) -> C:
+        self._calls["switch_chain", self.level, parts] += 1
+        return self._do.move(x, self.level)
+
     def reread(self, x: C, log_scale: float) -> C:
         return self._do.reread(x, log_scale)
 

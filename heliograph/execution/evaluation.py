@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ class Run(Generic[C]):
     def __init__(self, shared: Evaluator[C], ahead: EncodeAhead | None) -> None:
         self.calls: Counter[Call] = Counter()
         self.shared, self._ahead = shared, ahead
-        self._at: dict[int, Counted[C]] = {}
+        self._at: dict[tuple[int, int], Counted[C]] = {}
         # Rotations of one value share its decomposition: the digits, and how many rotations are still to come.
         self._digits: dict[int, tuple[Any, int]] = {}
         # The same for transforms: of each value the digits and the rotations that later transforms read.
@@ -57,27 +58,16 @@ class Run(Generic[C]):
             raise type(error)(error.what, where=node.loc, why=error.why, hint=error.hint) from None
         return value
 
-    def at(self, level: int) -> Counted[C]:
-        """The primitives on ciphertexts of that level, counted."""
-        found = self._at.get(level)
+    def at(self, kind: CipherType) -> Counted[C]:
+        """The primitives on ciphertexts of that level and chain, counted."""
+        found = self._at.get((kind.chain, kind.level))
         if found is None:
-            found = self._at[level] = Counted(self.part(level), level, self.calls)
+            found = self._at[kind.chain, kind.level] = Counted(self.part(kind.chain), kind.level, self.calls)
         return found
 
-    def in_whole(self, level: int) -> Counted[C]:
-        """The primitives in the whole chain, where the keys of bootstraps are, on ciphertexts of that level, counted."""
-        return Counted(self.whole, level, self.calls)
-
-    def part(self, level: int) -> Primitives[C]:
-        return self.shared.part(level)
-
-    @property
-    def whole(self) -> Primitives[C]:
-        return self.shared.whole
-
-    def moved(self, x: C, level: int, before: Primitives[C], after: Primitives[C]) -> C:
-        """A ciphertext of one part of the chain, at that level, in another."""
-        return x if before is after else after.move(x, level)
+    def part(self, chain: int) -> Primitives[C]:
+        """The primitives in one chain of the parameters."""
+        return self.shared.part(chain)
 
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
         """The plaintext that a node adds or multiplies with, kept between runs."""
@@ -90,7 +80,7 @@ class Run(Generic[C]):
     def rotation(self, node: Node, x: C) -> C:
         """The value of a `rotate`."""
         source = node.inputs[0]
-        on, amount = self.at(_level(node)), node.attrs["amount"] % self.shared.ring.slots
+        on, amount = self.at(_cipher(node)), node.attrs["amount"] % self.shared.ring.slots
         rotations = self.shared.rotations[source]
         if rotations < 2:
             return on.rotate(x, amount)
@@ -105,7 +95,7 @@ class Run(Generic[C]):
     def baby_steps(self, node: Node, position: int, x: C) -> dict[int, C]:
         """The rotations of one operand of a transform; those that a later one of the same value reads are kept for it."""
         steps, source = self.shared.babies[node, position], self.shared.index[node.inputs[position]]
-        on, paths = self.at(_level(node)), self.shared.paths
+        on, paths = self.at(_cipher(node)), self.shared.paths
         digits, kept = self._kept.pop(source, (None, {}))
         if steps.decompose:
             digits = on.decompose(x)
@@ -127,7 +117,7 @@ class Run(Generic[C]):
 
         A backend may override it as a whole, and then counts the same calls (execution/walk.py).
         """
-        on, paths = self.at(_level(node)), self.shared.paths
+        on, paths = self.at(_cipher(node)), self.shared.paths
         rotated = [self.baby_steps(node, position, x) for position, x in enumerate(operands)]
         total: C | None = None
         transform = self.shared.transform(node)
@@ -155,35 +145,29 @@ def _cipher(node: Node) -> CipherType:
     return node.type
 
 
-def _level(node: Node) -> int:
-    return _cipher(node).level
-
-
 def _sum(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     x, y = operands
-    on, parts = run.at(_level(node.inputs[0])), max(_cipher(operand).parts for operand in node.inputs)
+    on, parts = run.at(_cipher(node.inputs[0])), max(_cipher(operand).parts for operand in node.inputs)
     return on.add(x, y, parts) if node.op == "add_ct" else on.sub(x, y, parts)
 
 
 def _product(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
-    return run.at(_level(node.inputs[0])).mul(*operands)
+    return run.at(_cipher(node.inputs[0])).mul(*operands)
 
 
 def _relinearize(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     operand = _cipher(node.inputs[0])
-    return run.at(operand.level).relinearize(operands[0], operand.parts)
+    return run.at(operand).relinearize(operands[0], operand.parts)
 
 
 def _negate(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     operand = _cipher(node.inputs[0])
-    return run.at(operand.level).negate(operands[0], operand.parts)
+    return run.at(operand).negate(operands[0], operand.parts)
 
 
 def _mul_i(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     kind = _cipher(node)
-    x = run.moved(operands[0], kind.level, run.part(kind.level), run.whole)
-    made = run.in_whole(kind.level).times_i(x, kind.parts)
-    return run.moved(made, kind.level, run.whole, run.part(kind.level))
+    return run.at(kind).times_i(operands[0], kind.parts)
 
 
 def _whole_multiple(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
@@ -191,7 +175,7 @@ def _whole_multiple(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     operand, factor = _cipher(node.inputs[0]), node.attrs["factor"]
     if not factor:
         raise ProgramError("a product with zero would be no ciphertext", hint="use a constant instead")
-    on, total, power, rest = run.at(operand.level), None, operands[0], abs(factor)
+    on, total, power, rest = run.at(operand), None, operands[0], abs(factor)
     while rest:
         if rest & 1:
             total = power if total is None else on.add(total, power, operand.parts)
@@ -207,38 +191,38 @@ def _vector(run: Run[Any], node: Node) -> Array:
 
 
 def _mul_plain(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
-    on = run.at(_level(node))
+    on = run.at(_cipher(node))
     plain = run.constant(node, on.level, lambda: on.encode(_vector(run, node), node.attrs["plain_log_scale"]))
     return on.mul_plain(operands[0], plain)
 
 
 def _add_plain(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     x, kind = operands[0], _cipher(node)
-    on = run.at(kind.level)
+    on = run.at(kind)
     plain = run.constant(node, kind.level, lambda: on.encode(_vector(run, node), kind.log_scale, x))
     return on.add_plain(x, plain, kind.parts)
 
 
 def _add_scalar(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     x, kind = operands[0], _cipher(node)
-    on = run.at(kind.level)
+    on = run.at(kind)
     plain = run.constant(node, kind.level, lambda: on.encode(float(node.attrs["value"]), kind.log_scale, x))
     return on.add_plain(x, plain, kind.parts)
 
 
 def _mul_pt(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     # Plain values have a leading axis of one sample.
-    return run.at(_level(node)).mul_pt(operands[0], operands[1][0], node.attrs["plain_log_scale"])
+    return run.at(_cipher(node)).mul_pt(operands[0], operands[1][0], node.attrs["plain_log_scale"])
 
 
 def _add_pt(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     kind = _cipher(node)
-    return run.at(kind.level).add_pt(operands[0], operands[1][0], kind.log_scale, kind.parts)
+    return run.at(kind).add_pt(operands[0], operands[1][0], kind.log_scale, kind.parts)
 
 
 def _combination(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     a, kind = node.attrs, _cipher(node)
-    on, total = run.at(kind.level), None
+    on, total = run.at(kind), None
     for x, weight, log_scale in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
         term = on.mul_scalar(x, weight, log_scale)
         total = term if total is None else on.accumulate(total, term)
@@ -258,46 +242,44 @@ def _transform(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
 
 def _rescale(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     operand = _cipher(node.inputs[0])
-    value = run.at(operand.level).rescale(operands[0], operand.parts)
-    level = operand.level - 1
-    return run.moved(value, level, run.part(operand.level), run.part(level))
+    return run.at(operand).rescale(operands[0], operand.parts)
 
 
 def _level_drop(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
-    before, levels = _level(node.inputs[0]), node.attrs["levels"]
-    value = run.at(before).level_drop(operands[0], levels)
-    return run.moved(value, before - levels, run.part(before), run.part(before - levels))
+    return run.at(_cipher(node.inputs[0])).level_drop(operands[0], node.attrs["levels"])
+
+
+def _switch_chain(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
+    kind = _cipher(node)
+    return run.at(kind).move(operands[0], kind.parts)
 
 
 def _bootstrap(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
-    """One value, or two as real and imaginary part of one, refreshed in the whole chain."""
-    before, after, slots = _level(node.inputs[0]), _level(node), node.attrs["slots"]
-    on, fresh = run.in_whole(before), run.shared.ring.bootstrap_level
-    x, *others = (run.moved(each, before, run.part(before), run.whole) for each in operands)
+    """One value, or two as real and imaginary part of one, refreshed."""
+    kind, slots, fresh = _cipher(node), node.attrs["slots"], run.shared.ring.bootstrap_level
+    on = run.at(_cipher(node.inputs[0]))
+    x, *others = operands
     for other in others:
         x = on.add(x, on.times_i(other))
     result = on.bootstrap_pair(x, slots) if run.shared.pairs(slots) else on.bootstrap(x, slots)
-    if after > fresh:
-        raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {after}")
-    if after < fresh:
-        result = run.in_whole(fresh).level_drop(result, fresh - after)
-    return run.moved(result, after, run.whole, run.part(after))
+    if kind.level > fresh:
+        raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")
+    if kind.level < fresh:
+        result = run.at(replace(kind, level=fresh)).level_drop(result, fresh - kind.level)
+    return result
 
 
 def _conjugate(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
-    level = _level(node)
-    x = run.moved(operands[0], level, run.part(level), run.whole)
-    return run.moved(run.in_whole(level).conjugate(x), level, run.whole, run.part(level))
+    return run.at(_cipher(node)).conjugate(operands[0])
 
 
 def _part(run: Run[Any], node: Node, operands: Sequence[Any]) -> Any:
     """z + conj(z), or i (conj(z) - z): twice the part, which is read at twice the scale."""
-    kind = _cipher(node)
-    on = run.in_whole(kind.level)
-    x = run.moved(operands[0], kind.level, run.part(kind.level), run.whole)
+    kind, x = _cipher(node), operands[0]
+    on = run.at(kind)
     conjugate = on.conjugate(x)
     twice = on.add(x, conjugate) if node.op == "real_part" else on.times_i(on.sub(conjugate, x))
-    return run.moved(on.reread(twice, kind.log_scale), kind.level, run.whole, run.part(kind.level))
+    return on.reread(twice, kind.log_scale)
 
 
 RULES: Mapping[str, Rule] = {
@@ -318,6 +300,7 @@ RULES: Mapping[str, Rule] = {
     "linear_transform": _transform,
     "rescale": _rescale,
     "level_drop": _level_drop,
+    "switch_chain": _switch_chain,
     "bootstrap": _bootstrap,
     "conjugate": _conjugate,
     "real_part": _part,

@@ -66,10 +66,7 @@ class Evaluator(Generic[C]):
         self.program = program
         self.chains = program.planned.chains
         self.ring = self.chains[0].ring
-        parts = [primitives(chain) for chain in self.chains]
-        # The primitives in the whole chain, where the keys of bootstraps are, and those of each level.
-        self.whole = parts[0]
-        self._parts = _by_level(self.chains, parts)
+        self._parts = [primitives(chain) for chain in self.chains]
         self.cache = PlaintextCache(cache_bytes - cache_bytes // 2)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self.paths = program.planned.rotation_paths
@@ -111,11 +108,11 @@ class Evaluator(Generic[C]):
 
     def describe(self, value: C) -> tuple[int, int]:
         """(level, parts) of a ciphertext as the backend has it: compared with the plan after every node."""
-        return self.whole.describe(value)
+        return self._parts[0].describe(value)
 
-    def part(self, level: int) -> Primitives[C]:
-        """The primitives in the lowest part of the chain that holds the level."""
-        return self._parts[level]
+    def part(self, chain: int) -> Primitives[C]:
+        """The primitives in one chain of the parameters, by its number."""
+        return self._parts[chain]
 
     def pairs(self, slots: int) -> bool:
         """Whether bootstraps of so many slots keep imaginary parts."""
@@ -143,7 +140,7 @@ class Evaluator(Generic[C]):
             assert isinstance(node.type, CipherType)
             groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
             size = self.plaintext_bytes(node.type.level)
-            found = Transform(node, self.index[node], diagonals, groups, self.part(node.type.level), size)
+            found = Transform(node, self.index[node], diagonals, groups, self.part(node.type.chain), size)
             self._last = node, found
         assert found is not None
         return found
@@ -166,11 +163,3 @@ class Evaluator(Generic[C]):
                 there = there or encoding.key == key
                 if there and encoding.key not in self.cache:
                     yield encoding
-
-
-def _by_level(chains: Sequence[Chain], parts: Sequence[Primitives[C]]) -> list[Primitives[C]]:
-    """The part for each level: the lowest that holds it."""
-    found = [parts[0]] * (chains[0].ring.levels + 1)
-    for chain, part in zip(chains, parts, strict=True):
-        found[: chain.ring.levels + 1] = [part] * (chain.ring.levels + 1)
-    return found

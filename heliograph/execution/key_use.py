@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations
-from heliograph.ckks.chains import chain_at
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
@@ -128,7 +127,7 @@ def key_use(program: Program) -> KeyUse:
     for node in program.nodes:
         names: set[str] = set()
         if isinstance(node.type, CipherType):
-            ring = chain_at(chains, node.type.level).ring
+            ring = chains[node.type.chain].ring
             composed = needed_keys(node).composed
             for step in rotation_steps(node):
                 amount = step % slots

@@ -168,6 +168,12 @@ PRIMITIVES = {
             lambda do, s: lambda: do.rescale(s.x),
         ),
         Primitive(
+            "switch_chain",
+            lambda costs, ring, level, parts: costs.switch_chain_ms(ring, level, parts),
+            lambda do, s: lambda: do.move(s.x, s.level),
+            methods=("move",),
+        ),
+        Primitive(
             "bootstrap",
             lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots),
             lambda do, s: lambda: do.bootstrap(s.x, s.size),
@@ -184,7 +190,7 @@ PRIMITIVES = {
     )
 }
 # Methods of `Primitives` that are calls of no kind: they take little beside the others, or happen beside them.
-UNCOUNTED = frozenset({"describe", "encode", "level_drop", "move", "reread"})
+UNCOUNTED = frozenset({"describe", "encode", "level_drop", "reread"})
 
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
 ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)

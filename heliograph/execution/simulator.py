@@ -20,7 +20,7 @@ from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.walk import Walk
-from heliograph.ir import Array, Node, Program
+from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
 
 
@@ -303,7 +303,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             _needs(x.level == other.level, node.op, "operands at one level")
         scales = [value.log_scale + plain for value, plain in zip(operands, a["plain_log_scales"], strict=True)]
         _needs(max(scales) - min(scales) <= SCALE_TOLERANCE, node.op, "terms of one scale")
-        do = self.part(x.level)
+        assert isinstance(node.type, CipherType)
+        do = self.part(node.type.chain)
         assert isinstance(do, SimulatedPrimitives)
         transform = self.shared.transform(node)
         diagonals, groups = transform.diagonals, transform.groups

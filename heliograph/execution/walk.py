@@ -54,11 +54,7 @@ class Walk(Run[Any]):
         """Count the calls of a node; in the order of the program, for nodes share digits and rotations."""
         RULES[node.op](self, node, [_NOTHING if operand.type.secret else (_NOTHING,) for operand in node.inputs])
 
-    def part(self, level: int) -> Primitives[Any]:
-        return self._nothing
-
-    @property
-    def whole(self) -> Primitives[Any]:
+    def part(self, chain: int) -> Primitives[Any]:
         return self._nothing
 
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:

@@ -65,10 +65,18 @@ def _two_parts(op: str, operand: Any) -> None:
         raise ProgramError(f"{op} needs a relinearized ciphertext, this one has {operand.parts} parts")
 
 
+def _in_whole_chain(op: str, operand: CipherType) -> None:
+    if operand.chain:
+        raise ProgramError(f"{op}: its keys are in the whole chain, its operand is in chain {operand.chain}")
+
+
 def _same_level(op: str, operands: Sequence[CipherType]) -> None:
     levels = {operand.level for operand in operands}
     if len(levels) > 1:
         raise ProgramError(f"{op}: operands are at levels {sorted(levels)}")
+    chains = {operand.chain for operand in operands}
+    if len(chains) > 1:
+        raise ProgramError(f"{op}: operands are in chains {sorted(chains)}")
 
 
 def _same_type(op: str) -> _Infer:
@@ -327,13 +335,21 @@ define(
         ),
     )
 )
+
+
+def _conjugate_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    if isinstance(operands[0], CipherType):
+        _in_whole_chain("conjugate", operands[0])
+    return _same_type("conjugate")(operands, a, context)
+
+
 define(
     OpSpec(
         "conjugate",
         SLOTS,
         (1, 1),
         {},
-        _same_type("conjugate"),
+        _conjugate_type,
         lambda values, a, context: np.conj(values[0]),
         "The complex conjugate of each slot.",
         role=Role.ROTATION,
@@ -671,6 +687,12 @@ def _drop_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Ty
     return replace(operands[0], level=operands[0].level - a["levels"])
 
 
+def _switch_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+    if a["chain"] < 0 or a["chain"] == operands[0].chain:
+        raise ProgramError(f"switch_chain: it cannot lead from chain {operands[0].chain} to chain {a['chain']}")
+    return replace(operands[0], chain=a["chain"])
+
+
 define(
     OpSpec(
         "rescale",
@@ -694,6 +716,20 @@ define(
         _drop_type,
         _identity,
         "Drop primes without dividing: lower level, same scale.",
+        role=Role.LEVEL,
+        rules=slotwise(same_bounds),
+    )
+)
+define(
+    OpSpec(
+        "switch_chain",
+        LEVELED,
+        (1, 1),
+        {"chain": "int"},
+        _switch_type,
+        _identity,
+        "The same value in another chain of the parameters (0: the whole one), where keys have another size: its "
+        "polynomials are handed on, nothing else changes.",
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
     )
@@ -732,6 +768,7 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
     if not operand.level < a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
+    _in_whole_chain("bootstrap", operand)
     return replace(made, level=a["level"])
 
 
@@ -773,6 +810,7 @@ def _part_type(op: str) -> _Infer:
         if not isinstance(operands[0], CipherType):
             result: Type = operands[0]
             return result
+        _in_whole_chain(op, operands[0])
         return replace(operands[0], log_scale=operands[0].log_scale + 1.0)
 
     return infer

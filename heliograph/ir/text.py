@@ -181,7 +181,7 @@ pair: NAME "=" attr
 number: NUMBER | INT
 type: "tensor" "<" (dims | "scalar") plain? ">" -> tensor
     | "slots" "<" INT plain? ">" -> slots
-    | "cipher" "<" INT "," "level" INT "," "scale" number "," "parts" INT ">" -> cipher
+    | "cipher" "<" INT "," "level" INT "," "scale" number "," "parts" INT ("," "chain" INT)? ">" -> cipher
 plain: "," "plain"
 loc: "loc" "(" STRING "," INT "," INT "," STRING ")"
 output: STRING "=" VALUE
@@ -266,8 +266,8 @@ def _type(tree: Any) -> Type:
         return TensorType(_dims(children[0]) if children else (), secret)
     if tree.data == "slots":
         return SlotsType(_integer(children[0]), secret)
-    slots, level, scale, parts = children
-    return CipherType(_integer(slots), _integer(level), float(_number(scale.children[0])), _integer(parts))
+    slots, level, scale, *rest = children
+    return CipherType(_integer(slots), _integer(level), float(_number(scale.children[0])), *map(_integer, rest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,17 +39,21 @@ class CipherType:
     """A ciphertext of `parts` polynomials with `level` rescalings left, its slots scaled by 2**log_scale.
 
     `log_scale` is the true scale, from the real primes of the chain, not the nominal one that a backend may assume.
+    `chain` is the number of the chain that it is in, of those in the program's parameters: 0 is the whole one, the others
+    are lower parts of it with smaller keys. Only the op `switch_chain` changes it.
     """
 
     slots: int
     level: int
     log_scale: float
     parts: int = 2
+    chain: int = 0
 
     secret = True
 
     def __str__(self) -> str:
-        return f"cipher<{self.slots}, level {self.level}, scale {self.log_scale!r}, parts {self.parts}>"
+        chain = f", chain {self.chain}" if self.chain else ""
+        return f"cipher<{self.slots}, level {self.level}, scale {self.log_scale!r}, parts {self.parts}{chain}>"
 
 
 Type: TypeAlias = TensorType | SlotsType | CipherType

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from heliograph.ckks.chains import chain_at
 from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir.node import Node, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
@@ -112,7 +111,10 @@ def _verify_executable(program: Program, after: str) -> None:
             continue
         slots = node.type.slots
         # Keys are those of the lowest part of the chain that holds the ciphertext.
-        chain, needed = chain_at(chains, node.type.level), needed_keys(node)
+        if not 0 <= node.type.chain < len(chains) or node.type.level > chains[node.type.chain].ring.levels:
+            detail = f"level {node.type.level} is not in chain {node.type.chain} of {len(chains)}"
+            raise _fail(program, after, "a value's chain holds its level", node, detail)
+        chain, needed = chains[node.type.chain], needed_keys(node)
         for step in rotation_steps(node):
             amount = step % slots
             path = paths.get(amount, (amount,)) if needed.composed else (amount,)

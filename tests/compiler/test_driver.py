@@ -76,7 +76,7 @@ def outputs(value: Any) -> list[Array]:
 # The passes in their order; a golden text is called after its pass, the second of a pass that runs twice NAME-2.
 PASSES = (
     "simplify", "expand", "fuse-linear", "approximate", "fold-scaling", "pack", "lower-polynomials", "plan-levels",
-    "select-keys", "schedule",
+    "select-keys", "place-chains", "schedule",
 )  # fmt: skip
 
 

@@ -264,7 +264,8 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
 # Ops whose meaning other tests have: values given from outside, the identities of level management, diagonals, rows
 # (`test_ir_rows.py`).
 ELSEWHERE = {
-    "input", "constant", "rescale", "level_drop", "bootstrap", "relinearize", "linear_transform", "pack", "mul_pt", "add_pt",
+    "input", "constant", "rescale", "level_drop", "switch_chain", "bootstrap",
+    "relinearize", "linear_transform", "pack", "mul_pt", "add_pt",
     "pad_rows", "crop_rows", "roll_rows", "sum_rows", "equal_row", "repeat_row",
 }  # fmt: skip
 # Where an activation has a value, as its entry in the table says: no other point is in a range that it may be given.

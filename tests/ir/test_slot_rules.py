@@ -54,6 +54,7 @@ RULED: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
     "linear_transform_of_two": ("linear_transform", (True, True), transform(8, 4, 2)),
     "rescale": ("rescale", (True,), {}),
     "level_drop": ("level_drop", (True,), {"levels": 1}),
+    "switch_chain": ("switch_chain", (True,), {"chain": 1}),
     "relinearize": ("relinearize", (True,), {}),
     "bootstrap": ("bootstrap", (True,), {}),
     "bootstrap_of_two": ("bootstrap", (True, True), {}),

@@ -284,7 +284,7 @@ def test_a_constant_that_rounds_to_zero_is_encoded():
     evaluator, cryptor = OpenFHEEvaluator(made.program), OpenFHECryptor(made.ring)
     values = np.linspace(-1.0, 1.0, made.ring.slots)
     ciphertext = cryptor.encrypt(values, 2, 40.0)
-    part = evaluator.part(2)
+    part = evaluator.part(0)
     plain = part.encode(np.full(made.ring.slots, 1e-20), 40.0, 2)
     found = cryptor.decrypt(part.add_plain(ciphertext, plain), 40.0)
     np.testing.assert_allclose(found, values, atol=1e-6)

@@ -14,6 +14,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
 
 # CoeffsToSlots and SlotsToCoeffs take two levels each; five levels are left after a bootstrap.
@@ -53,7 +54,7 @@ def program(chains: bool = True, returns_to: int = RING.bootstrap_level) -> Prog
     builder.interface = Interface(
         (TensorSpec("x", (PERIOD,), layout),), tuple(TensorSpec(f"y{i}", (PERIOD,), layout) for i in range(2))
     )
-    return Schedule().run(builder.finish([product, low]))
+    return Schedule().run(PlaceChains().run(builder.finish([product, low])))
 
 
 def sample(seed: int = 0) -> Array:
@@ -82,4 +83,6 @@ def only_bootstrap(ring: Ring, period: int) -> Program:
     fresh = builder.op("bootstrap", (x,), slots=period, level=ring.bootstrap_level)
     builder.parameters = Parameters((Chain(ring, (), True),))
     builder.interface = Interface((TensorSpec("x", (period,), layout),), (TensorSpec("y", (period,), layout),))
-    return Schedule().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))
+    return Schedule().run(
+        PlaceChains().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))
+    )

@@ -18,6 +18,7 @@ from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, CipherType, Node, Stage
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
 from heliograph.runtime.openfhe.context import library, make_context
 
@@ -80,7 +81,7 @@ def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(re
         tuple(TensorSpec(f"y{i}", (PERIOD,), layout) for i in range(2)),
     )
     low = [builder.op("level_drop", (part,), levels=returns_to) for part in parts]
-    made = Schedule().run(builder.finish(low))
+    made = Schedule().run(PlaceChains().run(builder.finish(low)))
     values = [sample(3), sample(4)]
     measured, calls = run(made, values, openfhe(made))
     predicted, planned = run(made, values, simulator(made))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.ckks.chains import chain_at
-from heliograph.ckks.ring import Ring
 from heliograph.execution.evaluator import Evaluator
 from heliograph.ir import Array, CipherType, Program
 from heliograph.ir.bootstraps import bootstrap_slots
@@ -22,8 +21,8 @@ DEFAULT_CACHE_BYTES = 1 << 30
 class OpenFHEEvaluator(Evaluator[Any]):
     """A program on OpenFHE, and how ciphertexts come into its evaluation and out of it.
 
-    Where the program has keys for lower parts of its chain, every ciphertext is in the context of the lowest part that
-    holds its level, under that part's tag (see `chain_tag`); it moves when its level crosses the border.
+    Where the program has keys for lower parts of its chain, a ciphertext is in the context of the chain that its type names,
+    under that chain's tag (see `chain_tag`); `switch_chain` moves it.
     """
 
     def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
@@ -37,10 +36,7 @@ class OpenFHEEvaluator(Evaluator[Any]):
 
     def adopt(self, x: Any, level: int, tag: str) -> Any:
         """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""
-        ring = self.ring_at(level)
-        if ring == self.ring and ring.bootstrap is None:
-            return retagged(x, tag)
-        return moved(x, ring, level, chain_tag(tag, self.ring, ring))
+        return retagged(x, tag) if self.ring.bootstrap is None else moved(x, self.ring, level, tag)
 
     def released(self, x: Any, tag: str) -> Any:
         """Any value of an evaluation as a ciphertext of the whole chain under the key named `tag`, for its owner."""
@@ -48,14 +44,10 @@ class OpenFHEEvaluator(Evaluator[Any]):
 
     def example(self, level: int, tag: str) -> Any:
         """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""
-        ring = self.ring_at(level)
+        ring = chain_at(self.chains, level).ring
         return meaningless(ring, level, chain_tag(tag, self.ring, ring))
-
-    def ring_at(self, level: int) -> Ring:
-        """The ring of the lowest part of the chain that holds the level."""
-        return chain_at(self.chains, level).ring
 
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
         """The ciphertext of that type plus a vector; not one of the program's calls."""
-        part = self.part(kind.level)
+        part = self.part(kind.chain)
         return part.add_plain(x, part.encode(values, kind.log_scale, kind.level, x))

@@ -59,9 +59,10 @@ class Floor:
         evaluator, primitive = self._evaluator, PRIMITIVES[name]
         if level not in self._examples:
             self._examples[level] = evaluator.example(level, self._tag)
-        x, do, chain = self._examples[level], evaluator.part(level), chain_at(evaluator.chains, level)
-        if primitive.whole_chain and do is not evaluator.whole:
-            do, chain = evaluator.whole, evaluator.chains[0]
+        chain = chain_at(evaluator.chains, level)
+        x, do = self._examples[level], evaluator.part(evaluator.chains.index(chain))
+        if primitive.whole_chain and chain is not evaluator.chains[0]:
+            do, chain = evaluator.part(0), evaluator.chains[0]
             x = do.move(x, level)
         if size == 3 and not primitive.bootstraps:
             x = do.mul(x, x)
