@@ -17,7 +17,7 @@ class PlaceChains:
     whole one, where alone their keys are.
 
     A value is made in the chain of its operands; whoever reads it in another one reads a `switch_chain` of it, one for all
-    that read it there. Inputs come in the whole chain; outputs go out of any.
+    that read it there, which counts as work of the first. Inputs come in the whole chain; outputs go out of any.
     """
 
     name: ClassVar[str] = "place-chains"
@@ -46,7 +46,7 @@ class PlaceChains:
             if operand.type.chain == wanted:
                 return operand
             if (operand, wanted) not in switched:
-                switched[operand, wanted] = builder.op("switch_chain", (operand,), operand.loc, chain=wanted)
+                switched[operand, wanted] = builder.op("switch_chain", (operand,), node.loc, chain=wanted)
             return switched[operand, wanted]
 
         return builder.rewrite(program, emit)

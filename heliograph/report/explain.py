@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heliograph.errors import ProgramError
-from heliograph.ir import Node, Program, SlotsType, Stage
+from heliograph.ir import CipherType, Node, Program, SlotsType, Stage
 from heliograph.ir.depth import critical_depth
 from heliograph.ir.function_ops import ALONG_ROWS, JOINT
 from heliograph.ir.liveness import peak_towers
@@ -116,6 +116,7 @@ def improvements(name: str, before: Program, after: Program) -> list[Improvement
         "lower-polynomials": [("polynomials", lambda p: _ops(p)["poly"])],
         "plan-levels": [("rescales, where each product would take one", _rescales)],
         "select-keys": [("rotation keys, where each amount would take one", _keys)],
+        "place-chains": [("ciphertexts made in the whole chain", _in_whole_chain)],
         "schedule": [("megabytes of ciphertexts alive at once", _alive)],
     }
     found = []
@@ -220,6 +221,10 @@ def _rescales(program: Program) -> float:
 
 def _keys(program: Program) -> float:
     return len(program.parameters.chains[0].rotation_keys) if program.parameters else 0
+
+
+def _in_whole_chain(program: Program) -> float:
+    return sum(isinstance(node.type, CipherType) and node.type.chain == 0 for node in program.nodes)
 
 
 def _alive(program: Program) -> float:

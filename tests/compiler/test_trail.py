@@ -23,7 +23,7 @@ from heliograph.passes.simplify import Simplify
 SOURCE = "program p\ninput x: tensor[4] in [-1, 1]\ny = relu(x * 0.5 + 0.25)\noutput y\n"
 TOY = Options(security_bits=None, degree=3, log_ring=11)
 FRONT = ["simplify", "expand", "fuse-linear", "approximate", "fold-scaling"]
-BACK = ["pack", "lower-polynomials", "plan-levels", "select-keys", "schedule"]
+BACK = ["pack", "lower-polynomials", "plan-levels", "select-keys", "place-chains", "schedule"]
 
 
 def shown(options: Options, source: str = SOURCE) -> tuple[hg.Artifact, list[tuple[str, Program]]]:
@@ -71,7 +71,7 @@ def test_bootstraps_are_steps_of_the_trail() -> None:
     names = [name for name, _ in steps]
     assert names[:6] == [*FRONT, "pack"]
     assert names[6] == "place-bootstraps"
-    assert names[-4:] == BACK[1:]
+    assert names[-5:] == BACK[1:]
 
 
 def test_a_compilation_that_fails_shows_the_parts_that_were_done() -> None:

@@ -205,7 +205,7 @@ def test_every_pass_is_explained(golden):
     names = [name for name, _ in recorder.steps]
     assert names == [
         "simplify", "expand", "fuse-linear", "approximate", "fold-scaling", "pack", "lower-polynomials", "plan-levels",
-        "select-keys", "schedule",
+        "select-keys", "place-chains", "schedule",
     ]  # fmt: skip
     lines = []
     for name in names:
