@@ -1,4 +1,4 @@
-"""What evaluating a program calls, without values: the rules of execution/evaluation.py walked over nothing."""
+"""What evaluating a program calls, without values: the ops evaluated on nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from heliograph.execution.evaluation import RULES, Run
+from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator, Transform
 from heliograph.execution.protocol import Call, Primitives
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.ops import OPS
 
 # What stands for every ciphertext, plaintext and digit.
 _NOTHING = object()
@@ -52,7 +53,9 @@ class Walk(Run[Any]):
 
     def count(self, node: Node) -> None:
         """Count the calls of a node; in the order of the program, for nodes share digits and rotations."""
-        RULES[node.op](self, node, [_NOTHING if operand.type.secret else (_NOTHING,) for operand in node.inputs])
+        rule = OPS[node.op].run
+        assert rule is not None, node.op
+        rule(self, node, [_NOTHING if operand.type.secret else (_NOTHING,) for operand in node.inputs])
 
     def part(self, chain: int) -> Primitives[Any]:
         return self._nothing

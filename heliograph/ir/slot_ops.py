@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
+from heliograph.ir import slot_runs as runs
 from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_map, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, Node, SparseMatrix
@@ -312,6 +313,7 @@ define(
             _transform_depends,
             Keys(lambda a: (*a["baby_steps"], *a["giant_steps"]), composed=True),
         ),
+        run=runs.transformed,
     )
 )
 define(
@@ -333,6 +335,7 @@ define(
             lambda node, operands, context: _rotated(operands[0].depends, node.attrs),
             Keys(lambda a: (a["amount"],)),
         ),
+        run=runs.rotated,
     )
 )
 
@@ -354,6 +357,7 @@ define(
         "The complex conjugate of each slot.",
         role=Role.ROTATION,
         rules=slotwise(same_bounds, Keys(conjugation=True)),
+        run=runs.conjugated,
     )
 )
 define(
@@ -376,6 +380,7 @@ define(
             NO_KEYS,
         ),
         word="product with a plaintext",
+        run=runs.product_with_constant,
     )
 )
 
@@ -390,6 +395,7 @@ define(
         "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale.",
         role=Role.TRANSPARENT,
         rules=SlotRules(_sum_with_vector, _period_with_vector, any_operand, NO_KEYS),
+        run=runs.sum_with_constant,
     )
 )
 define(
@@ -405,6 +411,7 @@ define(
         rules=slotwise(
             lambda node, operands, context: widened(*(end + node.attrs["value"] for end in operands[0])),
         ),
+        run=runs.sum_with_number,
     )
 )
 define(
@@ -420,6 +427,7 @@ define(
         rules=slotwise(
             lambda node, operands, context: scaled(operands[0], *[np.array(float(node.attrs["factor"]))] * 2)
         ),
+        run=runs.whole_multiple,
     )
 )
 define(
@@ -433,6 +441,7 @@ define(
         "Product with the imaginary unit: by a monomial, exact, so that it spends no level and leaves the scale.",
         role=Role.TRANSPARENT,
         rules=slotwise(complex_slots),
+        run=runs.times_i,
     )
 )
 
@@ -530,6 +539,7 @@ define(
         role=Role.PLAIN_PRODUCT,
         rules=slotwise(product_of_bounds),
         word="product with a plaintext",
+        run=runs.product_with_plain,
     )
 )
 define(
@@ -543,6 +553,7 @@ define(
         "Sum with a plain vector that is known at run time, encoded at the ciphertext's own scale.",
         role=Role.TRANSPARENT,
         rules=slotwise(sum_of_bounds),
+        run=runs.sum_with_plain,
     )
 )
 
@@ -588,6 +599,7 @@ define(
         depth=1,
         role=Role.PLAIN_PRODUCT,
         rules=slotwise(_combination_bounds),
+        run=runs.combination,
     )
 )
 
@@ -615,6 +627,7 @@ define(
         "The negative of each slot.",
         role=Role.TRANSPARENT,
         rules=slotwise(lambda node, operands, context: (-operands[0][1], -operands[0][0])),
+        run=runs.negated,
     )
 )
 define(
@@ -628,6 +641,7 @@ define(
         "Slotwise sum of two ciphertexts.",
         role=Role.SUM,
         rules=SlotRules(sum_of_bounds, _folded, any_operand, NO_KEYS),
+        run=runs.sum_of_two,
     )
 )
 define(
@@ -643,6 +657,7 @@ define(
         rules=slotwise(
             lambda node, operands, context: widened(operands[0][0] - operands[1][1], operands[0][1] - operands[1][0])
         ),
+        run=runs.sum_of_two,
     )
 )
 define(
@@ -659,6 +674,7 @@ define(
         role=Role.PRODUCT,
         rules=SlotRules(product_of_bounds, longest, nowhere_zero, NO_KEYS),
         word="product",
+        run=runs.product,
     )
 )
 
@@ -705,6 +721,7 @@ define(
         "At the packed stage a wish of the program's author.",
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
+        run=runs.rescaled,
     )
 )
 define(
@@ -718,6 +735,7 @@ define(
         "Drop primes without dividing: lower level, same scale.",
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
+        run=runs.dropped,
     )
 )
 define(
@@ -732,6 +750,7 @@ define(
         "polynomials are handed on, nothing else changes.",
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
+        run=runs.switched,
     )
 )
 define(
@@ -745,6 +764,7 @@ define(
         "Bring a product of three parts back to two (one key switch).",
         role=Role.LEVEL,
         rules=slotwise(same_bounds, Keys(relinearization=True)),
+        run=runs.relinearized,
     )
 )
 
@@ -798,6 +818,7 @@ define(
         "of the pass that places bootstraps.",
         role=Role.BOOTSTRAP,
         rules=slotwise(lambda node, operands, context: operands[0] if len(operands) == 1 else None),
+        run=runs.refreshed,
     )
 )
 
@@ -827,6 +848,7 @@ define(
         "The real part of each slot, by a sum with the conjugate: the scale doubles.",
         role=Role.PART,
         rules=slotwise(complex_slots, Keys(conjugation=True)),
+        run=runs.part_of_complex,
     )
 )
 define(
@@ -840,5 +862,6 @@ define(
         "The imaginary part of each slot, by a difference from the conjugate: the scale doubles.",
         role=Role.PART,
         rules=slotwise(complex_slots, Keys(conjugation=True)),
+        run=runs.part_of_complex,
     )
 )

@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from heliograph.errors import InternalError, ProgramError
 from heliograph.functions import Family
+from heliograph.ir import CipherType
 from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, Stage
 from heliograph.ir.types import TensorType, Type
 
@@ -142,6 +143,28 @@ class SlotRules:
     keys: Keys
 
 
+class Runs(Protocol):
+    """What evaluating an op asks of a run (execution/evaluation.py)."""
+
+    shared: Any
+
+    def at(self, kind: CipherType) -> Any:
+        """The primitives on ciphertexts of that level and chain, each call counted."""
+
+    def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
+        """The plaintext that a node adds or multiplies with, kept between runs."""
+
+    def rotation(self, node: Node, x: Any) -> Any:
+        """The value of a `rotate`, which may share its decomposition with others."""
+
+    def transform(self, node: Node, operands: Sequence[Any]) -> Any:
+        """The value of a `linear_transform`."""
+
+
+# Evaluates a node on ciphertexts: (run, node, operands) -> its value.
+Run: TypeAlias = "Callable[[Runs, Node, Sequence[Any]], Any]"
+
+
 @dataclass(frozen=True, slots=True)
 class OpSpec:
     """One operation.
@@ -151,7 +174,7 @@ class OpSpec:
     (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` is the family of
     functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial. `role` is None where
     no pass asks; `rules` are those of ops on slots, which all have them and a role; `word` is what reports call it where
-    its name says less.
+    its name says less; `run` evaluates it on ciphertexts, from primitives that every backend has.
     """
 
     name: str
@@ -167,6 +190,7 @@ class OpSpec:
     role: Role | None = None
     rules: SlotRules | None = None
     word: str = ""
+    run: Run | None = None
 
 
 OPS: dict[str, OpSpec] = {}

@@ -20,7 +20,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import HeliographError, ProgramError, RangeError
-from heliograph.execution.evaluation import RULES, Run
+from heliograph.execution.evaluation import Run
 from heliograph.execution.loop import execute
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
@@ -386,7 +386,7 @@ def test_every_slot_op_has_a_case() -> None:
 def test_every_slot_op_has_a_rule() -> None:
     """But for what the server computes in the clear, and inputs."""
     executable = {name for name, spec in OPS.items() if Stage.EXECUTABLE in spec.stages}
-    assert set(RULES) == executable - {"input", "constant", "pack"}
+    assert {name for name, spec in OPS.items() if spec.run is not None} == executable - {"input", "constant", "pack"}
 
 
 def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:

@@ -1,0 +1,157 @@
+"""How ops on ciphertexts are evaluated: each from primitives that every backend has (execution/protocol.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.node import Array, Node
+from heliograph.ir.spec import Runs
+from heliograph.ir.types import CipherType
+
+
+def cipher(node: Node) -> CipherType:
+    """The type of a ciphertext."""
+    assert isinstance(node.type, CipherType)
+    return node.type
+
+
+def sum_of_two(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    x, y = operands
+    on, parts = run.at(cipher(node.inputs[0])), max(cipher(operand).parts for operand in node.inputs)
+    return on.add(x, y, parts) if node.op == "add_ct" else on.sub(x, y, parts)
+
+
+def product(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node.inputs[0])).mul(*operands)
+
+
+def relinearized(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    operand = cipher(node.inputs[0])
+    return run.at(operand).relinearize(operands[0], operand.parts)
+
+
+def negated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    operand = cipher(node.inputs[0])
+    return run.at(operand).negate(operands[0], operand.parts)
+
+
+def times_i(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    kind = cipher(node)
+    return run.at(kind).times_i(operands[0], kind.parts)
+
+
+def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    """By doubling: one sum for each bit below the highest, and one for each further bit that is set."""
+    operand, factor = cipher(node.inputs[0]), node.attrs["factor"]
+    if not factor:
+        raise ProgramError("a product with zero would be no ciphertext", hint="use a constant instead")
+    on, total, power, rest = run.at(operand), None, operands[0], abs(factor)
+    while rest:
+        if rest & 1:
+            total = power if total is None else on.add(total, power, operand.parts)
+        rest >>= 1
+        if rest:
+            power = on.add(power, power, operand.parts)
+    return on.negate(total, operand.parts) if factor < 0 else total
+
+
+def _vector(run: Runs, node: Node) -> Array:
+    """The constant of a node, in all slots."""
+    return np.resize(run.shared.program.array(node.attrs["value"]), run.shared.ring.slots)
+
+
+def product_with_constant(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    on = run.at(cipher(node))
+    plain = run.constant(node, on.level, lambda: on.encode(_vector(run, node), node.attrs["plain_log_scale"]))
+    return on.mul_plain(operands[0], plain)
+
+
+def sum_with_constant(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    x, kind = operands[0], cipher(node)
+    on = run.at(kind)
+    plain = run.constant(node, kind.level, lambda: on.encode(_vector(run, node), kind.log_scale, x))
+    return on.add_plain(x, plain, kind.parts)
+
+
+def sum_with_number(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    x, kind = operands[0], cipher(node)
+    on = run.at(kind)
+    plain = run.constant(node, kind.level, lambda: on.encode(float(node.attrs["value"]), kind.log_scale, x))
+    return on.add_plain(x, plain, kind.parts)
+
+
+def product_with_plain(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    # Plain values have a leading axis of one sample.
+    return run.at(cipher(node)).mul_pt(operands[0], operands[1][0], node.attrs["plain_log_scale"])
+
+
+def sum_with_plain(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    kind = cipher(node)
+    return run.at(kind).add_pt(operands[0], operands[1][0], kind.log_scale, kind.parts)
+
+
+def combination(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    a, kind = node.attrs, cipher(node)
+    on, total = run.at(kind), None
+    for x, weight, log_scale in zip(operands, a["weights"], a["plain_log_scales"], strict=True):
+        term = on.mul_scalar(x, weight, log_scale)
+        total = term if total is None else on.accumulate(total, term)
+    if a["constant"]:
+        plain = run.constant(node, kind.level, lambda: on.encode(float(a["constant"]), kind.log_scale, total))
+        total = on.add_plain(total, plain)
+    return total
+
+
+def rotated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.rotation(node, operands[0])
+
+
+def transformed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.transform(node, operands)
+
+
+def rescaled(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    operand = cipher(node.inputs[0])
+    return run.at(operand).rescale(operands[0], operand.parts)
+
+
+def dropped(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node.inputs[0])).level_drop(operands[0], node.attrs["levels"])
+
+
+def switched(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    kind = cipher(node)
+    return run.at(kind).move(operands[0], kind.parts)
+
+
+def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    """One value, or two as real and imaginary part of one, refreshed."""
+    kind, slots, fresh = cipher(node), node.attrs["slots"], run.shared.ring.bootstrap_level
+    on = run.at(cipher(node.inputs[0]))
+    x, *others = operands
+    for other in others:
+        x = on.add(x, on.times_i(other))
+    result = on.bootstrap_pair(x, slots) if run.shared.pairs(slots) else on.bootstrap(x, slots)
+    if kind.level > fresh:
+        raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")
+    if kind.level < fresh:
+        result = run.at(replace(kind, level=fresh)).level_drop(result, fresh - kind.level)
+    return result
+
+
+def conjugated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node)).conjugate(operands[0])
+
+
+def part_of_complex(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    """z + conj(z), or i (conj(z) - z): twice the part, which is read at twice the scale."""
+    kind, x = cipher(node), operands[0]
+    on = run.at(kind)
+    conjugate = on.conjugate(x)
+    twice = on.add(x, conjugate) if node.op == "real_part" else on.times_i(on.sub(conjugate, x))
+    return on.reread(twice, kind.log_scale)
