@@ -662,6 +662,20 @@ define(
 )
 define(
     OpSpec(
+        "complex_of",
+        SLOTS,
+        (2, 2),
+        {},
+        _sum_type("complex_of"),
+        lambda values, a, context: values[0] + 1j * values[1],
+        "x + iy: two real values as the parts of complex ones, which then share products, rotations and bootstraps.",
+        role=Role.SUM,
+        rules=slotwise(complex_slots),
+        run=runs.complex_of,
+    )
+)
+define(
+    OpSpec(
         "mul_ct",
         SLOTS,
         (2, 2),

@@ -26,6 +26,13 @@ def sum_of_two(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return on.add(x, y, parts) if node.op == "add_ct" else on.sub(x, y, parts)
 
 
+def complex_of(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    """The second one times i, added: two primitives, no level, no key."""
+    (x, y), imaginary = operands, cipher(node.inputs[1])
+    on = run.at(imaginary)
+    return on.add(x, on.times_i(y, imaginary.parts), max(cipher(node.inputs[0]).parts, imaginary.parts))
+
+
 def product(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return run.at(cipher(node.inputs[0])).mul(*operands)
 
@@ -133,9 +140,7 @@ def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     """One value, or two as real and imaginary part of one, refreshed."""
     kind, slots, fresh = cipher(node), node.attrs["slots"], run.shared.ring.bootstrap_level
     on = run.at(cipher(node.inputs[0]))
-    x, *others = operands
-    for other in others:
-        x = on.add(x, on.times_i(other))
+    x = operands[0] if len(operands) == 1 else complex_of(run, node, operands)
     result = on.bootstrap_pair(x, slots) if run.shared.pairs(slots) else on.bootstrap(x, slots)
     if kind.level > fresh:
         raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")

@@ -15,9 +15,8 @@ import numpy as np
 
 from heliograph.errors import InternalError, ProgramError
 from heliograph.functions import Family
-from heliograph.ir import CipherType
 from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, Stage
-from heliograph.ir.types import TensorType, Type
+from heliograph.ir.types import CipherType, TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ TRANSFORM_KEYS = (1, 2, 3, 4)
 
 def complex_square(builder: Builder, x: Node, y: Node) -> list[Node]:
     """The parts of (x + iy)^2, x^2 - y^2 and 2xy: two values by one product."""
-    z = builder.op("add_ct", (x, builder.op("mul_i", (y,))))
+    z = builder.op("complex_of", (x, y))
     square = builder.op("relinearize", (builder.op("mul_ct", (z, z)),))
     return [builder.op(part, (square,)) for part in ("real_part", "imaginary_part")]
 

@@ -259,6 +259,12 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "negate": ("negate", [(16,)], {}, lambda x: -x),
     "add_ct": ("add_ct", [(16,), (16,)], {}, lambda x, y: x + y),
     "sub_ct": ("sub_ct", [(16,), (16,)], {}, lambda x, y: x - y),
+    "complex_of": (
+        "complex_of",
+        [(16,), (16,)],
+        {},
+        lambda x, y: np.array([complex(a, b) for a, b in zip(x, y, strict=True)]),
+    ),
     "mul_ct": ("mul_ct", [(16,), (16,)], {}, lambda x, y: x * y),
 }
 # Ops whose meaning other tests have: values given from outside, the identities of level management, diagonals, rows
