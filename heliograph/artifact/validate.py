@@ -25,9 +25,9 @@ MAX_NODES = 1 << 18
 MAX_ELEMENTS = 1 << 22
 MAX_CIPHERTEXTS = 256
 _MAX_NAME = 200
-_MAX_TENSORS = 1024
+MAX_TENSORS = 1024
 # A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.
-_MAX_LOG_SCALE = 240.0
+MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
 # Entries of a matrix times the moved copies of its result.
 _MAX_COPIED_ENTRIES = 1 << 28
@@ -171,7 +171,7 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
 def check_interface(interface: Interface, ring: Ring) -> None:
     """Raise a WireError where an input or output is out of bounds, or they hold different numbers of samples."""
     for direction, specs in (("input", interface.inputs), ("output", interface.outputs)):
-        if not 0 < len(specs) <= _MAX_TENSORS:
+        if not 0 < len(specs) <= MAX_TENSORS:
             raise refuse(f"the list of {direction}s is malformed")
         for spec in specs:
             if check_spec(spec, ring, direction).stride != interface.batch:
@@ -354,15 +354,15 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
     whole(kind.level, f"the level {what}", 0, ring.levels)
     whole(kind.parts, f"the parts {what}", 2, 3)
     whole(kind.chain, f"the chain {what}", 0, len(program.planned.chains) - 1)
-    real(kind.log_scale, f"the scale {what}", 1.0, _MAX_LOG_SCALE)
+    real(kind.log_scale, f"the scale {what}", 1.0, MAX_LOG_SCALE)
     for key in ("plain_log_scale", "value", "constant", "low", "high"):
         if isinstance(a.get(key), (int, float)):
-            bounds = (0.0, _MAX_LOG_SCALE) if key == "plain_log_scale" else (-1e30, 1e30)
+            bounds = (0.0, MAX_LOG_SCALE) if key == "plain_log_scale" else (-1e30, 1e30)
             real(a[key], f"{key} {what}", *bounds)
     for weight in a.get("weights", ()):
         real(weight, f"a weight {what}")
     for scale in a.get("plain_log_scales", ()):
-        real(scale, f"a plaintext's scale {what}", 0.0, _MAX_LOG_SCALE)
+        real(scale, f"a plaintext's scale {what}", 0.0, MAX_LOG_SCALE)
     if "factor" in a:
         whole(a["factor"], f"the factor {what}", -(1 << 20), 1 << 20)
         if a["factor"] == 0:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from heliograph.artifact.validate import check_chains, check_ring, check_spec, check_texts, real, refuse, whole
-from heliograph.ckks.chains import Chain
+from heliograph.artifact.validate import (
+    MAX_LOG_SCALE,
+    MAX_TENSORS,
+    check_chains,
+    check_ring,
+    check_spec,
+    check_texts,
+    real,
+    refuse,
+    whole,
+)
+from heliograph.ckks.chains import Chain, LowerPart
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.records import record
 
 R = TypeVar("R")
-_MAX_TENSORS = 1024
-_MAX_LOG_SCALE = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +32,6 @@ class PublicSpec(TensorSpec):
 
     levels: tuple[int, ...] = ()
     log_scales: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Lower:
-    """A lower part of the chain."""
-
-    level: int
-    digits: int
-    rotation_keys: tuple[int, ...]
-    relinearization_key: bool
 
 
 def public_spec(spec: TensorSpec, levels: tuple[int, ...], log_scales: tuple[float, ...]) -> PublicSpec:
@@ -58,15 +56,7 @@ def chains_json(chains: Sequence[Chain]) -> dict[str, Any]:
         "ring": whole_chain.ring.to_json(),
         "rotation_keys": list(whole_chain.rotation_keys),
         "relinearization_key": whole_chain.relinearization_key,
-        "chains": [
-            {
-                "level": chain.ring.levels,
-                "digits": chain.ring.digits,
-                "rotation_keys": list(chain.rotation_keys),
-                "relinearization_key": chain.relinearization_key,
-            }
-            for chain in lower
-        ],
+        "chains": [{**asdict(LowerPart.of(chain)), "rotation_keys": list(chain.rotation_keys)} for chain in lower],
     }
 
 
@@ -83,17 +73,20 @@ def read_chains(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Chain
     keys = {"rotation_keys": given["rotation_keys"], "relinearization_key": given["relinearization_key"]}
     chains = [_read(Chain, {"ring": ring, **keys}, "chain")]
     for each in lower:
-        part = _read(_Lower, each, "lower chain")
+        part = _read(LowerPart, each, "lower chain")
+        # A file says all of it, a text leaves out what is usual.
+        if len(each) != len(fields(LowerPart)):
+            raise refuse("a lower chain is malformed")
         level = whole(part.level, "the level of a lower chain", 1, ring.levels)
-        digits = whole(part.digits, "the digits of a lower chain", 1, level + 1)
-        chains.append(Chain(ring.lower(level, digits), part.rotation_keys, part.relinearization_key))
+        whole(part.digits, "the digits of a lower chain", 1, level + 1)
+        chains.append(part.under(ring))
     check_chains(chains, secure=secure)
     return tuple(chains)
 
 
 def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, ...]:
     """The inputs or outputs of such JSON values; a WireError where they are out of bounds."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= _MAX_TENSORS:
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= MAX_TENSORS:
         raise refuse(f"the list of {direction}s is malformed")
     check_texts(given, f"its list of {direction}s")
     specs = tuple(_read(PublicSpec, each, direction) for each in given)
@@ -102,7 +95,7 @@ def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, .
         if len(spec.log_scales) != count or len(spec.levels) != (count if direction == "input" else 0):
             raise refuse(f"the levels or scales of {direction} {spec.name!r} do not fit its ciphertexts")
         for scale in spec.log_scales:
-            real(scale, f"a scale of {direction} {spec.name!r}", 1.0, _MAX_LOG_SCALE)
+            real(scale, f"a scale of {direction} {spec.name!r}", 1.0, MAX_LOG_SCALE)
         for level in spec.levels:
             whole(level, f"a level of {direction} {spec.name!r}", 0, ring.levels)
     if len({spec.name for spec in specs}) != len(specs):

@@ -29,6 +29,24 @@ class Chain:
         return self.keys * self.ring.rotation_key_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class LowerPart:
+    """A lower part of a chain as texts and files have it: its own numbers only, for the whole chain is told beside it."""
+
+    level: int
+    digits: int
+    rotation_keys: tuple[int, ...] = ()
+    relinearization_key: bool = False
+
+    @staticmethod
+    def of(chain: Chain) -> LowerPart:
+        return LowerPart(chain.ring.levels, chain.ring.digits, chain.rotation_keys, chain.relinearization_key)
+
+    def under(self, whole: Ring) -> Chain:
+        """The chain that this is, of the ring of the whole one."""
+        return Chain(whole.lower(self.level, self.digits), self.rotation_keys, self.relinearization_key)
+
+
 def chain_at(chains: Sequence[Chain], level: int) -> Chain:
     """The chain in which a ciphertext of that level is worked on: the lowest that holds it."""
     return next(chain for chain in reversed(chains) if chain.ring.levels >= level)

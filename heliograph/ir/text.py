@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.ckks.chains import Chain
+from heliograph.ckks.chains import Chain, LowerPart
 from heliograph.ckks.parameters import Parameters
 from heliograph.errors import ProgramError
 from heliograph.ir.constants import Constants
@@ -134,8 +134,7 @@ def _records(program: Program) -> Iterator[str]:
     parameters = program.parameters
     if parameters is not None:
         for number, chain in enumerate(parameters.chains):
-            keys = chain.rotation_keys, chain.relinearization_key
-            yield f"chain {_attr(_Lower(chain.ring.levels, chain.ring.digits, *keys) if number else chain)}"
+            yield f"chain {_attr(LowerPart.of(chain) if number else chain)}"
         for amount, steps in parameters.rotation_paths.items():
             yield f"path {amount} {_fields({'steps': steps})}"
         settings = {name: getattr(parameters, name) for name in _SERVER if getattr(parameters, name) is not None}
@@ -271,16 +270,6 @@ def _type(tree: Any) -> Type:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lower:
-    """A lower part of the chain, as a text has it."""
-
-    level: int
-    digits: int
-    rotation_keys: tuple[int, ...] = ()
-    relinearization_key: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Path:
     steps: tuple[int, ...]
 
@@ -325,9 +314,7 @@ class Records:
         elif word == "chain" and not self.chains:
             self.chains.append(record(Chain, values, what))
         elif word == "chain":
-            lower = record(_Lower, values, what)
-            ring = self.chains[0].ring.lower(lower.level, lower.digits)
-            self.chains.append(Chain(ring, lower.rotation_keys, lower.relinearization_key))
+            self.chains.append(record(LowerPart, values, what).under(self.chains[0].ring))
         elif word == "path":
             (amount,) = self._labels(label, "INT", what)
             self.paths[_integer(amount)] = record(_Path, values, what).steps
