@@ -44,6 +44,7 @@ from heliograph.report.figures import (
     Predicted,
     Stored,
     UnseenInputs,
+    figure_of,
     to_json,
 )
 
@@ -57,11 +58,14 @@ SPARSE_KEY_BITS = 66
 # What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
+# What a file says only where there is something to say.
+OPTIONAL = frozenset(entry.name for entry in dataclasses.fields(Stored) if figure_of(entry).optional)
 
 
 def stored(figures: Stored) -> dict[str, Any]:
     """What a file holds of a report, as JSON values."""
-    return {key: to_json(getattr(figures, key)) for key in sorted(STORED)}
+    found = {key: to_json(getattr(figures, key)) for key in sorted(STORED)}
+    return {key: value for key, value in found.items() if value is not None or key not in OPTIONAL}
 
 
 def prices(costs: CostTable) -> dict[str, float]:

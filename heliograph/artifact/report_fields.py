@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from heliograph.artifact.figures import STORED
+from heliograph.artifact.figures import OPTIONAL, STORED
 from heliograph.artifact.validate import real, refuse, whole
 from heliograph.report.figures import LARGEST, Figure, Figures, Stored, figure_of, key_of, to_json
 
@@ -27,8 +27,9 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
     more = sorted(str(key) for key in set(values) - STORED)
     if more:
         raise refuse(f"its report says {more[0][:60]!r}, which follows from its program: it is not for the file to say")
-    if set(values) != STORED:
-        raise refuse(f"its report lacks {min(STORED - set(values))!r}")
+    lacking = STORED - OPTIONAL - set(values)
+    if lacking:
+        raise refuse(f"its report lacks {min(lacking)!r}")
     return _record(Stored, values, "its report")
 
 

@@ -75,6 +75,7 @@ def bill(
                     exact,
                 )
             ),
+            allocation=None,
             options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
         ),
     )

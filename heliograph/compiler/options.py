@@ -129,6 +129,9 @@ class Options:
     security_bits: 128, or None for no security at all (tests: the report says INSECURE).
     degree, degrees: polynomial degree of all activations, or of single layers by name (they win), or a list with one for
         each activation in program order. By default 15, or 31 or 63 where the margin that samples ask for takes it.
+    allocate: "plan" chooses the degree of each layer so that the whole plan, bootstraps included, takes least time; "paper"
+        does as OLA, with a cost for each layer by itself. Degrees that are given for single layers stay.
+    accuracy_loss: the share of calibration samples whose class an allocation may change.
     target_error: instead of a degree: the largest approximation error of each activation on its range.
     method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax. Gaussian
         weighs with one normal, and with one for each unit where the margin is chosen.
@@ -183,6 +186,26 @@ class Options:
                 told="always",
             )
         },
+    )
+    # Neither is told: the degrees that were chosen are.
+    allocate: str | None = _option(
+        None,
+        About(
+            'the modes are "plan" and "paper"',
+            kind=str,
+            choices=("plan", "paper"),
+            flag=Flag("Choose the degree of each layer: by the time of the whole plan, or as OLA does."),
+        ),
+    )
+    accuracy_loss: float = _option(
+        0.005,
+        About(
+            "a share between 0 and 1",
+            kind=float,
+            low=0,
+            high=1,
+            flag=Flag("Share of the samples whose class an allocation may change; 0.005 by default."),
+        ),
     )
     target_error: float | None = _option(
         None,
@@ -328,6 +351,8 @@ class Options:
             raise self._refused(
                 "target_error", "degree is given too, and one of them decides; degrees can name single layers beside it"
             )
+        if self.allocate is not None and (self.degree is not None or self.target_error is not None):
+            raise self._refused("allocate", "degree or target_error is given too, and one of them decides")
 
     def _refused(self, name: str, why: str) -> ProgramError:
         return ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)

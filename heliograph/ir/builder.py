@@ -25,7 +25,7 @@ from heliograph.ir.node import (
     live_nodes,
 )
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
-from heliograph.ir.program import Program
+from heliograph.ir.program import Gradients, Program
 from heliograph.ir.ranges import RangeEntry
 
 
@@ -47,6 +47,7 @@ class Builder:
         self.parameters: Parameters | None = source.parameters if source else None
         self.ranges: list[RangeEntry] = list(source.ranges) if source else []
         self.calibration: tuple[Array, ...] = source.calibration if source else ()
+        self.gradients: Gradients | None = source.gradients if source else None
         self.inputs: list[Node] = []
         # Names of the constants that were given here, by what equal ones share.
         self._given: dict[tuple[object, ...], list[str]] = {}
@@ -156,4 +157,5 @@ class Builder:
             self.parameters,
             tuple(self.ranges),
             self.calibration,
+            self.gradients,
         )

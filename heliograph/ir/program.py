@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from heliograph.ir.ranges import RangeEntry
 
 # Inputs and outputs that a program's one line names.
 _SHOWN = 4
+
+# The impact of each secret activation of a program of the tensor stage, in program order: A_i = the mean over samples of
+# sum_j (dLoss/da_ij)^2 (OLA, section 2.2). The samples are one array for each input, with a leading sample axis.
+Gradients: TypeAlias = "Callable[[Program, Sequence[Array]], Sequence[float]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Program:
     ranges: tuple[RangeEntry, ...] = ()
     # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
     calibration: tuple[Array, ...] = ()
+    # How the front end takes impacts of programs like this one; without it they come from finite differences.
+    gradients: Gradients | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{node.attrs['name']}: {node.type}" for node in self.inputs[:_SHOWN])

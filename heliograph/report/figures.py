@@ -133,6 +133,68 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerImpact:
+    """What the degree of one activation was chosen by (OLA, section 2): its inputs' `mean` and `std`, the `impact` A of an
+    error of its output on the loss, the mean square `error` E of its polynomial, and A E as a `share` of the sum over all.
+    """
+
+    layer: str
+    location: str
+    function: str
+    degree: int = field(metadata=_about(high=1 << 16))
+    mean: float
+    std: float = field(metadata=_about(low=0.0))
+    impact: float = field(metadata=_about(low=0.0))
+    error: float = field(metadata=_about(low=0.0))
+    share: float = field(metadata=_about(low=0.0, high=1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """An allocation that no other one beats in both: its predicted milliseconds, and the predicted `loss`, the sum of A E.
+
+    `measured` is the share of calibration samples that change their class, where that was looked at.
+    """
+
+    ms: float = field(metadata=_about(low=0.0))
+    loss: float = field(metadata=_about(low=0.0))
+    measured: float | None
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """How degrees were allocated to layers: `mode` is "plan" or "paper"; `measured` is the share of `samples` whose class
+    the chosen one changes, `allowed` what was asked for.
+    """
+
+    mode: str
+    allowed: float = field(metadata=_about(low=0.0, high=1.0))
+    measured: float = field(metadata=_about(low=0.0))
+    samples: int = field(metadata=_about(high=_MOST_SAMPLES))
+    layers: tuple[LayerImpact, ...]
+    curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDegree:
+    """A row of the table of degrees: what stands for an activation, the levels that it spends, the top level of the chain
+    that it is evaluated in, and its predicted milliseconds; impact and share where degrees were allocated.
+    """
+
+    layer: str
+    location: str
+    function: str
+    degree: int
+    rms_error: float
+    levels: int
+    chain: int
+    ms: float
+    impact: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWork:
     """The calls of a layer."""
 
@@ -255,6 +317,8 @@ class Stored:
     )
     depth_by_line: tuple[SpentLevels, ...]
     savings: tuple[Saving, ...]
+    # How degrees were allocated, where they were (passes/allocate_degrees.py).
+    allocation: Allocation | None = field(default=None, metadata=_about(optional=True))
     # Those that the compiler's options tell (compiler/options.py).
     options: Mapping[str, Any]
 

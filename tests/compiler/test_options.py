@@ -30,6 +30,8 @@ FLAGS: dict[str, tuple[str, object]] = {
     "memory_bytes": ("--memory-bytes 2000", 2000),
     "flood": ("--flood 1e-6", 1e-6),
     "batch": ("--batch 4", 4),
+    "allocate": ("--allocate plan", "plan"),
+    "accuracy_loss": ("--accuracy-loss 0.01", 0.01),
     "bootstrap": ("--no-bootstrap", False),
     "bootstrap_iterations": ("--bootstrap-iterations 2", 2),
     "log_ring": ("--log-ring 11", 11),
