@@ -27,6 +27,7 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_pooling,
     torch_structure,
 )
+from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_inputs import calibration_arrays, example_tensors, ranges
 from heliograph.frontends.torch_refusals import (
     CONTROL_FLOW,
@@ -502,7 +503,7 @@ class _Tracer:
         checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
         if not checked:
             raise ProgramError("the model returns no tensor", where=self.start, hint="return what is to be decrypted")
-        return replace(self.builder.finish(checked), calibration=self.calibration)
+        return replace(self.builder.finish(checked), calibration=self.calibration, gradients=impacts)
 
     def _output(self, name: str, value: Any, node: Any) -> Any:
         where = self.location(node, named=False) if isinstance(node, torch.fx.Node) else self.start

@@ -115,6 +115,10 @@ class ProgramModule(nn.Module):
         holder.add_module(name, step)
         return ".".join((*taken, name))
 
+    def step(self, place: int) -> nn.Module:
+        """The submodule that computes the node at that place of the program's nodes."""
+        return self.get_submodule(next(path for number, path, _ in self._plan if number == place))
+
     def train(self, mode: bool = True) -> ProgramModule:
         """Training or eval mode; what `range_penalty` summed up before is forgotten."""
         for step in self.modules():
@@ -227,6 +231,8 @@ _UNARY: Mapping[str, Callable[[Tensor, Mapping[str, Any]], Tensor]] = {
     "cos": lambda x, a: torch.cos(x),
     "clamp": lambda x, a: torch.clamp(x, a.get("min"), a.get("max")),
     "softmax": lambda x, a: torch.softmax(x, a["axis"] + 1 if a["axis"] >= 0 else a["axis"]),
+    "softmax_rows": lambda x, a: torch.softmax(x, 1),
+    "max_rows": lambda x, a: x.amax(1),
     "sum": lambda x, a: x.sum(_axes(a), keepdim=a["keepdims"]),
     "mean": lambda x, a: x.mean(_axes(a), keepdim=a["keepdims"]),
     "reshape": lambda x, a: x.reshape(x.shape[0], *a["shape"]),
