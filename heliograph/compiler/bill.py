@@ -20,7 +20,16 @@ from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.base import apply
 from heliograph.passes.fold_scaling import FoldScaling
-from heliograph.report.figures import ClassAgreement, Figures, Saving, SpentLevels, Stored, UnseenInputs, WorstLayer
+from heliograph.report.figures import (
+    Allocation,
+    ClassAgreement,
+    Figures,
+    Saving,
+    SpentLevels,
+    Stored,
+    UnseenInputs,
+    WorstLayer,
+)
 
 # Variants are compiled for the report only where the linear maps have at most so many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
@@ -38,6 +47,7 @@ def bill(
     samples: Sequence[Array],
     exact: Sequence[Array],
     approximate: Sequence[Array],
+    allocation: Allocation | None = None,
 ) -> Figures:
     """Everything that the report says; `samples` have a leading sample axis, and so have the outputs of the network
     (`exact`) and of the polynomials (`approximate`) on them.
@@ -75,7 +85,7 @@ def bill(
                     exact,
                 )
             ),
-            allocation=None,
+            allocation=allocation,
             options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
         ),
     )

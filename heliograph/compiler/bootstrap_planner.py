@@ -20,7 +20,7 @@ from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import bootstrap_slots, paired_slots
 from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail
-from heliograph.passes.place_bootstraps import PlaceBootstraps, observed_sizes
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
 
 # A chain within this factor of the fastest is taken where its keys are smaller.
@@ -90,6 +90,11 @@ def bootstrapping_rings(log_ring: int, scale: int, options: Options, iterations:
     return found
 
 
+def first_scale(options: Options) -> int:
+    """The bits of the scale that is tried first."""
+    return _BOOTSTRAP_SCALES[0] if options.scale_bits is None else options.scale_bits
+
+
 def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan:
     """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
 
@@ -147,9 +152,10 @@ def _choices(
 ) -> tuple[list[_Choice], str]:
     """Every ring on which bootstraps can be placed, the best first; and why the others failed."""
     found, failure = [], ""
+    prepared = Prepared.of(packed, rings[0].slots)
     for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
         try:
-            cost, placed = place_pass(packed, PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs))
+            cost, placed = place_pass(prepared, PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs))
         except TooFewLevelsError as few:
             failure = few.what
             continue

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from heliograph.artifact.artifact import Artifact
+from heliograph.compiler.allocation import allocate
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import bill
 from heliograph.compiler.options import Options
@@ -102,6 +103,14 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         show(linear)
         fused = linear[-1].program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
+    allocation = None
+    if options.allocate is not None:
+        if program.stage is Stage.PACKED:
+            raise ProgramError(
+                "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
+            )
+        degrees, allocation = allocate(program, fused, options)
+        options = replace(options, allocate=None, degrees={**degrees_by_layer(fused, options.degrees), **degrees})
     if program.stage is Stage.PACKED:
         polynomial, observation = fused, Observation(Calibrate().run(fused))
     else:
@@ -133,7 +142,8 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             stacklevel=4,
         )
     approximate = planned if observation.trial is None else unseen.outputs
-    report = Report(bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate))
+    figures = bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate, allocation)
+    report = Report(figures)
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
 
 

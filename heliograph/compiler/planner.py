@@ -41,14 +41,24 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
     return sorted(found, key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes))
 
 
+def log_rings(options: Options) -> list[int]:
+    """The rings that may be chosen, the smallest first."""
+    return sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
+
+
+def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
+    """The largest of some outputs, and the bits of room above the scale that the first modulus then needs."""
+    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
+    return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
+
+
 def make_plan(program: Program, options: Options, outputs: Sequence[Array], samples: int = 2) -> Plan:
     """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
 
     Raises a PlanningError with the nearest feasible choice where there is none.
     """
     inputs = sample_inputs(program, samples)
-    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
-    headroom = max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
+    magnitude, headroom = reach_of(outputs)
     if headroom > 60 - MIN_SCALE_BITS:
         raise PlanningError(
             f"outputs reach {magnitude:.3g}, too large for any first modulus of 60 bits",
@@ -56,7 +66,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             hint="divide the outputs by a constant in the model, or check the ranges of its inputs",
         )
     wanted = Wanted(inputs, headroom, 2.0**-options.precision_bits * max(1.0, magnitude), magnitude)
-    rings = sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
+    rings = log_rings(options)
     reasons = []
     written = any(node.op == "bootstrap" for node in program.nodes)
     if written and options.bootstrap is False:

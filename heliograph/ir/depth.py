@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +39,11 @@ def node_depth(program: Program, node: Node) -> int:
     return OPS[node.op].depth
 
 
-def levels_below(program: Program) -> dict[Node, int]:
-    """For each value the levels that the outputs still need after it."""
+def levels_below(program: Program, instead: Mapping[Node, int] | None = None) -> dict[Node, int]:
+    """For each value the levels that the outputs still need after it; some nodes may be counted as if they spent others."""
     need = dict.fromkeys(program.nodes, 0)
     for node in reversed(program.nodes):
-        spent = node_depth(program, node)
+        spent = instead[node] if instead and node in instead else node_depth(program, node)
         for operand in node.inputs:
             need[operand] = max(need[operand], need[node] + spent)
     return need

@@ -18,12 +18,13 @@ from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, si
 from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.ops import OPS, Bounds
 from heliograph.ir.ranges import RangeEntry
+from heliograph.passes.allocate_degrees import Activation
 from heliograph.passes.base import rule_for
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval, hull, transfer
 from heliograph.passes.lower_functions import Argument, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
-from heliograph.passes.margins import WORTH_A_PROOF, Chooser
+from heliograph.passes.margins import WORTH_A_PROOF, Chooser, Normals
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -47,7 +48,8 @@ class Approximate:
     side, as a share of its width; with None margin and degree are chosen together from the tails of the samples
     (`margins.py`), by a `chooser` that the pass makes where it is given none. `observed` is what `Calibrate` saw. A range is
     proved (intervals from the input range), observed, or declared at the op.
-    `spread` widens the normal distribution that method gaussian weighs with (OLA's r).
+    `spread` widens the normal distribution that method gaussian weighs with (OLA's r). `activations`, where it is given,
+    gets what is known of each activation whose degree nobody asked for, by its entry in the table of ranges.
 
     Between linear maps, sums included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) =
     r f(x / r), and the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
@@ -61,6 +63,7 @@ class Approximate:
     spread: float = 1.0
     observed: Mapping[Node, Observed] = field(default_factory=dict)
     chooser: Chooser | None = None
+    activations: dict[int, Activation] | None = None
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -164,6 +167,27 @@ class Approximate:
             degree = DEFAULT_DEGREE if degree is None else degree
             chosen = fit(of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, coarse=True)
         return chosen, bound(chosen)
+
+    def note(self, entry: int, node: Node, of: Function, made: Fit, sizes: Array | None = None) -> None:
+        """Keep what is known of an activation, where that was asked for."""
+        seen = self.observed.get(node.inputs[0])
+        asked = node.loc.layer in self.degrees or "degree" in node.attrs
+        if self.activations is None or asked or seen is None or seen.tails is None:
+            return
+        normals = Normals.of(seen.tails, sizes)
+        size = 1.0 if sizes is None else float(np.sqrt(np.mean(sizes**2)))
+        self.activations[entry] = Activation(
+            node,
+            of.evaluate,
+            tuple(of.kinks),
+            made.low,
+            made.high,
+            normals.mean,
+            normals.std,
+            normals.shares,
+            self.spread,
+            size,
+        )
 
 
 class _Approximator:
@@ -278,6 +302,7 @@ class _Approximator:
         mean, std = (seen.mean, seen.std) if seen else (None, None)
         with at(node.loc):
             chosen, bound = options.fit(node, of, low, high, method, mean, std)
+        options.note(len(ranges), node, of, chosen)
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly",
@@ -351,6 +376,7 @@ class _Approximator:
                 largest,
                 sizes,
             )
+        options.note(len(ranges), node, of, chosen, sizes)
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)

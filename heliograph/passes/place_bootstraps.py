@@ -1,38 +1,19 @@
 """Choose which values are bootstrapped: the cheapest set after which every path fits the chain.
 
-The program is read backwards. At each place the values that are still to be computed (the cut) are wanted at certain
-levels; a value is either computed at the level at which it is wanted, or bootstrapped to it and computed at the level at
-which bootstraps begin. That is a shortest path over (cut, levels), residual branches included: one branch may be
-refreshed and the other not. States that are dearer than another one and want nothing less are dropped.
-
-An example:
-
-    h = f(x)             f takes 4 levels
-    y = g(h) + k(h)      g takes 4 levels, k takes 1
-
-    cut                  wanted at
-    y                    0
-    g(h), k(h)           0, 0
-    h, k(h)              4, 0     g is done: what it reads is wanted 4 levels higher
-    h                    4        k reads h at level 1, g at level 4: the higher one counts
-
-Behind this cut there are two states. Either h is computed at level 4, and x is wanted at level 8; or h is bootstrapped
-to level 4, and x is wanted 4 levels above the one at which a bootstrap begins. The first is cheaper where the chain has
-8 levels, and impossible where it has not.
-
-A value can be bootstrapped where its size is known: the input of a polynomial is at most one. Other values take a bound
-that was observed, with a margin; they get a scale so much smaller (`size_bits`).
+The search is that of placement.py. A value can be bootstrapped where its size is known: the input of a polynomial is at most
+one. Other values take a bound that was observed, with a margin; they get a scale so much smaller (`size_bits`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from heliograph.approx.evaluate import plan_polynomial
 from heliograph.ckks.costs import BUILT_IN, CostTable
@@ -42,19 +23,11 @@ from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
 from heliograph.ir.depth import node_depth
 from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.ir.slot_ops import transform_diagonals
-from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.passes.placement import IMPOSSIBLE, Found, Search, Step, Way, Whole, digest
 
-# Of so many states of one cut the cheapest are kept; residual networks have some dozens.
-_MAX_STATES = 4000
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.
 MAX_SIZE_BITS = 6
-
-# The values of a cut, by their number in the program, and the level at which each is wanted.
-_Wants = tuple[tuple[int, int], ...]
-# Whether the tensors of which some ciphertexts are behind the cut and some before it are refreshed, by their entry in the
-# table of ranges: a tensor is refreshed whole or not at all.
-_Decided = frozenset[tuple[int, bool]]
-_Place = tuple[_Wants, _Decided]
+_NS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +42,25 @@ class _Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """What was chosen so far: its cost, and the values bootstrapped."""
+class PolynomialWay:
+    """A polynomial that may stand for an activation: its levels and products, and the units of loss that its error adds."""
 
-    cost: float = 0.0
-    chosen: frozenset[int] = frozenset()
+    degree: int
+    depth: int
+    products: int
+    loss: int = 0
 
-    @property
-    def rank(self) -> tuple[float, list[int]]:
-        return self.cost, sorted(self.chosen)
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """A point of the front: roughly the milliseconds of a run, the units of loss, the degree of each entry, and how many
+    bootstraps there are.
+    """
+
+    cost_ms: float
+    loss: int
+    degrees: Mapping[int, int]
+    bootstraps: int
 
 
 def slot_periods(program: Program) -> dict[Node, int]:
@@ -119,6 +102,115 @@ def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: floa
 
 
 @dataclass(frozen=True, slots=True)
+class _Work:
+    """What a value takes, whatever the chain: calls of each kind; a polynomial's are made in the middle of its levels."""
+
+    depth: int = 0
+    decompositions: int = 0
+    hoisted: int = 0
+    rotations: int = 0
+    plain_products: int = 0
+    products: int = 0
+    sums: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What placing needs to know of a packed program, whatever the chain: its secret values with their work."""
+
+    program: Program
+    nodes: tuple[Node, ...]
+    works: tuple[_Work, ...]
+    periods: Mapping[Node, int]
+    inputs: Mapping[Node, _Bound]
+
+    @classmethod
+    def of(cls, program: Program, slots: int) -> Prepared:
+        nodes = tuple(node for node in program.nodes if node.type.secret)
+        inputs: dict[Node, _Bound] = {}
+        for node in nodes:
+            if node.op == "poly" and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
+                inputs[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
+        works = tuple(_work(program, node, slots) for node in nodes)
+        return cls(program, nodes, works, slot_periods(program), inputs)
+
+
+def _work(program: Program, node: Node, slots: int) -> _Work:
+    depth = node_depth(program, node)
+    if node.op == "linear_transform":
+        a = node.attrs
+        return _Work(
+            depth,
+            decompositions=len(node.inputs),
+            hoisted=len(node.inputs) * len(a["baby_steps"]),
+            rotations=len(a["giant_steps"]),
+            plain_products=sum(len(d.offsets) for d in transform_diagonals(a, program.matrix, slots)),
+        )
+    if role_of(node) is Role.ROTATION:
+        return _Work(depth, rotations=1)
+    if role_of(node) is Role.PRODUCT:
+        return _Work(depth, products=1)
+    if node.op == "poly":
+        coefficients = list(map(float, program.array(node.attrs["coefficients"])))
+        return _Work(depth, products=plan_polynomial(coefficients).products)
+    return _Work(depth, sums=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """Nanoseconds by level of each kind of call on one chain."""
+
+    decompose: npt.NDArray[np.float64]
+    hoisted: npt.NDArray[np.float64]
+    rotate: npt.NDArray[np.float64]
+    plain: npt.NDArray[np.float64]
+    product: npt.NDArray[np.float64]
+    add: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rings: Sequence[Ring], costs: CostTable) -> _Prices:
+        """Of each level in the lowest of the rings that holds it."""
+        at = [(min((r for r in rings if r.levels >= l), key=lambda r: r.levels), l) for l in range(rings[0].levels + 1)]
+        return cls(
+            *(
+                np.array(row) * _NS
+                for row in zip(
+                    *(
+                        (
+                            costs.decompose_ms(ring, level + 1),
+                            costs.rotate_ms(ring, level, hoisted=True),
+                            costs.rotate_ms(ring, level),
+                            costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level),
+                            costs.mul_ms(ring, level)
+                            + costs.relinearize_ms(ring, level)
+                            + costs.rescale_ms(ring, level),
+                            costs.add_ms(ring, level),
+                        )
+                        for ring, level in at
+                    ),
+                    strict=True,
+                )
+            )
+        )
+
+    def cost(self, work: _Work, polynomial: bool) -> Whole:
+        """What it takes by the level at which it begins, roughly; exact prices are those of the plan that is made of it."""
+        products = self.product
+        if polynomial:
+            levels = np.arange(len(products))
+            products = products[np.maximum(1, levels - work.depth // 2).clip(max=len(products) - 1)]
+        total = (
+            work.decompositions * self.decompose
+            + work.hoisted * self.hoisted
+            + work.rotations * self.rotate
+            + work.plain_products * self.plain
+            + work.products * products
+            + work.sums * self.add
+        )
+        return np.rint(total).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
     """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
 
@@ -126,7 +218,8 @@ class PlaceBootstraps:
     where the inputs of polynomials do not suffice (see `observed_sizes`). `one_size` uses one slot count for all
     bootstraps: fewer precomputed plaintexts and keys, and a little more time. `low_inputs` encrypts inputs no higher than
     bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
-    `pairs` says that PairBootstraps follows.
+    `pairs` says that PairBootstraps follows. `lower` are lower parts of the chain with bootstraps of their own: each
+    bootstrap is priced in the cheapest that comes back high enough.
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
@@ -137,6 +230,7 @@ class PlaceBootstraps:
     one_size: bool = False
     low_inputs: bool = False
     pairs: bool = True
+    lower: tuple[Ring, ...] = ()
 
     name: ClassVar[str] = "place-bootstraps"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -145,27 +239,20 @@ class PlaceBootstraps:
     def run(self, program: Program) -> Program:
         return self.place(program)[1]
 
-    def place(self, program: Program) -> tuple[float, Program]:
+    def place(self, program: Program, prepared: Prepared | None = None) -> tuple[float, Program]:
         """The program with its bootstraps, and what one run costs, roughly, in ms."""
-        periods = slot_periods(program)
-        bounded: dict[Node, _Bound] = {}
-        for node in program.nodes:
-            if node.op == "poly" and node.type.secret and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
-                bounded[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
-        bounded = {
-            node: _Bound(bits) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
-        } | bounded
-        cost, chosen = _Search(self, program, periods, bounded).run()
+        prepared = prepared or Prepared.of(program, self.ring.slots)
+        found = self.search(prepared).run()[0]
+        bounded, periods = self._bounded(prepared), prepared.periods
+        chosen = {prepared.nodes[place] for place in found.refreshed}
         written = {node.attrs["slots"] for node in program.nodes if node.op == "bootstrap"}
         if not chosen and not written:
-            return cost, program
+            return found.cost / _NS, program
         counts = sorted(written | {periods[node] for node in chosen})
         builder = Builder(program.name, Stage.PACKED, program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
-            made = builder.copy(node, operands) if node.op != "input" else node
-            if node.op == "input":
-                builder.inputs.append(node)
+            made = builder.copy(node, operands)
             if node not in chosen:
                 return made
             bound = bounded[node]
@@ -179,143 +266,109 @@ class PlaceBootstraps:
                 attrs["observed"] = 1
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
-        return cost, builder.rewrite(program, emit)
+        return found.cost / _NS, builder.rewrite(program, emit)
 
+    def front(
+        self, prepared: Prepared, ways: Mapping[int, Sequence[PolynomialWay]], groups: Mapping[int, int]
+    ) -> list[Allocated]:
+        """The front of time against loss, the cheapest first, where polynomials may be evaluated in these ways, by their
+        entries in the table of ranges; those of one group are all evaluated in the same.
+        """
+        places = {
+            place: node.attrs["range"]
+            for place, node in enumerate(prepared.nodes)
+            if node.op == "poly" and node.attrs.get("range") in ways
+        }
 
-class _Search:
-    def __init__(
+        def allocated(found: Found) -> Allocated:
+            chosen = {entry: ways[entry][found.ways[place]].degree for place, entry in places.items()}
+            return Allocated(found.cost / _NS, found.loss, chosen, len(found.refreshed))
+
+        return [allocated(found) for found in self.search(prepared, ways, groups).run()]
+
+    def _bounded(self, prepared: Prepared) -> dict[Node, _Bound]:
+        """The values that may be bootstrapped."""
+        if self.ring.bootstrap is None:
+            return {}
+        sizes = {
+            node: _Bound(bits) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
+        }
+        inputs = {node: bound for node, bound in prepared.inputs.items() if node.type.secret and node.op != "input"}
+        return sizes | inputs
+
+    def search(
         self,
-        options: PlaceBootstraps,
-        program: Program,
-        periods: Mapping[Node, int],
-        bounded: Mapping[Node, _Bound],
-    ) -> None:
-        self.ring, self.costs, self.one_size = options.ring, options.costs, options.one_size
-        self.low_inputs, self.pairs = options.low_inputs, options.pairs
-        self.program, self.periods, self.bounded = program, periods, bounded
+        prepared: Prepared,
+        ways: Mapping[int, Sequence[PolynomialWay]] | None = None,
+        groups: Mapping[int, int] | None = None,
+    ) -> Search:
+        """The search among all ways to run the program on the ring."""
+        ring, bounded = self.ring, self._bounded(prepared)
         # How many ciphertexts one tensor has, by its entry in the table of ranges.
-        self.siblings = Counter(bound.entry for bound in bounded.values())
-        self.siblings[None] = 1
-        self.nodes = [node for node in program.nodes if node.type.secret]
-        self.index = {node: i for i, node in enumerate(self.nodes)}
-        # The program is read backwards: the first of a tensor's ciphertexts is met last.
-        self.last: dict[int | None, int] = {}
-        for node, bound in bounded.items():
-            self.last[bound.entry] = min(self.index[node], self.last.get(bound.entry, self.index[node]))
+        siblings = Counter(bound.entry for bound in bounded.values())
+        most = max((prepared.periods[node] for node in bounded), default=1)
+        prices = _Prices.of((ring, *self.lower), self.costs)
+        index = {node: place for place, node in enumerate(prepared.nodes)}
+        made: dict[_Work, Whole] = {}
 
-    def run(self) -> tuple[float, frozenset[Node]]:
-        """The cost of the cheapest choice, and the values to bootstrap."""
-        ring, index = self.ring, self.index
-        begin, back = ring.bootstrap_input_level, ring.bootstrap_level
-        highest = back if self.low_inputs else ring.levels
-        slots = [self.periods[node] for node in self.bounded]
-        most = max(slots, default=1)
-        start = {index[node]: 0 for node in self.program.outputs}
-        states: dict[_Place, _State] = {(tuple(sorted(start.items())), frozenset()): _State()}
-        for i in range(len(self.nodes) - 1, -1, -1):
-            node = self.nodes[i]
-            depth, deepest = node_depth(self.program, node), 0
-            operands = [index[operand] for operand in node.inputs if operand.type.secret]
-            following: dict[_Place, _State] = {}
-            for (wants, decided), state in states.items():
-                table = dict(wants)
-                level = table.pop(i, None)
-                if level is None:
-                    _keep(following, (wants, decided), state)
-                    continue
-                # A bootstrap that the author wrote leads from where bootstraps begin to the level wanted.
-                written = node.op == "bootstrap"
-                if written and level > back:
-                    deepest = max(deepest, ring.levels + level - back)
-                    continue
-                for refresh in self._choices(node, level <= back, decided):
-                    at = (begin if refresh or written else level) + depth
-                    if at > highest:
-                        deepest = max(deepest, at)
-                        continue
-                    new = dict(table)
-                    for operand in operands:
-                        new[operand] = max(new.get(operand, 0), at)
-                    cost, chosen = state.cost + self._price(node, at), state.chosen
-                    if written:
-                        cost += self.costs.bootstrap_ms(ring, node.attrs["slots"])
-                    if refresh:
-                        cost += self._bootstrap_price(node, most if self.one_size else self.periods[node])
-                        chosen |= {i}
-                    place = tuple(sorted(new.items())), self._decided(i, refresh, decided)
-                    _keep(following, place, _State(cost, chosen))
-            if not following:
-                raise TooFewLevelsError(max(deepest, ring.levels + 1), ring.levels)
-            states = _pruned(following)
-        best = min(states.values(), key=lambda state: state.rank)
-        return best.cost, frozenset(self.nodes[i] for i in best.chosen)
+        def way(work: _Work, polynomial: bool, loss: int = 0, tie: int = 0) -> Way:
+            if work not in made:
+                made[work] = prices.cost(work, polynomial)
+            return Way(work.depth, made[work], loss, tie)
 
-    def _choices(self, node: Node, within: bool, decided: _Decided) -> tuple[bool, ...]:
-        """Whether to bootstrap a value: no, yes, either, or neither where the rest of its tensor was and it cannot be."""
-        if node not in self.bounded or node.op == "input":
-            return (False,)
-        known = {refresh for entry, refresh in decided if entry == self.bounded[node].entry}
-        return tuple(refresh for refresh in (False, True)[: 1 + within] if refresh in (known or {False, True}))
-
-    def _decided(self, i: int, refresh: bool, decided: _Decided) -> _Decided:
-        """What is known of tensors after value i, until the last ciphertext of each."""
-        bound = self.bounded.get(self.nodes[i])
-        if bound is None or bound.entry is None:
-            return decided
-        if self.last[bound.entry] == i:
-            return frozenset((entry, known) for entry, known in decided if entry != bound.entry)
-        return decided | {(bound.entry, refresh)}
-
-    def _bootstrap_price(self, node: Node, slots: int) -> float:
-        """What one bootstrap costs; the ciphertexts of one tensor are refreshed in pairs where that is faster."""
-        alone, count = self.costs.bootstrap_ms(self.ring, slots), self.siblings[self.bounded[node].entry]
-        pairs = (count + 1) // 2 * self.costs.bootstrap_ms(self.ring, slots, paired=True)
-        return min(alone, pairs / count) if self.pairs and count > 1 else alone
-
-    def _price(self, node: Node, level: int) -> float:
-        """Roughly what a node costs at a level; exact prices are those of the plan that is made of it."""
-        ring, costs = self.ring, self.costs
-        if node.op == "linear_transform":
-            a = node.attrs
-            products = sum(len(d.offsets) for d in transform_diagonals(a, self.program.matrix, ring.slots))
-            babies = costs.decompose_ms(ring, level + 1) + len(a["baby_steps"]) * costs.rotate_ms(
-                ring, level, hoisted=True
+        steps = []
+        for node, work in zip(prepared.nodes, prepared.works, strict=True):
+            polynomial, entry = node.op == "poly", None
+            if ways and polynomial and node.attrs.get("range") in ways:
+                entry = int(node.attrs["range"])
+                # What loses one unit once is counted with the first of the tensor's ciphertexts.
+                first = node.attrs.get("chunk", 0) == 0
+                own = tuple(
+                    way(
+                        _Work(each.depth, products=each.products),
+                        True,
+                        each.loss if first else 0,
+                        digest(node.loc.layer, node.op, each.degree) if first else 0,
+                    )
+                    for each in ways[entry]
+                )
+            else:
+                own = (way(work, polynomial),)
+            bound = bounded.get(node)
+            refresh, slots = None, 0
+            if node.op == "bootstrap":
+                slots, count = node.attrs["slots"], 1
+            elif bound is not None:
+                slots = most if self.one_size else prepared.periods[node]
+                count = siblings[bound.entry] if bound.entry is not None else 1
+            if slots:
+                refresh = self._refresh(slots, count)
+            steps.append(
+                Step(
+                    tuple(index[operand] for operand in node.inputs if operand.type.secret),
+                    own,
+                    refresh,
+                    node.op == "bootstrap",
+                    None if bound is None else bound.entry,
+                    entry if entry is None or groups is None else groups[entry],
+                    digest("refresh", node.loc.layer, node.op),
+                )
             )
-            return (
-                len(node.inputs) * babies
-                + len(a["giant_steps"]) * costs.rotate_ms(ring, level)
-                + products * (costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level))
-            )
-        if role_of(node) is Role.ROTATION:
-            return costs.rotate_ms(ring, level)
-        if role_of(node) is Role.PRODUCT:
-            return costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level)
-        if node.op == "poly":
-            coefficients = list(map(float, self.program.array(node.attrs["coefficients"])))
-            products = plan_polynomial(coefficients).products
-            middle = max(1, level - node_depth(self.program, node) // 2)
-            each = costs.mul_ms(ring, middle) + costs.relinearize_ms(ring, middle) + costs.rescale_ms(ring, middle)
-            return products * each
-        return costs.add_ms(ring, max(level, 0))
+        begin, back, highest = 0, 0, ring.levels
+        if ring.bootstrap is not None:
+            begin, back = ring.bootstrap_input_level, ring.bootstrap_level
+            highest = back if self.low_inputs else ring.levels
+        return Search(steps, [index[node] for node in prepared.program.outputs], begin, back, highest, ring.levels)
 
-
-def _keep(states: dict[_Place, _State], place: _Place, state: _State) -> None:
-    if place not in states or state.rank < states[place].rank:
-        states[place] = state
-
-
-def _pruned(states: Mapping[_Place, _State]) -> dict[_Place, _State]:
-    """Without the states that another one beats in cost and in every level, where both have decided the same."""
-    kept: dict[_Place, _State] = {}
-    for place, state in sorted(states.items(), key=lambda item: (item[1].rank, item[0][0])):
-        # All states have the same cut.
-        if not any(_beats(other, place) for other in kept):
-            kept[place] = state
-        if len(kept) >= _MAX_STATES:
-            break
-    return kept
-
-
-def _beats(place: _Place, other: _Place) -> bool:
-    """Whether a place wants no value at a higher level than the other does."""
-    return place[1] == other[1] and all(a[1] <= b[1] for a, b in zip(place[0], other[0], strict=True))
+    def _refresh(self, slots: int, count: int) -> Whole:
+        """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs
+        where that is faster.
+        """
+        table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
+        for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
+            alone = self.costs.bootstrap_ms(ring, slots)
+            if self.pairs and count > 1:
+                pairs = (count + 1) // 2 * self.costs.bootstrap_ms(ring, slots, paired=True)
+                alone = min(alone, pairs / count)
+            table[: ring.bootstrap_level + 1] = round(alone * _NS)
+        return table

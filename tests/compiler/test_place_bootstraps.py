@@ -14,7 +14,8 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.depth import node_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps, _Bound, _Search, slot_periods
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, slot_periods
+from heliograph.passes.placement import Search
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
 
 SLOTS = 1024
@@ -113,13 +114,21 @@ def wide_graphs(draw: st.DrawFn) -> Program:
     return builder.finish({f"y{i}": value for i, value in enumerate(tensors[-1])})
 
 
-def cost_of(program: Program, chosen: frozenset[Node], search: _Search) -> float | None:
-    """What the program costs when these values are bootstrapped, None where it does not fit."""
-    at = levels_at(program, chosen)
+def cost_of(prepared: Prepared, chosen: frozenset[Node], search: Search) -> float | None:
+    """What the program costs, in ms, when these values are bootstrapped, None where it does not fit."""
+    at, want = levels_at(prepared.program, chosen), dict.fromkeys(prepared.program.nodes, 0)
     if at is None:
         return None
-    bootstraps = sum(search._bootstrap_price(node, search.periods[node]) for node in chosen)
-    return bootstraps + sum(search._price(node, level) for node, level in at.items())
+    for node in prepared.program.nodes:
+        for operand in node.inputs:
+            want[operand] = max(want[operand], at[node])
+    total = 0
+    for node, step in zip(prepared.nodes, search.steps, strict=True):
+        total += int(step.ways[0].cost[at[node]])
+        if node in chosen:
+            assert step.refresh is not None
+            total += int(step.refresh[want[node]])
+    return total / 1e6
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
@@ -129,14 +138,10 @@ def test_no_other_set_of_whole_tensors_is_cheaper(program: Program) -> None:
     for node in program.nodes:
         if node.op == "poly":
             tensors.setdefault(node.attrs["range"], []).append(node.inputs[0])
-    bounded = {
-        node.inputs[0]: _Bound(0, node.attrs["range"], node.attrs["chunk"])
-        for node in program.nodes
-        if node.op == "poly"
-    }
-    search = _Search(PlaceBootstraps(RING), program, slot_periods(program), bounded)
+    prepared = Prepared.of(program, RING.slots)
+    search = PlaceBootstraps(RING).search(prepared)
     costs = [
-        cost_of(program, frozenset(node for entry in group for node in tensors[entry]), search)
+        cost_of(prepared, frozenset(node for entry in group for node in tensors[entry]), search)
         for size in range(len(tensors) + 1)
         for group in itertools.combinations(tensors, size)
     ]

@@ -1,0 +1,355 @@
+"""Allocate degrees to layers: the front of time against predicted loss over all chains, and the point on it that is taken.
+
+The pass side is passes/allocate_degrees.py. Here the chains are chosen that a plan may have, and the bound on the loss: the
+cheapest point of the front is taken whose polynomials change the class of no more samples than allowed, found by bisection.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heliograph import rounding
+from heliograph.ckks.ring import Ring
+from heliograph.compiler.bill import class_agreement
+from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import pack_passes
+from heliograph.compiler.plan import pack_samples, sample_inputs
+from heliograph.compiler.planner import candidates, log_rings, reach_of
+from heliograph.compiler.unseen import approximate_pass
+from heliograph.errors import PlanningError, ProgramError
+from heliograph.interpret import interpret_batch
+from heliograph.ir import Array, Node, Program
+from heliograph.ir.depth import depth_of_degree, levels_below
+from heliograph.ir.ops import OPS
+from heliograph.passes.allocate_degrees import (
+    Activation,
+    Candidate,
+    Point,
+    Table,
+    paper_errors,
+    paper_points,
+    products_of,
+    require_candidates,
+    worthwhile,
+)
+from heliograph.passes.approximate import degrees_by_layer
+from heliograph.passes.base import apply
+from heliograph.passes.calibrate import Calibrate, Observed
+from heliograph.passes.expand import Expand
+from heliograph.passes.fold_scaling import FoldScaling
+from heliograph.passes.impacts import impacts_of
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes
+from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.passes.simplify import Simplify
+from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
+
+# Impacts are taken on so many samples, and the polynomials of a point are looked at on so many of those kept apart.
+_IMPACT_SAMPLES = 128
+_MEASURED = 256
+_CHUNK = 64
+# Of chains without bootstraps so many lengths are looked at on each ring.
+_LENGTHS = 6
+# Points of the front lie so far apart in cost, at least.
+_APART = 1.005
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """What allocating needs of one program; `points` is the front, the cheapest first.
+
+    `fused` is the program of few maps and activations, `partly` what half of its calibration samples showed; the other half
+    are `samples`, with the program's own outputs on them (`exact`).
+    """
+
+    source: Program
+    fused: Program
+    options: Options
+    table: Table
+    points: tuple[Point, ...]
+    partly: Mapping[Node, Observed]
+    samples: tuple[Array, ...]
+    exact: Sequence[Array]
+
+    @classmethod
+    def of(cls, source: Program, fused: Program, options: Options) -> Allocator:
+        """The front of a program as it was written, with its calibration samples; `options.allocate` says which."""
+        if not fused.calibration or fused.calibration[0].shape[0] < 2:
+            raise ProgramError(
+                "degrees are allocated by what samples show, and there are none",
+                where="Options.allocate",
+                hint="pass calibration=samples to trace, or give degrees by layer",
+            )
+        observed = Calibrate().run(fused)
+        activations: dict[int, Activation] = {}
+        approximate = replace(approximate_pass(options, observed), activations=activations)
+        polynomial = apply(FoldScaling(), apply(approximate, fused))
+        table = Table(_candidates(source, activations, paper_errors if options.allocate == "paper" else worthwhile))
+        require_candidates(table, source.name)
+        setting = tuple(samples[0::2] for samples in fused.calibration)
+        apart = tuple(samples[1::2][:_MEASURED] for samples in fused.calibration)
+        partly = Calibrate().run(replace(fused, calibration=setting))
+        exact = run_in_chunks(fused, apart)
+        points = (
+            _paper(polynomial, table, options)
+            if options.allocate == "paper"
+            else _plan(polynomial, table, options, exact)
+        )
+        return cls(source, fused, options, table, tuple(points), partly, apart, exact)
+
+    def measured(self, degrees: Mapping[str, int]) -> float:
+        """What these degrees do to the samples kept apart, by polynomials whose ranges were set without them.
+
+        The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
+        share of the outputs' variance.
+        """
+        asked = replace(
+            self.options, allocate=None, degrees={**degrees_by_layer(self.fused, self.options.degrees), **degrees}
+        )
+        made = apply(approximate_pass(asked, self.partly), self.fused)
+        found = run_in_chunks(made, self.samples)
+        same = class_agreement(self.source, self.exact, found)
+        if same is not None:
+            return 1.0 - same.agree / same.samples
+        error = sum(float(np.square(a - b).sum()) for a, b in zip(self.exact, found, strict=True))
+        spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in self.exact)
+        return error / spread if spread > 0 else float(error > 0)
+
+
+def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
+    """The outputs of a tensor program on many samples."""
+    parts = []
+    with np.errstate(all="ignore"):
+        for start in range(0, samples[0].shape[0], _CHUNK):
+            parts.append(interpret_batch(program, *(array[start : start + _CHUNK] for array in samples)))
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def allocate(source: Program, fused: Program, options: Options) -> tuple[Mapping[str, int], Allocation]:
+    """The degrees by layer, and how they came about: the cheapest point that changes the class of no more samples than
+    `options.accuracy_loss` allows; where none does, the one that loses least.
+    """
+    return chosen(Allocator.of(source, fused, options))
+
+
+def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
+    """The point that is taken of a front, and the record of it."""
+    points, allowed = allocator.points, allocator.options.accuracy_loss
+    measured: dict[int, float] = {}
+    # What comes later costs more and loses less: bisection finds the first that serves, as far as losses fall.
+    low, high = 0, len(points) - 1
+    while low < high:
+        middle = (low + high) // 2
+        measured[middle] = allocator.measured(points[middle].degrees)
+        low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
+    if low not in measured:
+        measured[low] = allocator.measured(points[low].degrees)
+    point, table = points[low], allocator.table
+    total = table.loss(point.degrees) or 1.0
+    layers = []
+    for candidate in table.candidates.values():
+        degree, activation = point.degrees[candidate.layer], candidate.activation
+        share = activation.shares / activation.shares.sum()
+        mean = float(share @ activation.mean) * activation.size
+        square = float(share @ (activation.std**2 + activation.mean**2)) * activation.size**2
+        layers.append(
+            LayerImpact(
+                candidate.layer,
+                activation.node.loc.short,
+                activation.node.op,
+                degree,
+                rounding.nearest(mean),
+                rounding.nearest(max(square - mean**2, 0.0) ** 0.5),
+                rounding.nearest(candidate.impact),
+                rounding.nearest(candidate.errors[degree]),
+                rounding.nearest(candidate.loss(degree) / total),
+            )
+        )
+    curve = tuple(
+        CurvePoint(
+            rounding.nearest(points[i].cost_ms),
+            rounding.nearest(points[i].loss),
+            measured.get(i),
+            i == low,
+        )
+        for i in range(len(points))
+    )
+    mode, count = allocator.options.allocate or "plan", int(allocator.samples[0].shape[0])
+    return point.degrees, Allocation(mode, allowed, measured[low], count, tuple(layers), curve)
+
+
+def _candidates(
+    source: Program, activations: Mapping[int, Activation], errors: Callable[[Activation], Mapping[int, float]]
+) -> dict[int, Candidate]:
+    """Each activation with its impact: those of the program before its maps are fused are the same, in the same order."""
+    expanded = apply(Expand(), apply(Simplify(), source))
+    samples = [array[:_IMPACT_SAMPLES] for array in expanded.calibration]
+    impacts: dict[tuple[str, str], list[float]] = defaultdict(list)
+    nodes = [node for node in expanded.nodes if OPS[node.op].activation is not None and node.type.secret]
+    for node, impact in zip(nodes, impacts_of(expanded, samples), strict=True):
+        impacts[node.loc.layer, node.op].append(impact)
+    return {
+        entry: Candidate(activation, impacts[activation.node.loc.layer, activation.node.op].pop(0), errors(activation))
+        for entry, activation in sorted(activations.items())
+    }
+
+
+# ---------------------------------------------------------------------------------------------- the plan's front
+
+
+def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Array]) -> list[Point]:
+    """The front over all chains that a plan may have."""
+    points: list[Point] = []
+    failure: PlanningError | None = None
+    ways, groups = table.ways(), table.groups()
+    for ring, prepared, sizes in _chains(program, table, options, outputs):
+        try:
+            found = PlaceBootstraps(ring, options.costs, sizes).front(prepared, ways, groups)
+        except TooFewLevelsError as few:
+            failure = few
+            continue
+        for each in found:
+            degrees = {table.candidates[entry].layer: degree for entry, degree in each.degrees.items()}
+            points.append(Point(degrees, table.loss(degrees), each.cost_ms))
+    if not points:
+        raise PlanningError(
+            f"no ring carries {program.name!r}, whatever the degrees",
+            why="" if failure is None else failure.what,
+            hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
+        )
+    return _front(points)
+
+
+def _front(points: Sequence[Point]) -> list[Point]:
+    """Those that no other one beats in time and loss, the cheapest first; not all where they lie close together."""
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.cost_ms, point.loss, sorted(point.degrees.items()))):
+        if kept and point.loss >= kept[-1].loss:
+            continue
+        if len(kept) > 1 and point.cost_ms < _APART * kept[-2].cost_ms:
+            kept.pop()
+        kept.append(point)
+    return kept
+
+
+def _chains(
+    program: Program, table: Table, options: Options, outputs: Sequence[Array]
+) -> Iterator[tuple[Ring, Prepared, Mapping[Node, int]]]:
+    """Chains with the packed program on them, and sizes of values that may be bootstrapped beside polynomials' inputs."""
+    _, headroom = reach_of(outputs)
+    least, most = _depths(program, table)
+    written = any(node.op == "bootstrap" for node in program.nodes)
+    for log_ring in log_rings(options) if options.bootstrap is not True and not written else ():
+        longest = _longest(log_ring, least, most, headroom, options)
+        if longest < least:
+            continue
+        prepared = None
+        for levels in sorted({round(each) for each in np.linspace(least, longest, _LENGTHS)}):
+            ring = candidates(log_ring, levels, headroom, options)[0]
+            if prepared is None:
+                prepared = Prepared.of(pack_passes(program, ring, options)[-1].program, ring.slots)
+            yield ring, prepared, {}
+        if longest == most:
+            return
+    if options.bootstrap is False:
+        return
+    for log_ring in log_rings(options):
+        rings = _useful(bootstrapping_rings(log_ring, first_scale(options), options), options)
+        if rings:
+            packed = pack_passes(program, rings[0], options)[-1].program
+            prepared = Prepared.of(packed, rings[0].slots)
+            sizes: Mapping[Node, int] = {}
+            if not _placeable(prepared, table, rings, options, sizes):
+                sizes = observed_sizes(packed, pack_samples(packed, sample_inputs(program, 2)), 0.5)
+            for ring in rings:
+                yield ring, prepared, sizes
+            return
+
+
+def _longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
+    """The longest chain between `least` and `most` levels on a ring; less than `least` where there is none."""
+    low, high = least - 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if candidates(log_ring, middle, headroom, options) else (low, middle - 1)
+    return low
+
+
+def _placeable(
+    prepared: Prepared, table: Table, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
+) -> bool:
+    """Whether the least degrees fit the chain with most room."""
+    ring = max(rings, key=lambda ring: ring.bootstrap_level - ring.bootstrap_input_level)
+    lowest = {entry: ways[:1] for entry, ways in table.ways().items()}
+    try:
+        PlaceBootstraps(ring, options.costs, sizes).front(prepared, lowest, table.groups())
+    except TooFewLevelsError:
+        return False
+    return True
+
+
+def _useful(rings: Sequence[Ring], options: Options) -> list[Ring]:
+    """For each number of levels between bootstraps the chain whose bootstraps are cheapest, where more room is not cheaper."""
+
+    def cost(ring: Ring) -> float:
+        return options.costs.bootstrap_ms(ring, ring.slots // 2)
+
+    kept: list[Ring] = []
+    for ring in sorted(rings, key=lambda ring: (ring.bootstrap_input_level - ring.bootstrap_level, cost(ring))):
+        if not kept or cost(ring) < cost(kept[-1]):
+            kept.append(ring)
+    return kept
+
+
+def _depths(program: Program, table: Table) -> tuple[int, int]:
+    """The depth of the polynomial program with the lowest and with the highest degrees."""
+    found = []
+    for pick in (min, max):
+        own = {
+            node: depth_of_degree(pick(table.candidates[node.attrs["range"]].errors))
+            for node in program.nodes
+            if node.op == "poly" and node.attrs.get("range") in table.candidates
+        }
+        need = levels_below(program, own)
+        found.append(max((need[node] for node in program.inputs if node.type.secret), default=0))
+    return found[0], found[1]
+
+
+# ---------------------------------------------------------------------------------------------- OLA's
+
+
+def _paper(program: Program, table: Table, options: Options) -> list[Point]:
+    """OLA's allocations: each layer pays for its polynomial and for a bootstrap that comes back just high enough for it and
+    for the map after it, on a chain of its own.
+    """
+    rings = next(
+        (found for log in log_rings(options) if (found := bootstrapping_rings(log, first_scale(options), options))), []
+    )
+    if not rings:
+        raise PlanningError(
+            "no ring bootstraps", where="Options.allocate", hint='allocate="plan" serves programs without bootstraps'
+        )
+    costs = options.costs
+
+    def cost_ms(layer: str, degree: int) -> float:
+        depth = depth_of_degree(degree)
+        products = sum(
+            products_of(degree, each.activation.parity) for each in table.candidates.values() if each.layer == layer
+        )
+        fitting = [ring for ring in rings if ring.bootstrap_level - ring.bootstrap_input_level >= depth + 1]
+        ring = min(fitting or rings, key=lambda ring: costs.bootstrap_ms(ring, ring.slots // 2))
+        middle = ring.bootstrap_input_level + 1 + depth // 2
+        each = costs.mul_ms(ring, middle) + costs.relinearize_ms(ring, middle) + costs.rescale_ms(ring, middle)
+        return costs.bootstrap_ms(ring, ring.slots // 2) + products * each
+
+    layers: dict[str, dict[int, float]] = {}
+    for candidate in table.candidates.values():
+        # Activations of one name take one degree: what they lose adds up.
+        own = layers.setdefault(candidate.layer, dict.fromkeys(candidate.errors, 0.0))
+        for degree in own:
+            own[degree] += candidate.loss(degree)
+    return paper_points(layers, cost_ms)

@@ -1,0 +1,262 @@
+"""Which degree each activation's polynomial takes: by what its error does to the loss, and by what the plan pays for it.
+
+The loss that polynomials add is predicted as OLA does (Lee et al., "Optimized Layerwise Approximation", 2024, section 2):
+the sum over the layers of A_i E_i(d_i). A_i is the impact of an error of the activation's output (passes/impacts.py), E_i(d)
+the mean square error of the polynomial of degree d under the distribution of the layer's inputs.
+
+Mode "paper" is section 3 of OLA: each layer has a cost of its own, tau_i(d) = round(T_i(d) / nu), of the polynomial and the
+bootstrap before it, and a dynamic programme over (layer, budget) finds the least loss for each budget.
+
+Mode "plan" has no such costs: a level costs what the whole plan pays for it, which is nothing, a longer chain or one more
+bootstrap. The ways to evaluate each polynomial go into the search that places bootstraps (placement.py), and what comes out
+is the front of time against loss.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.approx.evaluate import plan_polynomial
+from heliograph.approx.fit import density
+from heliograph.approx.hermite import errors as hermite_errors
+from heliograph.errors import ProgramError
+from heliograph.ir import Array, Node
+from heliograph.ir.depth import depth_of_degree
+from heliograph.passes.place_bootstraps import PolynomialWay
+from heliograph.passes.placement import MOST_LOSS
+
+# Degrees that a plan chooses from: the best of each number of levels and products.
+MOST_DEGREE = 127
+# The degrees of OLA's search: all that use their levels up, and three between.
+PAPER_DEGREES = (1, 3, 7, 15, 31, 63, 127, 88, 154, 210)
+# So many steps of the budget for each layer.
+_BUDGET_STEPS = 40
+# What least squares weigh far from the samples, as a share of the density's peak (approx/fit.py has the same).
+_FLOOR = 1e-3
+_GRID = 2001
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What is known of an activation whose degree can be chosen: its node in the fused program, the function and interval of
+    its polynomial, and the distribution of its inputs, one normal or a mixture with `shares`.
+
+    By units, everything is in multiples of their sizes, and `size` is the root mean square of these.
+    """
+
+    node: Node
+    function: Callable[[Array], Array]
+    kinks: tuple[float, ...]
+    low: float
+    high: float
+    mean: Vector
+    std: Vector
+    shares: Vector
+    spread: float
+    size: float
+
+    @property
+    def parity(self) -> int | None:
+        """0 or 1 where the function on its interval is even or odd but for a line, else None."""
+        return _parity(self.function, self.high) if self.low == -self.high else None
+
+    def errors(self, most: int) -> Vector:
+        """E(0), ..., E(most): the mean square error of the weighted least squares of each degree, in the values' own units.
+
+        Least squares of rising degrees are nested: one orthogonal basis serves all.
+        """
+        t = np.cos(np.linspace(math.pi, 0.0, _GRID))
+        x = (self.high + self.low) / 2 + (self.high - self.low) / 2 * t
+        width = np.maximum(self.spread * self.std, (self.high - self.low) * 1e-3)
+        measure = np.gradient(x)
+        weight = np.sqrt((density(x, self.mean, width, self.shares) + _FLOOR) * measure)
+        true = density(x, self.mean, np.maximum(self.std, (self.high - self.low) * 1e-3), self.shares) * measure
+        parity, target = self.parity, np.asarray(self.function(x), dtype=np.float64)
+        # A function that is even or odd but for a line is fitted so (approx/fit.py): the other parity is the line.
+        kept = np.arange(most + 1) if parity is None else np.arange(parity, most + 1, 2)
+        if parity is not None:
+            ends = np.asarray(self.function(np.array([self.low, 0.0, self.high])), dtype=np.float64)
+            target = target - ((ends[2] - ends[0]) / 2 * t if parity == 0 else ends[1])
+        basis, _ = np.linalg.qr(np.polynomial.chebyshev.chebvander(t, most)[:, kept] * weight[:, None])
+        values = np.cumsum(basis * (basis.T @ (target * weight)), axis=1) / weight[:, None]
+        squares = np.empty(most + 1)
+        squares[kept] = true @ (values - target[:, None]) ** 2 / true.sum()
+        if parity is not None:
+            # A degree of the other parity has the coefficients of the one below; degree 0 of an odd function is the line.
+            lowest = float(true @ target**2 / true.sum())
+            others = np.arange(1 - parity, most + 1, 2)
+            squares[others] = [squares[d - 1] if d else lowest for d in others]
+        return np.asarray(squares * self.size**2)
+
+
+def _parity(function: Callable[[Array], Array], reach: float) -> int | None:
+    t: Vector = np.linspace(0.0, reach, 257, dtype=np.float64)
+    plus, minus = function(t), function(-t)
+    scale = max(float(np.abs(plus).max()), float(np.abs(minus).max()), 1e-300)
+    slope = (plus - minus) / 2
+    if np.abs(slope - slope[-1] * t / reach).max() < 1e-12 * scale:
+        return 0
+    return 1 if np.abs(plus + minus - 2 * plus[0]).max() < 1e-12 * scale else None
+
+
+@functools.lru_cache(maxsize=1024)
+def products_of(degree: int, parity: int | None) -> int:
+    """Products of two ciphertexts that a polynomial of that degree takes, where coefficients of the other parity vanish
+    but for a line.
+    """
+    coefficients = np.ones(degree + 1)
+    if parity is not None:
+        coefficients[2 + (1 - parity) % 2 :: 2] = 0.0
+    return plan_polynomial(tuple(coefficients)).products
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An activation with its impact, and for each degree that is worth its levels and products the mean square error."""
+
+    activation: Activation
+    impact: float
+    errors: Mapping[int, float]
+
+    @property
+    def layer(self) -> str:
+        return self.activation.node.loc.layer
+
+    def loss(self, degree: int) -> float:
+        """What a polynomial of that degree adds to the loss."""
+        return self.impact * self.errors[degree]
+
+
+def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, float]:
+    """The errors of the degrees that no other one beats in levels, products and error, the lowest degree first."""
+    errors, parity = activation.errors(most), activation.parity
+    found: dict[int, float] = {}
+    kept: list[tuple[int, int, float]] = []
+    # A lower degree of the same error, levels and products comes first.
+    for degree in range(1, most + 1):
+        depth, products, error = depth_of_degree(degree), products_of(degree, parity), float(errors[degree])
+        if any(d <= depth and p <= products and e <= error * (1 + 1e-9) for d, p, e in kept):
+            continue
+        # One of the same levels and products as a lower degree, with less error, takes its place.
+        for other, (d, p, _) in list(zip(found, kept, strict=True)):
+            if d >= depth and p >= products:
+                kept.remove((d, p, found.pop(other)))
+        found[degree] = error
+        kept.append((depth, products, error))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The candidates of a program, by their entries in the table of ranges, and the unit of loss.
+
+    Activations of one layer name take one degree (`Options.degrees` goes by names): they are a group.
+    """
+
+    candidates: Mapping[int, Candidate]
+    unit: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        largest = sum(max(map(each.loss, each.errors)) for each in self.candidates.values())
+        object.__setattr__(self, "unit", largest / (MOST_LOSS >> 2) if largest > 0 else 1.0)
+
+    def groups(self) -> dict[int, int]:
+        """For each entry the first entry of its layer."""
+        first: dict[str, int] = {}
+        return {entry: first.setdefault(each.layer, entry) for entry, each in self.candidates.items()}
+
+    def ways(self) -> dict[int, tuple[PolynomialWay, ...]]:
+        """The ways to evaluate each entry's polynomial, the lowest degree first, the same degrees for all of a group."""
+        groups = self.groups()
+        shared: dict[int, set[int]] = {}
+        for entry, group in groups.items():
+            degrees = set(self.candidates[entry].errors)
+            shared[group] = shared[group] & degrees if group in shared else degrees
+        return {
+            entry: tuple(
+                PolynomialWay(
+                    degree,
+                    depth_of_degree(degree),
+                    products_of(degree, each.activation.parity),
+                    # Upwards: a bound on the sum of units is one on the loss.
+                    math.ceil(each.loss(degree) / self.unit),
+                )
+                for degree in sorted(shared[groups[entry]])
+            )
+            for entry, each in self.candidates.items()
+        }
+
+    def loss(self, degrees: Mapping[str, int]) -> float:
+        """The predicted loss of degrees by layer, all of them candidates."""
+        return sum(each.loss(degrees[each.layer]) for each in self.candidates.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An allocation: degrees by layer, the loss that is predicted for it, and the milliseconds that it was chosen by."""
+
+    degrees: Mapping[str, int]
+    loss: float
+    cost_ms: float
+
+
+def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES) -> dict[int, float]:
+    """E_i(d) as OLA has it: under one normal on the whole line, of that activation's inputs all together."""
+    share = activation.shares / activation.shares.sum()
+    mean = float(share @ activation.mean)
+    std = math.sqrt(max(float(share @ (activation.std**2 + activation.mean**2)) - mean**2, 1e-30))
+    found = hermite_errors(activation.function, mean, activation.spread * std, max(degrees), activation.kinks)
+    return {degree: float(found[degree]) * activation.size**2 for degree in sorted(degrees)}
+
+
+def paper_points(losses: Mapping[str, Mapping[int, float]], cost_ms: Callable[[str, int], float]) -> list[Point]:
+    """OLA's allocations for every budget, the cheapest first; `losses` has A_i E_i(d) by layer and degree.
+
+    `cost_ms(layer, degree)` is T, in whole steps of nu = the dearest layer over `_BUDGET_STEPS`. Ties go to the lower
+    degrees of the layers whose names come first.
+    """
+    names = sorted(losses)
+    times = [{degree: cost_ms(name, degree) for degree in losses[name]} for name in names]
+    nu = max(max(row.values()) for row in times) / _BUDGET_STEPS
+    taus = [{degree: max(1, round(ms / nu)) for degree, ms in row.items()} for row in times]
+    budget = sum(max(row.values()) for row in taus)
+    best: Vector = np.zeros(budget + 1)
+    picks: list[Array] = []
+    for name, tau in zip(names, taus, strict=True):
+        least: Vector = np.full(budget + 1, math.inf)
+        pick: Array = np.zeros(budget + 1, dtype=np.int64)
+        for degree, loss in sorted(losses[name].items()):
+            moved: Vector = np.full(budget + 1, math.inf)
+            moved[tau[degree] :] = best[: budget + 1 - tau[degree]] + loss
+            better = moved < least
+            least[better], pick[better] = moved[better], degree
+        best = least
+        picks.append(pick)
+    points: list[Point] = []
+    for total in range(budget + 1):
+        if not best[total] < (points[-1].loss if points else math.inf):
+            continue
+        left, degrees = total, {}
+        for name, tau, pick in zip(reversed(names), reversed(taus), reversed(picks), strict=True):
+            degrees[name] = int(pick[left])
+            left -= tau[degrees[name]]
+        spent = sum(row[degrees[name]] for name, row in zip(names, times, strict=True))
+        points.append(Point(degrees, float(best[total]), spent))
+    return points
+
+
+def require_candidates(table: Table, program: str) -> None:
+    """A ProgramError where there is nothing to allocate."""
+    if not table.candidates:
+        raise ProgramError(
+            f"{program} has no activation whose degree could be chosen",
+            where="Options.allocate",
+            hint="leave allocate out: polynomials that are given, and compositions, keep their degrees",
+        )

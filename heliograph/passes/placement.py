@@ -1,0 +1,337 @@
+"""The search behind PlaceBootstraps and AllocateDegrees: what is done to each value so that the whole costs least.
+
+The program is read backwards. At each place the values that are still to be computed (the cut) are wanted at certain
+levels; a value is either computed at the level at which it is wanted, or bootstrapped to it and computed at the level at
+which bootstraps begin. A polynomial may be evaluated in one of several ways, which take other levels and products and add
+something to the loss. That is a shortest path over (cut, levels, loss), residual branches included: one branch may be
+refreshed and the other not, and what both read is counted once.
+
+An example:
+
+    h = f(x)             f takes 4 levels
+    y = g(h) + k(h)      g takes 4 levels, k takes 1
+
+    cut                  wanted at
+    y                    0
+    g(h), k(h)           0, 0
+    h, k(h)              4, 0     g is done: what it reads is wanted 4 levels higher
+    h                    4        k reads h at level 1, g at level 4: the higher one counts
+
+Behind this cut there are two states. Either h is computed at level 4, and x is wanted at level 8; or h is bootstrapped
+to level 4, and x is wanted 4 levels above the one at which a bootstrap begins. The first is cheaper where the chain has
+8 levels, and impossible where it has not.
+
+States that another one beats are dropped: one that costs no more, loses no more and wants nothing higher. What is left is
+the whole front of cost against loss, and the search is exact, as long as a cut has no more than `MOST_STATES` of them.
+Where it has more, the fronts of its levels are thinned evenly in the logarithm of the loss, the ends kept. A state that
+goes is replaced by the next one on its front, of less loss and more cost; so what comes out is still what it says it is,
+and only the optimum may be missed.
+
+Costs are whole nanoseconds and losses whole units, so that sums do not depend on the order of the program; what is equal in
+both is told apart by digests of names (`tie`), which do not depend on it either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.passes.plan_levels import TooFewLevelsError
+
+Whole = npt.NDArray[np.int64]
+Levels = npt.NDArray[np.int16]
+
+MOST_STATES = 2000
+# Losses stay below this: fronts are told apart by adding multiples of it.
+MOST_LOSS = 1 << 40
+# A step that cannot be taken.
+IMPOSSIBLE = np.int64(1) << 60
+_BLOCK = 256
+# A front is thinned to no fewer points than this.
+_LEAST_FRONT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to compute a value: the levels that it takes, its cost in nanoseconds by the level at which it begins, and the
+    units of loss that it adds.
+    """
+
+    depth: int
+    cost: Whole
+    loss: int = 0
+    tie: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One secret value: its place in the program, what it reads, and the ways to compute it.
+
+    `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be; `written`
+    says that it is itself a bootstrap that the author wrote, of that cost. `whole` names the tensor that it is a ciphertext
+    of, whose ciphertexts are refreshed all or none, `group` the polynomial, whose ciphertexts are all computed in one way;
+    None where it stands alone.
+    """
+
+    reads: tuple[int, ...]
+    ways: tuple[Way, ...]
+    refresh: Whole | None = None
+    written: bool = False
+    whole: int | None = None
+    group: int | None = None
+    refresh_tie: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A point of the front: its cost and loss, the way of each step, and the steps whose values are bootstrapped."""
+
+    cost: int
+    loss: int
+    ways: tuple[int, ...]
+    refreshed: frozenset[int]
+
+
+def digest(*names: object) -> int:
+    """A number from names that is the same in every run, for breaking ties."""
+    text = "\x00".join(map(str, names)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
+
+
+@dataclass(slots=True)
+class _States:
+    """States of one cut, a row each: the levels at which its values are wanted, what is decided of open tensors and
+    polynomials (-1: nothing), cost, loss and tie.
+    """
+
+    levels: Levels
+    decided: Levels
+    cost: Whole
+    loss: Whole
+    tie: Whole
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def taken(self, rows: npt.NDArray[np.intp]) -> _States:
+        return _States(self.levels[rows], self.decided[rows], self.cost[rows], self.loss[rows], self.tie[rows])
+
+
+@dataclass(slots=True)
+class _Trace:
+    """How the states after one step came about: the row before it, the way, and whether the value was refreshed."""
+
+    step: int
+    parent: npt.NDArray[np.int32]
+    way: npt.NDArray[np.int16]
+    refreshed: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Search:
+    """Finds the front of cost against loss; `begin` is the level at which bootstraps begin, `back` the highest to which one
+    comes back, `highest` the highest at which a value may be, and `levels` what the chain has.
+
+    Steps are in program order, and `outputs` are wanted at level 0.
+    """
+
+    steps: Sequence[Step]
+    outputs: Sequence[int]
+    begin: int
+    back: int
+    highest: int
+    levels: int
+    most_states: int = MOST_STATES
+    _traces: list[_Trace] = field(default_factory=list)
+
+    def run(self) -> list[Found]:
+        """The front, the cheapest first; a TooFewLevelsError where there is no way at all."""
+        cut = sorted(set(self.outputs))
+        # Open tensors ("whole", entry) and polynomials ("group", entry), and the first step of each, which is met last.
+        open_: list[tuple[str, int]] = []
+        last: dict[tuple[str, int], int] = {}
+        for number, step in enumerate(self.steps):
+            for kind, entry in (("whole", step.whole), ("group", step.group)):
+                if entry is not None:
+                    last.setdefault((kind, entry), number)
+        zero = np.zeros(1, dtype=np.int64)
+        states = _States(
+            np.zeros((1, len(cut)), dtype=np.int16), np.zeros((1, 0), dtype=np.int16), zero, zero.copy(), zero.copy()
+        )
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            made = self._taken(number, step, states, cut, open_, last)
+            parents, ways, refreshed, states = made
+            kept = _pruned(states, self.most_states) if len(states) > 1 else np.arange(len(states))
+            if len(kept) < len(states):
+                states = states.taken(kept)
+                parents, ways, refreshed = parents[kept], ways[kept], refreshed[kept]
+            self._traces.append(_Trace(number, parents.astype(np.int32), ways, refreshed))
+        front = _front(states)
+        return [self._found(states, int(row)) for row in front]
+
+    def _taken(
+        self,
+        number: int,
+        step: Step,
+        states: _States,
+        cut: list[int],
+        open_: list[tuple[str, int]],
+        last: dict[tuple[str, int], int],
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], npt.NDArray[np.bool_], _States]:
+        """The states after one step; `cut` and `open_` become those behind it."""
+        column = cut.index(number)
+        wanted = states.levels[:, column].astype(np.int64)
+        rest = np.delete(states.levels, column, axis=1)
+        del cut[column]
+        places = []
+        for operand in dict.fromkeys(step.reads):
+            if operand not in cut:
+                cut.append(operand)
+                rest = np.hstack([rest, np.full((len(rest), 1), -1, dtype=np.int16)])
+            places.append(cut.index(operand))
+        before = {name: states.decided[:, place] for place, name in enumerate(open_)}
+        following = [name for name in open_ if last[name] != number]
+        for kind, entry in (("whole", step.whole), ("group", step.group)):
+            if entry is not None and (kind, entry) not in following and last[kind, entry] != number:
+                following.append((kind, entry))
+        parts: list[tuple[npt.NDArray[np.intp], int, bool, _States]] = []
+        deepest = self.levels + 1
+        for refresh in (False, True) if step.refresh is not None and not step.written else (False,):
+            for way_number, way in enumerate(step.ways):
+                base = np.full(len(states), self.begin) if refresh or step.written else wanted
+                at = base + way.depth
+                fits = at <= self.highest
+                extra = np.zeros(len(states), dtype=np.int64)
+                if refresh or step.written:
+                    assert step.refresh is not None
+                    fits &= wanted <= self.back
+                    extra = step.refresh[np.minimum(wanted, self.back)]
+                    fits &= extra < IMPOSSIBLE
+                    if step.written:
+                        deepest = max(deepest, int((self.levels + wanted - self.back).max(initial=0)))
+                for kind, entry, chosen in (
+                    ("whole", step.whole, int(refresh)),
+                    ("group", step.group, way_number),
+                ):
+                    if entry is not None and (kind, entry) in before:
+                        known = before[kind, entry]
+                        fits &= (known < 0) | (known == chosen)
+                deepest = max(deepest, int(at.max(initial=0)))
+                rows = np.flatnonzero(fits)
+                if not len(rows):
+                    continue
+                level = at[rows]
+                new = rest[rows]
+                for place in places:
+                    new[:, place] = np.maximum(new[:, place], level)
+                decided = np.full((len(rows), len(following)), -1, dtype=np.int16)
+                for place, name in enumerate(following):
+                    if name in before:
+                        decided[:, place] = before[name][rows]
+                    if name == ("whole", step.whole):
+                        decided[:, place] = int(refresh)
+                    elif name == ("group", step.group):
+                        decided[:, place] = way_number
+                parts.append(
+                    (
+                        rows,
+                        way_number,
+                        refresh,
+                        _States(
+                            new,
+                            decided,
+                            states.cost[rows] + way.cost[level] + extra[rows],
+                            states.loss[rows] + way.loss,
+                            states.tie[rows] + way.tie + (step.refresh_tie if refresh else 0),
+                        ),
+                    )
+                )
+        open_[:] = following
+        if not parts:
+            raise TooFewLevelsError(deepest, self.levels)
+        joined = _States(
+            np.concatenate([part.levels for *_, part in parts]),
+            np.concatenate([part.decided for *_, part in parts]),
+            np.concatenate([part.cost for *_, part in parts]),
+            np.concatenate([part.loss for *_, part in parts]),
+            np.concatenate([part.tie for *_, part in parts]),
+        )
+        return (
+            np.concatenate([rows for rows, *_ in parts]),
+            np.concatenate([np.full(len(rows), way, dtype=np.int16) for rows, way, *_ in parts]),
+            np.concatenate([np.full(len(rows), refresh) for rows, _, refresh, _ in parts]),
+            joined,
+        )
+
+    def _found(self, states: _States, row: int) -> Found:
+        ways, refreshed, cost, loss = [0] * len(self.steps), set(), int(states.cost[row]), int(states.loss[row])
+        for trace in reversed(self._traces):
+            ways[trace.step] = int(trace.way[row])
+            if trace.refreshed[row]:
+                refreshed.add(trace.step)
+            row = int(trace.parent[row])
+        return Found(cost, loss, tuple(ways), frozenset(refreshed))
+
+
+def _front(states: _States) -> npt.NDArray[np.intp]:
+    """The rows that no other one beats in cost and loss, the cheapest first; levels no longer matter."""
+    order = np.lexsort((states.tie, states.loss, states.cost))
+    least = np.minimum.accumulate(states.loss[order])
+    better = np.append(True, states.loss[order][1:] < least[:-1])
+    return np.asarray(order[better])
+
+
+def _pruned(states: _States, most: int) -> npt.NDArray[np.intp]:
+    """The rows that are kept, in a fixed order."""
+    keys = np.hstack([states.levels, states.decided])
+    order = np.lexsort((states.tie, states.loss, states.cost, *keys.T[::-1]))
+    keys, loss = keys[order], states.loss[order]
+    first = np.append(True, (keys[1:] != keys[:-1]).any(axis=1)) if keys.shape[1] else np.arange(len(keys)) == 0
+    # On the front of one key costs rise, so losses have to fall. Later keys are moved below all earlier ones.
+    group = np.cumsum(first) - 1
+    moved = loss - group * MOST_LOSS
+    least = np.minimum.accumulate(moved)
+    kept = order[first | np.append(True, moved[1:] < least[:-1])]
+    kept = _unbeaten(states, kept)
+    return _thinned(states, kept, most) if len(kept) > most else kept
+
+
+def _unbeaten(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Without the rows that another one beats: no more cost, no more loss, nothing wanted higher, the same decided."""
+    rows = rows[np.lexsort((states.tie[rows], states.loss[rows], states.cost[rows]))]
+    front = np.empty(0, dtype=np.intp)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        candidates = np.concatenate([front, block])
+        beaten = np.zeros(len(block), dtype=bool)
+        # Whoever comes earlier costs no more.
+        earlier = np.arange(len(candidates))[:, None] < len(front) + np.arange(len(block))[None, :]
+        beats = earlier & (states.loss[candidates][:, None] <= states.loss[block][None, :])
+        for column in range(states.levels.shape[1]):
+            beats &= states.levels[candidates, column][:, None] <= states.levels[block, column][None, :]
+        for column in range(states.decided.shape[1]):
+            beats &= states.decided[candidates, column][:, None] == states.decided[block, column][None, :]
+        beaten = beats.any(axis=0)
+        front = np.concatenate([front, block[~beaten]])
+    return front
+
+
+def _thinned(states: _States, rows: npt.NDArray[np.intp], most: int) -> npt.NDArray[np.intp]:
+    """Fewer points of each front, evenly in the logarithm of the loss; its ends stay."""
+    keys = np.hstack([states.levels[rows], states.decided[rows]])
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.ravel()
+    each = max(_LEAST_FRONT, most // (int(group.max()) + 1))
+    log = np.log2(states.loss[rows] + 1.0)
+    low, high = float(log.min()), float(log.max()) + 1e-9
+    cell = ((log - low) / (high - low) * each).astype(np.int64)
+    # Of each cell the point of the least loss stays: what replaces another one loses no more. The cheapest stays too.
+    order = np.lexsort((states.cost[rows], states.loss[rows], cell, group))
+    first = np.append(True, (group[order][1:] != group[order][:-1]) | (cell[order][1:] != cell[order][:-1]))
+    final = np.append(group[order][1:] != group[order][:-1], True)
+    return np.asarray(rows[np.sort(order[first | final])])
