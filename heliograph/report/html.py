@@ -143,7 +143,7 @@ def _degrees(figures: Figures) -> str:
     parts = [table(DEGREE_TITLES, [degree_cells(row) for row in figures.degrees])]
     if figures.allocation is not None:
         parts += [
-            f"<div class=plot>{degrees_svg(figures.degrees)}</div><p>{escape(allocation_text(figures.allocation))}</p>",
+            f"<div class=plot>{degrees_svg(figures.degrees)}</div><p>{escape(allocation_text(figures))}</p>",
             f"<div class=plot>{curve_svg(figures.allocation)}</div>",
             table(CURVE_TITLES, [curve_cells(point) for point in figures.allocation.curve]),
         ]

@@ -18,7 +18,6 @@ from heliograph.ckks.sharing import (
     sharing_distance_bits,
 )
 from heliograph.report.figures import (
-    Allocation,
     Bootstrapping,
     CurvePoint,
     Figures,
@@ -174,13 +173,16 @@ def share_text(share: float) -> str:
     return "0" if share == 0 else f"{100 * share:.2g}%" if share < 0.995 else f"{share:.0%}"
 
 
-def allocation_text(found: Allocation) -> str:
-    """How degrees were allocated, in words."""
-    degrees = sorted({layer.degree for layer in found.layers})
-    spread = " to ".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) if degrees else "none"
+def allocation_text(figures: Figures) -> str:
+    """How degrees were allocated, in words; the degrees are the program's own. Empty where they were not."""
+    found = figures.allocation
+    if found is None:
+        return ""
+    degrees = sorted({row.degree for row in figures.degrees if row.impact is not None})
+    spread = " to ".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) + " by layer" if degrees else "none"
     changed = round(found.measured * found.samples)
     return (
-        f"allocated ({found.mode}): {spread} by layer; the class changes on {changed} of {found.samples} samples "
+        f"allocated ({found.mode}): {spread}; the class changes on {changed} of {found.samples} samples "
         f"({share_text(found.allowed)} allowed)"
     )
 
@@ -283,7 +285,7 @@ class Report:
                 f"{f.special_primes} special primes",
             ),
             ("depth", str(f.depth)),
-            *([("degrees", allocation_text(f.allocation))] if f.allocation else []),
+            *([("degrees", allocation_text(f))] if f.allocation else []),
             *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
             ("operations", kinds),
             ("rotations", f"{f.rotations} with {f.rotation_keys} keys of {self._key_size()}"),
@@ -425,7 +427,7 @@ class Report:
             return ["no single polynomial: there is no degree to choose"]
         lines = _columns([DEGREE_TITLES, *map(degree_cells, f.degrees)])
         if f.allocation is not None:
-            lines += ["", allocation_text(f.allocation)]
+            lines += ["", allocation_text(f)]
             lines += _columns([CURVE_TITLES, *map(curve_cells, f.allocation.curve)])
         return lines
 

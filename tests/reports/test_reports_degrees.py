@@ -7,6 +7,7 @@ import json
 import re
 from html import unescape
 from typing import Any
+from xml.etree import ElementTree
 
 import kinds_of_programs
 import pytest
@@ -18,11 +19,11 @@ from heliograph.artifact.figures import complete, stored
 from heliograph.artifact.report_fields import check_report, read_stored
 from heliograph.cli.main import cli
 from heliograph.ir import Builder, Location, Stage
-from heliograph.report.drawing import curve_svg, log_span
+from heliograph.report.drawing import curve_svg, degrees_svg, log_span
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact, Stored
 from heliograph.report.html import html_report
 from heliograph.report.plots import save_plots
-from heliograph.report.text import Report
+from heliograph.report.text import Report, allocation_text
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 CURVE = (
@@ -142,7 +143,7 @@ def test_a_file_holds_the_allocation_and_no_degrees() -> None:
 def test_the_bill_says_it() -> None:
     assert "  degrees  " not in str(artifact().report)
     (line,) = [line for line in str(allocated().report).splitlines() if line.startswith("  degrees ")]
-    assert "allocated (plan): 7 to 8 by layer; the class changes on 1 of 256 samples (0.5% allowed)" in line
+    assert "allocated (plan): 7 by layer; the class changes on 1 of 256 samples (0.5% allowed)" in line
 
 
 def test_the_command_prints_the_table(tmp_path: Any) -> None:
@@ -180,6 +181,15 @@ def test_the_curve_stands_below() -> None:
     ]
     empty = dataclasses.replace(artifact().report.figures, degrees=())
     assert Report(empty).degree_lines() == ["no single polynomial: there is no degree to choose"]
+
+
+def test_the_words_are_of_the_program() -> None:
+    figures = allocated().report.figures
+    first, second = figures.degrees
+    found = dataclasses.replace(figures, degrees=(first, dataclasses.replace(second, degree=31)))
+    assert allocation_text(found).startswith("allocated (plan): 7 to 31 by layer;")
+    assert allocation_text(dataclasses.replace(figures, degrees=())).startswith("allocated (plan): none;")
+    assert allocation_text(artifact().report.figures) == ""
 
 
 # ------------------------------------------------------------------------------------------- page and plots
@@ -239,9 +249,19 @@ def test_names_are_escaped() -> None:
 def test_any_numbers_are_drawn(curve: tuple[CurvePoint, ...]) -> None:
     for allowed in (0.0, 5e-324, 1.0):
         drawn = curve_svg(dataclasses.replace(allocation(), curve=curve, allowed=allowed))
-        assert drawn.startswith("<svg")
+        ElementTree.fromstring(drawn)
         assert "nan" not in drawn
         assert "inf" not in drawn
+
+
+def test_bars_are_as_long_as_degrees_are_high() -> None:
+    first, second = allocated().report.figures.degrees
+    drawn = degrees_svg((first, dataclasses.replace(second, layer=HOSTILE, degree=28)))
+    bars = [
+        float(rect.get("width", 0)) for rect in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}rect")
+    ]
+    assert bars[1] == pytest.approx(4 * bars[0])
+    ElementTree.fromstring(degrees_svg(()))
 
 
 def test_the_logarithmic_axis_holds_all_values() -> None:
