@@ -32,11 +32,15 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots
+from heliograph.ir.spec import Role, role_of
 from heliograph.report.figures import (
+    Allocation,
     Bootstrapping,
     Figures,
     KeyLoading,
     KeyRow,
+    LayerDegree,
+    LayerImpact,
     LayerTime,
     LayerWork,
     LowerChain,
@@ -137,6 +141,7 @@ def complete(program: Program, known: Stored) -> Figures:
             LayerTime(layer, sum(number * priced_ms(call, chains, costs) for call, number in found.items()))
             for layer, found in by_layer.items()
         ),
+        degrees=_degrees(program, by_node, costs, known.allocation),
         predicted_max_abs_error=total_error,
         ranges=tuple(ranges),
         batch=batch_of(program),
@@ -213,6 +218,73 @@ def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dic
     for node, found in calls.items():
         table.setdefault(node.loc.layer or node.op, Counter()).update(found)
     return table
+
+
+def _degrees(
+    program: Program, calls: Mapping[Node, Mapping[Call, int]], costs: CostTable, allocation: Allocation | None
+) -> tuple[LayerDegree, ...]:
+    """A row for each entry of the table of ranges that is one polynomial, in its order.
+
+    Its milliseconds are those of the nodes at its place in the sources, and of the bootstraps whose values it reads. What
+    belongs to several rows alike (two functions on one line without names, a bootstrap that two of them read) is divided
+    among them.
+    """
+    chains = program.planned.chains
+    read: dict[int, list[Node]] = {}
+    for node in program.nodes:
+        if node.attrs.get("range") is not None:
+            read.setdefault(int(node.attrs["range"]), []).append(node)
+    refreshed = {number: {found for node in nodes for found in _refreshed(node)} for number, nodes in read.items()}
+    readers = Counter(node for found in refreshed.values() for node in found)
+    ms = {
+        node: sum(count * priced_ms(call, chains, costs) for call, count in found.items())
+        for node, found in calls.items()
+    }
+    at_place: dict[tuple[str, str], float] = {}
+    for node, own in ms.items():
+        if node not in readers:
+            place = (node.loc.layer, node.loc.short)
+            at_place[place] = at_place.get(place, 0.0) + own
+    sharing = Counter((entry.layer, entry.location) for entry in program.ranges)
+    allocated: dict[tuple[str, str, str], list[LayerImpact]] = {}
+    for row in allocation.layers if allocation is not None else ():
+        allocated.setdefault((row.layer, row.location, row.function), []).append(row)
+    rows = []
+    for number, entry in enumerate(program.ranges):
+        if entry.method == "composite" or len(entry.degrees or ()) > 1:
+            continue
+        place = (entry.layer, entry.location)
+        bootstraps = math.fsum(ms[node] / readers[node] for node in refreshed.get(number, ()))
+        chain = next((getattr(node.type, "chain", 0) for node in read.get(number, ())), 0)
+        known = allocated.get((*place, entry.function))
+        impact = known.pop(0) if known else None
+        rows.append(
+            LayerDegree(
+                layer=entry.layer,
+                location=entry.location,
+                function=entry.function,
+                degree=entry.degree,
+                rms_error=entry.rms_error,
+                # Depth ceil(log2(degree + 1)), coefficients included (approx/evaluate.py).
+                levels=entry.degree.bit_length(),
+                chain=chains[chain].ring.levels,
+                ms=at_place.get(place, 0.0) / sharing[place] + bootstraps,
+                impact=None if impact is None else impact.impact,
+                share=None if impact is None else impact.share,
+            )
+        )
+    return tuple(rows)
+
+
+def _refreshed(node: Node) -> list[Node]:
+    """The bootstraps whose values a polynomial reads in this node, its first."""
+    found = []
+    for value in node.inputs:
+        while len(value.inputs) == 1 and role_of(value) in (Role.LEVEL, Role.PART, Role.TRANSPARENT):
+            (value,) = value.inputs
+        if value.op == "bootstrap":
+            found.append(value)
+    return found
 
 
 def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:

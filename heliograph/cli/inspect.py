@@ -20,6 +20,9 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 @click.option("--stage", type=click.Choice(_STAGES), default=None, help="Print the program at this stage.")
 @click.option("--depth", is_flag=True, help="Print depth, level, scale and line of every node, and the critical path.")
 @click.option("--layers", is_flag=True, help="Print rotations, key switches, products and bootstraps of each layer.")
+@click.option(
+    "--degrees", is_flag=True, help="Print degree, error, levels and time by layer, and how degrees were chosen."
+)
 @click.option("--html", default=None, metavar="FILE", help="Write the whole report as one page that needs no network.")
 @click.option("--png", default=None, metavar="DIR", help="Write plots for papers into this folder (needs matplotlib).")
 @click.option("--dot", default=None, metavar="FILE", help="Write the graph for graphviz.")
@@ -29,6 +32,7 @@ def inspect_command(
     stage: str | None,
     depth: bool,
     layers: bool,
+    degrees: bool,
     html: str | None,
     png: str | None,
     dot: str | None,
@@ -43,7 +47,7 @@ def inspect_command(
     from heliograph.report.inspection import inspection
 
     if file_kind(artifact) == "public artifact":
-        if stage or depth or layers or html or png or dot:
+        if stage or depth or layers or degrees or html or png or dot:
             raise ProgramError(f"{artifact} is the public part of an artifact; it holds no program")
         public = PublicArtifact.load(artifact)
         emit(_public_text(public), _public_values(public), as_json=as_json, quiet=quiet)
@@ -64,6 +68,8 @@ def inspect_command(
         texts.append(str(artifact_depth(loaded)))
     if layers:
         texts.append("\n".join(loaded.report.work_lines()))
+    if degrees:
+        texts.append("\n".join(loaded.report.degree_lines()))
     emit("\n".join(texts) or str(loaded.report), values, as_json=as_json, quiet=quiet)
 
 

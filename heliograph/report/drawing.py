@@ -8,7 +8,8 @@ from html import escape
 from typing import Any
 
 from heliograph.report.depth import DepthRow
-from heliograph.report.text import degrees_text, largest_error_text
+from heliograph.report.figures import Allocation, LayerDegree
+from heliograph.report.text import curve_cells, degree_cells, degrees_text, largest_error_text, seconds_text, share_text
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
 # From few levels left (light) to many (dark): one hue, so that the order is seen without the legend.
@@ -274,3 +275,80 @@ def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: s
     if both:
         body += [_rect(left + 100, 4, 14, 10, MEASURED), _text(left + 120, 13, "measured", 11, fill=MUTED)]
     return _svg(width, 30 + max(1, len(rows)) * height, body, label, name)
+
+
+def log_span(values: Sequence[float]) -> tuple[int, int]:
+    """The powers of ten around positive values, as exponents, one apart at least; others are left out."""
+    positive = [value for value in values if value > 0]
+    low = math.floor(math.log10(min(positive, default=1.0)))
+    return low, max(low + 1, math.ceil(math.log10(max(positive, default=1.0))))
+
+
+def curve_svg(found: Allocation) -> str:
+    """Predicted loss (left axis, logarithmic) and measured share of changed classes (right) against predicted time."""
+    width, left, right, top, height = 940.0, 76.0, 76.0, 34.0, 240.0
+    span = width - left - right
+    # A stranger's file may say any number: no axis is shorter than a microsecond, or a millionth.
+    longest = max([1e-3, *(point.ms for point in found.curve)])
+    low, high = log_span([point.loss for point in found.curve])
+    changed = [found.allowed, *(point.measured for point in found.curve if point.measured is not None)]
+    most = 1.1 * max(1e-6, *changed)
+
+    def across(ms: float) -> float:
+        return left + span * ms / longest
+
+    def on_log(exponent: float) -> float:
+        return top + height * (high - exponent) / (high - low)
+
+    def on_share(value: float) -> float:
+        return top + height * (1 - value / most)
+
+    body = []
+    for exponent in range(low, high + 1, max(1, (high - low) // 6)):
+        y = on_log(exponent)
+        body += [_line(left, y, width - right, y), _text(left - 8, y + 4, f"1e{exponent}", 11, "end", PREDICTED)]
+    for tick in _ticks(most):
+        body.append(_text(width - right + 8, on_share(tick) + 4, share_text(tick), 11, fill=MEASURED))
+    for tick in _ticks(longest / 1e3):
+        body.append(_text(across(1e3 * tick), top + height + 18, seconds_text(tick), 11, "middle", MUTED))
+    body.append(_line(left, on_share(found.allowed), width - right, on_share(found.allowed), WARM))
+    series = (
+        ([(across(p.ms), on_log(math.log10(p.loss)), p) for p in found.curve if p.loss > 0], PREDICTED),
+        ([(across(p.ms), on_share(p.measured), p) for p in found.curve if p.measured is not None], MEASURED),
+    )
+    for points, colour in series:
+        path = "".join(f"{'L' if place else 'M'}{number(x)} {number(y)}" for place, (x, y, _) in enumerate(points))
+        if path:
+            body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        for x, y, point in points:
+            time, loss, share, chosen = curve_cells(point)
+            title = escape(f"{time}: predicted loss {loss}, classes changed {share}{' (chosen)' * bool(chosen)}")
+            ring = f' stroke="{INK}" stroke-width="2"' if chosen else ""
+            body.append(
+                f'<circle cx="{number(x)}" cy="{number(y)}" r="{6 if chosen else 3}" fill="{colour}"{ring}>'
+                f"<title>{title}</title></circle>"
+            )
+    legend = (("predicted loss", PREDICTED), ("classes changed on the samples", MEASURED), ("allowed", WARM))
+    x = left
+    for label, colour in legend:
+        body += [_rect(x, 4, 14, 10, colour), _text(x + 20, 13, label, 11, fill=MUTED)]
+        x += 50 + 6 * len(label)
+    body.append(_text(x, 13, "large: chosen", 11, fill=MUTED))
+    return _svg(width, top + height + 28, body, "loss against predicted time", "allocation")
+
+
+def degrees_svg(rows: Sequence[LayerDegree]) -> str:
+    """The degree of each layer as a bar, with its share of the predicted loss."""
+    width, left, right, height = 940.0, 230.0, 200.0, 22.0
+    most = max((row.degree for row in rows), default=0) or 1
+    body = []
+    for position, row in enumerate(rows):
+        y = 8 + position * height
+        cells = degree_cells(row)
+        span = (width - left - right) * row.degree / most
+        share = "" if row.share is None else f", {cells[4]} of the loss"
+        title = f"<title>{escape(f'{cells[0]} ({row.location}): degree {cells[1]}, error {cells[2]}')}</title>"
+        body.append(_text(left - 10, y + 13, shortened(cells[0], 32), 12, "end"))
+        body.append(_rect(left, y + 2, span, 13, PREDICTED, inner=title))
+        body.append(_text(left + span + 6, y + 13, f"{cells[1]}{share}", 11, fill=MUTED))
+    return _svg(width, 14 + max(1, len(rows)) * height, body, "degrees by layer", "degrees")

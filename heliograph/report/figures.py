@@ -366,6 +366,8 @@ class Figures(Stored):
     work_by_layer: tuple[LayerWork, ...]
     # In program order, which is why it is no table.
     predicted_ms_by_layer: tuple[LayerTime, ...]
+    # In the order of the ranges, without compositions; the milliseconds count the bootstraps that a polynomial reads.
+    degrees: tuple[LayerDegree, ...]
     predicted_max_abs_error: float
     # The rows that the program has of its polynomials' inputs.
     ranges: tuple[Mapping[str, Any], ...]

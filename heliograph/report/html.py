@@ -9,10 +9,19 @@ from typing import Any
 from heliograph.ir.text import print_program
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
-from heliograph.report.drawing import bars_svg, graph_svg, legend_svg, levels_svg, ranges_svg
+from heliograph.report.drawing import bars_svg, curve_svg, degrees_svg, graph_svg, legend_svg, levels_svg, ranges_svg
 from heliograph.report.figures import Figures, KeyRow
 from heliograph.report.markup import table, tiles
-from heliograph.report.text import Report, bytes_text, seconds_text
+from heliograph.report.text import (
+    CURVE_TITLES,
+    DEGREE_TITLES,
+    Report,
+    allocation_text,
+    bytes_text,
+    curve_cells,
+    degree_cells,
+    seconds_text,
+)
 
 # A graph with more nodes is drawn without those that only add, drop levels or rescale.
 _MAX_DRAWN = 2500
@@ -127,6 +136,20 @@ def _key_label(row: KeyRow) -> str:
     return f"{row.keys} {kind} of {bytes_text(row.key_bytes)}"
 
 
+def _degrees(figures: Figures) -> str:
+    """The table of degrees; where they were allocated, the curve that they were chosen from too, both drawn."""
+    if not figures.degrees:
+        return "<p>There is no single polynomial.</p>"
+    parts = [table(DEGREE_TITLES, [degree_cells(row) for row in figures.degrees])]
+    if figures.allocation is not None:
+        parts += [
+            f"<div class=plot>{degrees_svg(figures.degrees)}</div><p>{escape(allocation_text(figures))}</p>",
+            f"<div class=plot>{curve_svg(figures.allocation)}</div>",
+            table(CURVE_TITLES, [curve_cells(point) for point in figures.allocation.curve]),
+        ]
+    return "".join(parts)
+
+
 def html_report(artifact: Compiled, report: Report | None = None) -> str:
     """The page as text; `report` replaces the artifact's own (one with a measured column, say)."""
     report = report or artifact.report
@@ -158,6 +181,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
                 ("graph", "graph"),
                 ("levels", "levels"),
                 ("ranges", "ranges"),
+                ("degrees", "degrees"),
                 ("keys", "keys"),
                 ("times", "time"),
                 ("ir", "program"),
@@ -184,7 +208,9 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         f"<div class=plot>{ranges_svg(f.ranges)}</div>" if f.ranges else "<p>There is no polynomial.</p>",
         "<ul>",
         *(f"<li>{escape(line)}</li>" for line in report.range_lines()),
-        f"</ul><h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
+        "</ul><h2 id=degrees-section>Degrees by layer</h2>",
+        _degrees(f),
+        f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",
         f"<div class=plot>{_times(report)}</div>",
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",

@@ -10,7 +10,7 @@ from heliograph.errors import HeliographError
 from heliograph.files import write_file
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
-from heliograph.report.drawing import level_colour, shortened, text_colour
+from heliograph.report.drawing import INK, MEASURED, PREDICTED, WARM, level_colour, shortened, text_colour
 from heliograph.report.text import Report, degrees_text, largest_error_text
 
 _WIDTH_INCHES = 7.0
@@ -32,7 +32,9 @@ def _pyplot() -> Any:
 
 
 def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = None) -> list[Path]:
-    """Write `levels.png`, `ranges.png` and `times.png` into a folder; the paths, without those that have nothing to show."""
+    """Write `levels.png`, `ranges.png`, `times.png` and `allocation.png` into a folder; the paths, without those that have
+    nothing to show.
+    """
     figure = _pyplot()
     report = report or artifact.report
     target = Path(folder)
@@ -44,6 +46,7 @@ def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = N
         ("levels", _levels),
         ("ranges", _ranges),
         ("times", _times),
+        ("allocation", _allocation),
     )
     made = []
     for name, draw in drawings:
@@ -148,6 +151,34 @@ def _times(figure: Any, artifact: Compiled, report: Report) -> Any:
     axis.invert_yaxis()
     axis.set_xlabel("milliseconds")
     axis.legend(fontsize=8)
+    return drawn
+
+
+def _allocation(figure: Any, artifact: Compiled, report: Report) -> Any:
+    """Predicted loss and measured share of changed classes against predicted time, and the degrees by layer."""
+    found, rows = report.figures.allocation, report.figures.degrees
+    if found is None:
+        return None
+    drawn = figure(figsize=(_WIDTH_INCHES, 3.4 + 0.22 * len(rows)), layout="constrained")
+    curve, bars = drawn.subplots(2, 1, height_ratios=(2.6, 0.8 + 0.22 * len(rows)))
+    shares = curve.twinx()
+    for axis, colour, points in (
+        (curve, PREDICTED, [(p.ms / 1e3, p.loss, p.chosen) for p in found.curve if p.loss > 0]),
+        (shares, MEASURED, [(p.ms / 1e3, 100 * p.measured, p.chosen) for p in found.curve if p.measured is not None]),
+    ):
+        axis.plot([x for x, _, _ in points], [y for _, y, _ in points], color=colour, marker="o", markersize=3)
+        chosen = [(x, y) for x, y, is_chosen in points if is_chosen]
+        axis.plot([x for x, _ in chosen], [y for _, y in chosen], "o", color=colour, markeredgecolor=INK, markersize=8)
+    curve.set_yscale("log")
+    curve.set_xlabel("predicted seconds (large: chosen)")
+    curve.set_ylabel("predicted loss", color=PREDICTED)
+    shares.set_ylabel("classes changed, %", color=MEASURED)
+    shares.axhline(100 * found.allowed, color=WARM, linewidth=0.8)
+    shares.set_ylim(bottom=0)
+    bars.barh(range(len(rows)), [row.degree for row in rows], 0.7, color=PREDICTED)
+    bars.set_yticks(range(len(rows)), [shortened(row.layer or row.function, 24) for row in rows], fontsize=7)
+    bars.invert_yaxis()
+    bars.set_xlabel("degree")
     return drawn
 
 

@@ -19,8 +19,10 @@ from heliograph.ckks.sharing import (
 )
 from heliograph.report.figures import (
     Bootstrapping,
+    CurvePoint,
     Figures,
     KeyLoading,
+    LayerDegree,
     Predicted,
     Unit,
     UnseenInputs,
@@ -141,6 +143,62 @@ def _unseen_text(unseen: UnseenInputs) -> str:
     )
 
 
+# The titles of `degree_cells` and `curve_cells`.
+DEGREE_TITLES = ("layer", "degree", "error", "impact", "share of the loss", "levels", "chain", "time")
+CURVE_TITLES = ("predicted time", "predicted loss", "classes changed", "")
+
+
+def degree_cells(row: LayerDegree) -> tuple[str, ...]:
+    """A row of the table of degrees in words, "-" where something is not known."""
+    return (
+        row.layer or row.function,
+        str(row.degree),
+        f"{row.rms_error:.2g}",
+        "-" if row.impact is None else f"{row.impact:.2g}",
+        "-" if row.share is None else share_text(row.share),
+        str(row.levels),
+        str(row.chain),
+        seconds_text(row.ms / 1e3),
+    )
+
+
+def curve_cells(point: CurvePoint) -> tuple[str, ...]:
+    """A point of an allocation's curve in words, "-" where nothing was measured."""
+    measured = "-" if point.measured is None else share_text(point.measured)
+    return seconds_text(point.ms / 1e3), f"{point.loss:.2g}", measured, "chosen" if point.chosen else ""
+
+
+def share_text(share: float) -> str:
+    """A share with at most two digits: "12%", "0.5%", "0"."""
+    return "0" if share == 0 else f"{100 * share:.2g}%" if share < 0.995 else f"{share:.0%}"
+
+
+def allocation_text(figures: Figures) -> str:
+    """How degrees were allocated, in words; the degrees are the program's own. Empty where they were not."""
+    found = figures.allocation
+    if found is None:
+        return ""
+    degrees = sorted({row.degree for row in figures.degrees if row.impact is not None})
+    spread = " to ".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) + " by layer" if degrees else "none"
+    changed = round(found.measured * found.samples)
+    return (
+        f"allocated ({found.mode}): {spread}; the class changes on {changed} of {found.samples} samples "
+        f"({share_text(found.allowed)} allowed)"
+    )
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows of cells as lines, the first cell to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if place else f"{cell:<{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 @dataclass(frozen=True)
 class Report:
     """Predicted figures of one artifact; `to_dict()` is the JSON, `str()` the table.
@@ -227,6 +285,7 @@ class Report:
                 f"{f.special_primes} special primes",
             ),
             ("depth", str(f.depth)),
+            *([("degrees", allocation_text(f))] if f.allocation else []),
             *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
             ("operations", kinds),
             ("rotations", f"{f.rotations} with {f.rotation_keys} keys of {self._key_size()}"),
@@ -360,6 +419,17 @@ class Report:
         width = max(len(row[0]) for row in rows)
         titles = f"{'':<{width}}  rotations  key switches  plaintext products  bootstraps"
         return [titles, *(f"{row[0]:<{width}}  {row[1]:>9}  {row[2]:>12}  {row[3]:>18}  {row[4]:>10}" for row in rows)]
+
+    def degree_lines(self) -> list[str]:
+        """The table of degrees by layer, and the curve that they were chosen from where they were allocated."""
+        f = self.figures
+        if not f.degrees:
+            return ["no single polynomial: there is no degree to choose"]
+        lines = _columns([DEGREE_TITLES, *map(degree_cells, f.degrees)])
+        if f.allocation is not None:
+            lines += ["", allocation_text(f)]
+            lines += _columns([CURVE_TITLES, *map(curve_cells, f.allocation.curve)])
+        return lines
 
     def depth_lines(self) -> list[str]:
         """Who spends each level along the longest path, and what would save one."""

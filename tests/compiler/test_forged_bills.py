@@ -20,7 +20,7 @@ from heliograph import rounding
 from heliograph.artifact import artifact as artifact_module
 from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
-from heliograph.artifact.figures import STORED
+from heliograph.artifact.figures import OPTIONAL, STORED
 from heliograph.artifact.public import PublicArtifact
 from heliograph.compiler.unseen import Unseen
 from heliograph.errors import WireError
@@ -30,6 +30,7 @@ from heliograph.execution.memory import memory_bytes
 from heliograph.execution.simulator import Simulator
 from heliograph.report.depth import artifact_depth
 from heliograph.report.diff import diff
+from heliograph.report.figures import Allocation, to_json
 from heliograph.report.html import html_report
 from heliograph.report.inspection import inspection
 from heliograph.report.plots import dot_text
@@ -94,7 +95,7 @@ def test_the_report_of_a_file_is_that_of_the_compiler(name: str) -> None:
     assert read.report == made.report
     assert str(read.report) == str(made.report)
     assert list(read.report.values["predicted_ms_by_layer"]) == list(made.report.values["predicted_ms_by_layer"])
-    assert set(opened(made)[0]["report"]) == STORED < set(made.report.values)
+    assert set(opened(made)[0]["report"]) == STORED - OPTIONAL < set(made.report.values)
     assert read.fingerprint == made.fingerprint
     if name == "keys read again":
         assert made.report.values["key_loading"]["loads"] > 0
@@ -151,6 +152,8 @@ def _changes() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "class_agreement", lambda f: f["report"].update(class_agreement={"samples": 9, "agree": 8})
     yield "unseen", lambda f: f["report"].update(unseen=Unseen(8, 8, 0).to_dict())
     yield "savings", lambda f: f["report"]["savings"].clear()
+    allocation = Allocation("plan", 0.005, 0.0, 256, (), ())
+    yield "allocation", lambda f: f["report"].update(allocation=to_json(allocation))
 
 
 def test_what_is_stored_is_in_the_fingerprint() -> None:
