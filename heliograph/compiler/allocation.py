@@ -6,8 +6,10 @@ cheapest point of the front is taken whose polynomials change the class of no mo
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,6 +54,8 @@ from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
 _IMPACT_SAMPLES = 128
 _MEASURED = 256
 _CHUNK = 64
+# By how much sizes that were observed are widened where no margin was asked for.
+_SIZE_MARGIN = 0.5
 # Of chains without bootstraps so many lengths are looked at on each ring.
 _LENGTHS = 6
 # Points of the front lie so far apart in cost, at least.
@@ -121,11 +125,14 @@ class Allocator:
 
 
 def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
-    """The outputs of a tensor program on many samples."""
-    parts = []
-    with np.errstate(all="ignore"):
-        for start in range(0, samples[0].shape[0], _CHUNK):
-            parts.append(interpret_batch(program, *(array[start : start + _CHUNK] for array in samples)))
+    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run beside each other."""
+
+    def run(start: int) -> list[Array]:
+        with np.errstate(all="ignore"):
+            return interpret_batch(program, *(array[start : start + _CHUNK] for array in samples))
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        parts = list(pool.map(run, range(0, samples[0].shape[0], _CHUNK)))
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
@@ -243,16 +250,22 @@ def _chains(
     _, headroom = reach_of(outputs)
     least, most = _depths(program, table)
     written = any(node.op == "bootstrap" for node in program.nodes)
+    packed: dict[int, Prepared] = {}
+
+    def packed_for(ring: Ring) -> Prepared:
+        """The program packed for the slots of a ring, once."""
+        if ring.log_ring not in packed:
+            made = pack_passes(program, ring, options)[-1].program
+            packed[ring.log_ring] = Prepared.of(made, ring.slots)
+        return packed[ring.log_ring]
+
     for log_ring in log_rings(options) if options.bootstrap is not True and not written else ():
         longest = _longest(log_ring, least, most, headroom, options)
         if longest < least:
             continue
-        prepared = None
         for levels in sorted({round(each) for each in np.linspace(least, longest, _LENGTHS)}):
             ring = candidates(log_ring, levels, headroom, options)[0]
-            if prepared is None:
-                prepared = Prepared.of(pack_passes(program, ring, options)[-1].program, ring.slots)
-            yield ring, prepared, {}
+            yield ring, packed_for(ring), {}
         if longest == most:
             return
     if options.bootstrap is False:
@@ -260,11 +273,11 @@ def _chains(
     for log_ring in log_rings(options):
         rings = _useful(bootstrapping_rings(log_ring, first_scale(options), options), options)
         if rings:
-            packed = pack_passes(program, rings[0], options)[-1].program
-            prepared = Prepared.of(packed, rings[0].slots)
+            prepared = packed_for(rings[0])
             sizes: Mapping[Node, int] = {}
             if not _placeable(prepared, table, rings, options, sizes):
-                sizes = observed_sizes(packed, pack_samples(packed, sample_inputs(program, 2)), 0.5)
+                samples = pack_samples(prepared.program, sample_inputs(program, 2))
+                sizes = observed_sizes(prepared.program, samples, options.margin or _SIZE_MARGIN)
             for ring in rings:
                 yield ring, prepared, sizes
             return
@@ -293,7 +306,7 @@ def _placeable(
 
 
 def _useful(rings: Sequence[Ring], options: Options) -> list[Ring]:
-    """For each number of levels between bootstraps the chain whose bootstraps are cheapest, where more room is not cheaper."""
+    """For each number of levels between bootstraps the chain whose bootstraps are cheapest, if more room costs more."""
 
     def cost(ring: Ring) -> float:
         return options.costs.bootstrap_ms(ring, ring.slots // 2)
