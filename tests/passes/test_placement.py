@@ -180,7 +180,7 @@ def test_fronts_that_are_thinned_are_still_true_and_keep_their_ends() -> None:
         )
         steps.append(Step((number,), ways, group=number))
     exact = Search(steps, [len(steps) - 1], 0, 0, 60, 60, most_states=1 << 30).run()
-    thinned = Search(steps, [len(steps) - 1], 0, 0, 60, 60, most_states=10).run()
+    thinned = Search(steps, [len(steps) - 1], 0, 0, 60, 60, most_states=20).run()
     assert len(thinned) < len(exact)
     assert (thinned[0].cost, thinned[-1].loss) == (exact[0].cost, exact[-1].loss)
     for point in thinned:
