@@ -66,7 +66,7 @@ def timed(
     ring: Ring, slots: int, repeats: int, cryptor: OpenFHECryptor, programs: dict[int, Program], tag: str
 ) -> dict[str, object]:
     evaluators = {count: OpenFHEEvaluator(made) for count, made in programs.items()}
-    for key in evaluation_keys(evaluators[1].chains, [slots]):
+    for key in evaluation_keys(evaluators[1].chains, [[slots]]):
         serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
     seconds: dict[int, list[float]] = {1: [], 2: []}
     deviation: dict[int, list[float]] = {1: [], 2: []}

@@ -162,6 +162,8 @@ class Ring:
         Where it `bootstraps`, it does so with this chain's level budgets and iterations: a value enters at the same level,
         its modulus is raised to `level` only, and it comes back as many levels lower as the part is shorter.
         """
+        if bootstraps and self.bootstrap is None:
+            raise ProgramError("a lower part of a chain bootstraps, and its whole chain does not")
         return replace(
             self,
             levels=level,

@@ -61,7 +61,7 @@ def make_context(ring: Ring) -> Any:
     return context
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def bootstrap_context(ring: Ring) -> Any:
     """A context of the same ring that is another to OpenFHE: the one in which bootstraps are set up.
 
@@ -72,13 +72,13 @@ def bootstrap_context(ring: Ring) -> Any:
     return _marked(_own_context(ring), ring, _MARK)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def pair_context(ring: Ring) -> Any:
     """Another one, in which bootstraps keep imaginary parts; where data are real, OpenFHE drops them and is faster."""
     return _marked(_own_context(ring), ring, _PAIR_MARK, _COMPLEX)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def key_context(ring: Ring) -> Any:
     """A third one, in which a client makes the keys of bootstraps: what is set up for that is in no other thread's bytes."""
     return _marked(_own_context(ring), ring, _KEY_MARK)
