@@ -1,4 +1,4 @@
-"""Bootstraps at 128 bits: seconds and error of one value, of two at once, and with a second iteration, against the model."""
+"""Bootstraps at 128 bits against the model: of one value, of two at once, in two iterations, in lower parts of the chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 from common import machine
 from heliograph.compiler.bootstrap_planner import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
-from heliograph.ckks.keys import evaluation_keys
+from heliograph.execution.keys import program_keys
 from heliograph.ckks import noise
 from heliograph.execution.loop import execute
 from heliograph.execution.interface import pack_inputs
@@ -37,37 +37,38 @@ from heliograph.ckks.ring import Ring
 SCALE_BITS, BUDGET, DIGITS = 55, (3, 3), 4
 
 
-def program(ring: Ring, slots: int, count: int) -> Program:
-    """Bootstraps of `count` inputs, two of which are paired."""
+def program(ring: Ring, slots: int, count: int, lower: tuple[Ring, ...] = ()) -> Program:
+    """Bootstraps of `count` inputs, two of which are paired; in a lower part of the chain, where there is one."""
     builder = Builder("bootstraps", Stage.PACKED)
     layout = Layout((slots,), ring.slots, slots)
     inputs = [builder.input(f"x{i}", slots=ring.slots, chunk=0) for i in range(count)]
     inputs_of, outputs = (tuple(TensorSpec(f"{letter}{i}", (slots,), layout) for i in range(count)) for letter in "xy")
     builder.interface = Interface(inputs_of, outputs)
     made = builder.finish({f"y{i}": builder.op("bootstrap", (x,), slots=slots) for i, x in enumerate(inputs)})
-    return level_passes(PairBootstraps(ring).run(made), ring, hg.Options())[-1].program
+    return level_passes(PairBootstraps(ring).run(made), ring, hg.Options(), 0, lower)[-1].program
 
 
-def measure(ring: Ring, slots: int, repeats: int) -> dict[str, object]:
-    """Side by side on one key: a bootstrap of one value, and one of two."""
+def measure(ring: Ring, slots: int, repeats: int, lower: tuple[Ring, ...] = ()) -> dict[str, object]:
+    """Side by side on one key: a bootstrap of one value, and one of two, in the whole chain or in its lower part."""
     cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
-    programs = {count: program(ring, slots, count) for count in (1, 2)}
+    programs = {count: program(ring, slots, count, lower) for count in (1, 2)}
     assert paired_slots(programs[2]) == (slots,)
-    bootstrapping.hold(ring)
+    here = lower[0] if lower else ring
+    bootstrapping.hold(here)
     try:
-        return timed(ring, slots, repeats, cryptor, programs, tag)
+        return timed(here, slots, repeats, cryptor, programs, tag)
     finally:
         for chain in programs[1].planned.chains:
             registry.release(chain_tag(tag, ring, chain.ring))
-        bootstrapping.let_go(ring)
+        bootstrapping.let_go(here)
 
 
 def timed(
     ring: Ring, slots: int, repeats: int, cryptor: OpenFHECryptor, programs: dict[int, Program], tag: str
 ) -> dict[str, object]:
     evaluators = {count: OpenFHEEvaluator(made) for count, made in programs.items()}
-    for key in evaluation_keys(evaluators[1].chains, [slots]):
-        serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
+    for key in program_keys(programs[1]):
+        serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, cryptor.ring, key.ring))
     seconds: dict[int, list[float]] = {1: [], 2: []}
     deviation: dict[int, list[float]] = {1: [], 2: []}
     for number in range(repeats):
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--insecure", action="store_true", help="a small ring, for trying the script out")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--shorter", type=int, nargs="+", default=[], help="also in lower parts of so many levels less")
     options = parser.parse_args()
     print(machine(), flush=True)
     chosen = hg.Options(security_bits=None if options.insecure else 128)
@@ -119,6 +121,10 @@ def main() -> None:
         ring = max(possible, key=lambda ring: ring.levels)
         for log_slots in options.log_slots:
             print(json.dumps(measure(ring, 1 << log_slots, options.repeats)), flush=True)
+            for levels in options.shorter:
+                parts = (ring.lower(ring.levels - levels, digits, bootstraps=True) for digits in range(1, DIGITS + 1))
+                lower = next(part for part in parts if part.legal and part.secure)
+                print(json.dumps(measure(ring, 1 << log_slots, options.repeats, (lower,))), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.execution.protocol import Call
+from heliograph.execution.walk import node_calls
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.tools.measure import peak_rss_bytes
 from heliograph.runtime.openfhe.floor import Floor
@@ -96,15 +97,15 @@ def run(client: hg.Client, server: hg.Server, image: np.ndarray) -> dict[str, An
 
 def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
     table: Counter[str] = Counter()
-    for (name, _, _), number in calls.items():
-        table[name] += number
+    for call, number in calls.items():
+        table[call.primitive] += number
     return dict(sorted(table.items()))
 
 
 def floor(server: hg.Server, encrypted: Any) -> dict[str, Any]:
     """Seconds of one image by kind of work, if it were only its homomorphic calls, each timed alone.
 
-    A server that has run no image (all of them were there already) takes the calls that the simulator made.
+    A server that has run no image (all of them were there already) takes the calls that its program says.
     """
     calls = server.trace.calls or simulated_calls(server.artifact)
     timed = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), calls)
@@ -112,17 +113,13 @@ def floor(server: hg.Server, encrypted: Any) -> dict[str, Any]:
         timed.sample()
     table: Counter[str] = Counter()
     for call, milliseconds in timed.medians_ms().items():
-        table[call[0]] += timed.calls[call] * milliseconds / 1e3  # type: ignore[assignment]
+        table[call.primitive] += timed.calls[call] * milliseconds / 1e3  # type: ignore[assignment]
     return {"floor_by_kind": dict(table), "load_average": os.getloadavg()[0]}
 
 
-def simulated_calls(artifact: hg.Artifact) -> dict[Call, int]:
-    """The calls of one run as the simulator made them, from the report."""
-    calls: dict[Call, int] = {}
-    for name, number in artifact.report.to_dict()["operations"].items():
-        primitive, level, *parts = name.replace("@", "/").split("/")
-        calls[primitive, int(level), int(parts[0]) if parts else 2] = number
-    return calls
+def simulated_calls(artifact: hg.Artifact) -> Counter[Call]:
+    """The calls of one run, by the program."""
+    return sum(node_calls(artifact.program).values(), Counter())
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.keys import conjugates, program_keys
 from heliograph.files import Bytes, write_file
 from heliograph.ir import CipherType, Program, SparseMatrix, Stage
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.node import Constant
 from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
@@ -131,7 +131,7 @@ class Artifact:
             outputs.append(
                 public_spec(spec, (), tuple(kind.log_scale for kind in types if isinstance(kind, CipherType)))
             )
-        values = self.report.values
+        values, (whole_slots, *lower_slots) = self.report.values, slots_by_chain(self.program)
         return PublicArtifact(
             self.program.name,
             self._server_part,
@@ -139,8 +139,9 @@ class Artifact:
             tuple(inputs),
             tuple(outputs),
             {key: values[key] for key in PREDICTED},
-            bootstrap_slots(self.program),
+            whole_slots,
             conjugates(self.program),
+            lower_bootstrap_slots=tuple(lower_slots) if any(lower_slots) else (),
         )
 
     def to_bytes(self) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.ckks.bootstrap import bootstrap_table_bytes
+from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.noise import bootstrap_std
@@ -25,13 +25,13 @@ from heliograph.execution.interface import batch_of
 from heliograph.execution.key_use import key_use, reading_ms
 from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import calls_table
-from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes, table_bytes
 from heliograph.execution.prices import priced_ms, total_ms
 from heliograph.execution.primitives import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
-from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots
+from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots, slots_by_chain
 from heliograph.ir.spec import Role, role_of
 from heliograph.report.figures import (
     Allocation,
@@ -116,16 +116,11 @@ def complete(program: Program, known: Stored) -> Figures:
         relinearization_key=program.planned.chains[0].relinearization_key,
         bootstraps=count(calls, *BOOTSTRAPS),
         bootstrapping=_bootstrapping(program, ring),
-        lower_chains=tuple(
-            LowerChain(chain.ring.levels, chain.keys, chain.ring.rotation_key_bytes) for chain in chains[1:]
-        ),
+        lower_chains=tuple(_lower_chain(chain, keys, calls, number) for number, chain in enumerate(chains) if number),
         key_switches=rotations + count(calls, "relinearize"),
         ciphertext_products=count(calls, "mul"),
         plaintext_products=count(calls, *PLAIN_PRODUCTS),
-        operations={
-            f"{primitive}@{level}" + ("" if parts == 2 else f"/{parts}"): number
-            for (primitive, level, parts), number in sorted(calls.items())
-        },
+        operations={_call_text(call, chains): number for call, number in sorted(calls.items())},
         operations_by_kind=_by_kind(calls),
         evaluation_key_bytes=memory["evaluation_keys"],
         keys_by_kind=_keys_by_kind(keys),
@@ -176,7 +171,24 @@ def complete(program: Program, known: Stored) -> Figures:
 
 def count(calls: Mapping[Call, int], *primitives: str) -> int:
     """How many calls were of these primitives, at any level."""
-    return sum(number for (primitive, _, _), number in calls.items() if primitive in primitives)
+    return sum(number for call, number in calls.items() if call.primitive in primitives)
+
+
+def _call_text(call: Call, chains: Sequence[Chain]) -> str:
+    """A call as reports name it: `bootstrap@4/256`, and `chain17/bootstrap@4/256` where a lower chain does it."""
+    text = f"{call.primitive}@{call.level}" + ("" if call.size == 2 else f"/{call.size}")
+    return f"chain{chains[call.chain].ring.levels}/{text}" if call.chain else text
+
+
+def _lower_chain(chain: Chain, keys: Sequence[EvaluationKey], calls: Mapping[Call, int], number: int) -> LowerChain:
+    """What the report says of a lower chain: the keys that are made in it, and the bootstraps that happen there."""
+    ring = chain.ring
+    made = sum(key.ring == ring and key.kind in ("rotation", "relinearization") for key in keys)
+    row = LowerChain(ring.levels, made, ring.rotation_key_bytes)
+    if ring.bootstrap is None:
+        return row
+    inside = sum(found for call, found in calls.items() if call.primitive in BOOTSTRAPS and call.chain == number)
+    return dataclasses.replace(row, bootstraps=inside, to_level=ring.bootstrap_level)
 
 
 def _relative(error: float, magnitude: float) -> float | None:
@@ -192,17 +204,17 @@ def _keys_by_kind(keys: Sequence[EvaluationKey]) -> tuple[KeyRow, ...]:
 
 def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
     table: Counter[str] = Counter()
-    for (primitive, _, _), number in calls.items():
-        table[primitive] += number
+    for call, number in calls.items():
+        table[call.primitive] += number
     return dict(sorted(table.items()))
 
 
 def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
     """Encoding every plaintext once: what the first run pays on top."""
     return sum(
-        number * costs.encode_ms(ring, level)
-        for (primitive, level, _), number in calls.items()
-        if primitive in ("mul_plain", "add_plain")
+        number * costs.encode_ms(ring, call.level)
+        for call, number in calls.items()
+        if call.primitive in ("mul_plain", "add_plain")
     )
 
 
@@ -296,8 +308,12 @@ def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:
         slots=tuple(slot_counts),
         paired_slots=paired_slots(program),
         from_level=ring.bootstrap_input_level,
-        to_level=ring.bootstrap_level,
-        table_bytes=sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts),
+        to_level=max(
+            chain.ring.bootstrap_level
+            for chain, found in zip(program.planned.chains, slots_by_chain(program), strict=True)
+            if found
+        ),
+        table_bytes=table_bytes(program),
         deviation=bootstrap_std(ring),
         iterations=ring.bootstrap_iterations,
         observed=observed_sizes(program),
@@ -361,9 +377,11 @@ def _assumed(figures: Figures) -> list[str]:
             "deviation 3.19 and classical attacks."
         )
     if figures.bootstrapping is not None:
+        several = sum(chain.bootstraps is not None for chain in figures.lower_chains)
+        each = " Each chain that bootstraps has one of its own." if several else ""
         lines.append(
             "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "
-            f"2022). One key is under it, at a modulus of {figures.first_mod_bits + SPARSE_KEY_BITS} bits; by our "
+            f"2022).{each} One key is under it, at a modulus of {figures.first_mod_bits + SPARSE_KEY_BITS} bits; by our "
             "estimate it is not the weakest part (docs/security.md). The secret itself is uniform ternary: the table "
             "holds for it."
         )

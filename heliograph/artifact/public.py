@@ -17,7 +17,16 @@ from heliograph.artifact.validate import (
     real,
     refuse,
 )
-from heliograph.artifact.wire import PublicSpec, chains_json, read_chains, read_specs, spec_json
+from heliograph.artifact.wire import (
+    LOWER_SLOTS,
+    PublicSpec,
+    chains_json,
+    lower_slots_json,
+    read_chains,
+    read_lower_slots,
+    read_specs,
+    spec_json,
+)
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ckks.ring import Ring
@@ -45,8 +54,9 @@ class PublicArtifact:
     """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
 
     `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
-    `chains` are those of the program's parameters, `bootstrap_slots` the numbers of slots that it bootstraps,
-    `conjugation_key` says whether it conjugates, `predicted` has some figures of the report. `named` is the fingerprint
+    `chains` are those of the program's parameters, `bootstrap_slots` the numbers of slots that it bootstraps in the whole
+    one, `lower_bootstrap_slots` those in each lower one (empty where none bootstraps), `conjugation_key` says whether it
+    conjugates in the whole one, `predicted` has some figures of the report. `named` is the fingerprint
     where it was read from a client's key file, which outlives the formats that fingerprints are computed from; such a part
     is not written again.
     """
@@ -60,6 +70,7 @@ class PublicArtifact:
     bootstrap_slots: tuple[int, ...] = ()
     conjugation_key: bool = False
     named: str | None = None
+    lower_bootstrap_slots: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
         security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
@@ -104,10 +115,16 @@ class PublicArtifact:
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
         """The keys that the client makes for the server."""
-        return evaluation_keys(self.chains, self.bootstrap_slots, self.conjugation_key)
+        return evaluation_keys(self.chains, (self.bootstrap_slots, *self.lower_bootstrap_slots), self.conjugation_key)
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether the program bootstraps, in any chain."""
+        return bool(self.bootstrap_slots or self.lower_bootstrap_slots)
 
     def _fields(self) -> dict[str, Any]:
         return {
+            **lower_slots_json(self.lower_bootstrap_slots),
             "name": self.name,
             "server_part": self.server_part,
             "inputs": [spec_json(spec) for spec in self.inputs],
@@ -141,7 +158,7 @@ class PublicArtifact:
     def _read(container: Container, what: str) -> PublicArtifact:
         f = container.fields
         try:
-            if set(f) != _PUBLIC_FIELDS:
+            if set(f) - {LOWER_SLOTS} != _PUBLIC_FIELDS:
                 raise refuse("its fields are not those of a public artifact")
             chains = read_chains(f)
             ring = chains[0].ring
@@ -162,6 +179,7 @@ class PublicArtifact:
                 {key: f["predicted"][key] for key in PREDICTED},
                 check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
+                lower_bootstrap_slots=read_lower_slots(f, chains),
             )
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None

@@ -14,7 +14,7 @@ from heliograph.ckks.chains import Chain
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.slot_ops import transform_diagonals
@@ -207,6 +207,8 @@ def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
     for chain in chains[1:]:
         level = whole(chain.ring.levels, "the level of a lower chain", 1, above - 1)
         whole(chain.ring.digits, "the digits of a lower chain", 1, level + 1)
+        if chain.ring.bootstrap is not None and chain.ring.bootstrap_level <= chain.ring.bootstrap_input_level:
+            raise refuse(f"the lower chain of level {level} bootstraps, and returns no higher than it begins")
         if not chain.ring.legal or (secure and not chain.ring.secure):
             raise refuse(f"the lower chain of level {level} has digits that do not exist, or too little security")
         check_rotations(chain.rotation_keys, ring)
@@ -216,7 +218,7 @@ def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
 
 
 def check_bootstrap_slots(slot_counts: object, ring: Ring) -> tuple[int, ...]:
-    """The numbers of slots that are bootstrapped, from JSON."""
+    """The numbers of slots that are bootstrapped in the chain of a ring, from JSON."""
     if not isinstance(slot_counts, Sequence) or isinstance(slot_counts, str) or len(slot_counts) > ring.log_ring:
         raise refuse("the list of bootstrap_slots is malformed")
     if slot_counts and ring.bootstrap is None:
@@ -227,6 +229,13 @@ def check_bootstrap_slots(slot_counts: object, ring: Ring) -> tuple[int, ...]:
     if list(slot_counts) != sorted(set(slot_counts)):
         raise refuse("the list of bootstrap_slots is not in order")
     return tuple(slot_counts)
+
+
+def check_lower_slots(given: object, chains: Sequence[Chain]) -> tuple[tuple[int, ...], ...]:
+    """The same for each lower chain, from JSON that says it where any of them bootstraps."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(chains) - 1 or not any(given):
+        raise refuse("the list of lower_bootstrap_slots is malformed")
+    return tuple(check_bootstrap_slots(each, chain.ring) for each, chain in zip(given, chains[1:], strict=True))
 
 
 def check_sizes(program: Program, ring: Ring) -> None:
@@ -265,8 +274,9 @@ def check_program(program: Program) -> Ring:
             raise refuse("it reads too many keys too often to tell how often")
     for node in program.nodes:
         if node.op == "bootstrap" and isinstance(node.type, CipherType):
-            _check_bootstrap(node, ring)
-    check_bootstrap_slots(bootstrap_slots(program), ring)
+            _check_bootstrap(node, chains[node.type.chain].ring)
+    for chain, slot_counts in zip(chains, slots_by_chain(program), strict=True):
+        check_bootstrap_slots(slot_counts, chain.ring)
     if parameters.flood is not None:
         real(parameters.flood, "the flooding noise", 0.0, 1e30)
     _check_paths(parameters.rotation_paths, ring)

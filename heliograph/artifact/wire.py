@@ -10,6 +10,7 @@ from heliograph.artifact.validate import (
     MAX_LOG_SCALE,
     MAX_TENSORS,
     check_chains,
+    check_lower_slots,
     check_ring,
     check_spec,
     check_texts,
@@ -24,6 +25,8 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.ir.records import record
 
 R = TypeVar("R")
+# What a file says only where a lower chain bootstraps.
+LOWER_SLOTS = "lower_bootstrap_slots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,16 @@ def chains_json(chains: Sequence[Chain]) -> dict[str, Any]:
         "ring": whole_chain.ring.to_json(),
         "rotation_keys": list(whole_chain.rotation_keys),
         "relinearization_key": whole_chain.relinearization_key,
-        "chains": [{**asdict(LowerPart.of(chain)), "rotation_keys": list(chain.rotation_keys)} for chain in lower],
+        "chains": [_part_json(LowerPart.of(chain)) for chain in lower],
     }
+
+
+def _part_json(part: LowerPart) -> dict[str, Any]:
+    """A lower part as JSON values: all its fields, and whether it bootstraps only where it does."""
+    made = {**asdict(part), "rotation_keys": list(part.rotation_keys)}
+    if not part.bootstraps:
+        del made["bootstraps"]
+    return made
 
 
 def read_chains(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Chain, ...]:
@@ -75,13 +86,25 @@ def read_chains(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Chain
     for each in lower:
         part = _read(LowerPart, each, "lower chain")
         # A file says all of it, a text leaves out what is usual.
-        if len(each) != len(fields(LowerPart)):
+        if set(each) != set(_part_json(part)):
             raise refuse("a lower chain is malformed")
+        if part.bootstraps and ring.bootstrap is None:
+            raise refuse("a lower chain bootstraps, and the whole one does not")
         level = whole(part.level, "the level of a lower chain", 1, ring.levels)
         whole(part.digits, "the digits of a lower chain", 1, level + 1)
         chains.append(part.under(ring))
     check_chains(chains, secure=secure)
     return tuple(chains)
+
+
+def lower_slots_json(by_chain: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The numbers of slots that each lower chain bootstraps as JSON values; nothing where none of them does."""
+    return {LOWER_SLOTS: [list(slot_counts) for slot_counts in by_chain]} if by_chain else {}
+
+
+def read_lower_slots(given: Mapping[str, Any], chains: Sequence[Chain]) -> tuple[tuple[int, ...], ...]:
+    """The same from such JSON values; a WireError where they are not those of these chains."""
+    return check_lower_slots(given[LOWER_SLOTS], chains) if LOWER_SLOTS in given else ()
 
 
 def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,25 +35,28 @@ class EvaluationKey:
 
 
 def evaluation_keys(
-    chains: Sequence[Chain], bootstrap_slots: Iterable[int] = (), conjugation: bool = False
+    chains: Sequence[Chain], bootstrap_slots: Sequence[Iterable[int]] = (), conjugation: bool = False
 ) -> tuple[EvaluationKey, ...]:
-    """The keys of these chains (see `Parameters.chains`), of bootstraps with these numbers of slots, and of the conjugation.
+    """The keys of these chains (see `Parameters.chains`), of their bootstraps, and of the conjugation in the whole one.
 
-    Bootstraps take rotation keys, the relinearization key and the conjugation of the whole chain, which the program shares.
+    `bootstrap_slots` has for each chain, in their order, the numbers of slots that are bootstrapped in it; chains that it
+    leaves out have none. Bootstraps take rotation keys, the relinearization key and the conjugation of the chain that they
+    happen in, which the program shares.
     """
-    slot_counts = tuple(bootstrap_slots)
     made: list[EvaluationKey] = []
-    for number, chain in enumerate(chains):
+    for number, (chain, found) in enumerate(itertools.zip_longest(chains, bootstrap_slots, fillvalue=())):
+        assert isinstance(chain, Chain)
+        slot_counts = tuple(found)
         prefix = f"chain{chain.ring.levels}/" if number else ""
         amounts, product = set(chain.rotation_keys), chain.relinearization_key
-        if slot_counts and not number:
+        if slot_counts:
             amounts.update(all_bootstrap_rotations(chain.ring, slot_counts))
             product = True
         made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in sorted(amounts))
         if product:
             made.append(EvaluationKey(f"{prefix}relinearization", chain.ring, "relinearization"))
-        if (conjugation or slot_counts) and not number:
-            made.append(EvaluationKey("conjugation", chain.ring, "conjugation"))
-        if slot_counts and not number:
-            made.append(EvaluationKey("bootstrap/encapsulation", chain.ring, "encapsulation"))
+        if slot_counts or (conjugation and not number):
+            made.append(EvaluationKey(f"{prefix}conjugation", chain.ring, "conjugation"))
+        if slot_counts:
+            made.append(EvaluationKey(f"{prefix}bootstrap/encapsulation", chain.ring, "encapsulation"))
     return tuple(made)

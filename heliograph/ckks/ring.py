@@ -45,7 +45,8 @@ class Ring:
     Cheon, Cho, Kim and Kim, "META-BTS", 2022).
 
     With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
-    digits and special primes of its own. The secret is the same; keys made here are smaller (see `lower`).
+    digits and special primes of its own. The secret is the same; keys made here are smaller, and bootstraps, where it has
+    them, cheaper (see `lower`).
     """
 
     log_ring: int
@@ -155,15 +156,21 @@ class Ring:
         assert self.bootstrap is not None
         return self.levels - self.bootstrap[0] - MODULAR_REDUCTION_LEVELS - (self.bootstrap_iterations - 1)
 
-    def lower(self, level: int, digits: int) -> Ring:
-        """The lower part of this chain up to `level`, with digits of its own."""
+    def lower(self, level: int, digits: int, bootstraps: bool = False) -> Ring:
+        """The lower part of this chain up to `level`, with digits of its own.
+
+        Where it `bootstraps`, it does so with this chain's level budgets and iterations: a value enters at the same level,
+        its modulus is raised to `level` only, and it comes back as many levels lower as the part is shorter.
+        """
+        if bootstraps and self.bootstrap is None:
+            raise ProgramError("a lower part of a chain bootstraps, and its whole chain does not")
         return replace(
             self,
             levels=level,
             digits=digits,
-            bootstrap=None,
+            bootstrap=self.bootstrap if bootstraps else None,
             chain_levels=self.chain_levels or self.levels,
-            bootstrap_iterations=1,
+            bootstrap_iterations=self.bootstrap_iterations if bootstraps else 1,
         )
 
     @property

@@ -86,18 +86,20 @@ def pair_passes(placed: Program, ring: Ring, options: Options) -> Trail:
     return () if trail[-1].program is placed else trail
 
 
-def lower_passes(program: Program, ring: Ring, options: Options, output_shift: int = 0) -> Trail:
-    """From polynomials on slots to a scheduled program on one ring."""
+def lower_passes(
+    program: Program, ring: Ring, options: Options, output_shift: int = 0, bootstrapping: tuple[Ring, ...] = ()
+) -> Trail:
+    """From polynomials on slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`."""
     lowered = run((LowerPolynomials(),), program)
-    return (*lowered, *level_passes(lowered[-1].program, ring, options, output_shift))
+    return (*lowered, *level_passes(lowered[-1].program, ring, options, output_shift, bootstrapping))
 
 
-def level_passes(program: Program, ring: Ring, options: Options, output_shift: int = 0) -> Trail:
-    """From slots to a scheduled program on one ring."""
-    return run(
-        (PlanLevels(ring, output_shift), SelectKeys(ring, options.key_bytes, options.costs), PlaceChains(), Schedule()),
-        program,
-    )
+def level_passes(
+    program: Program, ring: Ring, options: Options, output_shift: int = 0, bootstrapping: tuple[Ring, ...] = ()
+) -> Trail:
+    """From slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`."""
+    keys = SelectKeys(ring, options.key_bytes, options.costs, bootstrapping)
+    return run((PlanLevels(ring, output_shift), keys, PlaceChains(), Schedule()), program)
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:

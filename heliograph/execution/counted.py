@@ -12,101 +12,103 @@ from heliograph.ir import Array
 class Counted(Generic[C]):
     """The primitives of one part of the chain on ciphertexts of one level; `parts` of the operands are two if not said.
 
+    `chain` is the number of that part.
+
     The names under which calls are counted are those of execution/primitives.py; what is not counted is `UNCOUNTED` there.
     """
 
-    __slots__ = ("_calls", "_do", "level")
+    __slots__ = ("_calls", "_chain", "_do", "level")
 
-    def __init__(self, do: Primitives[C], level: int, calls: Counter[Call]) -> None:
-        self._do, self.level, self._calls = do, level, calls
+    def __init__(self, do: Primitives[C], level: int, calls: Counter[Call], chain: int = 0) -> None:
+        self._do, self.level, self._calls, self._chain = do, level, calls, chain
 
     def encode(self, values: Array | float, log_scale: float, beside: C | None = None) -> Any:
         return self._do.encode(values, log_scale, self.level, beside)
 
     def add(self, x: C, y: C, parts: int = 2) -> C:
-        self._calls["add", self.level, parts] += 1
+        self._calls[Call("add", self.level, parts)] += 1
         return self._do.add(x, y)
 
     def sub(self, x: C, y: C, parts: int = 2) -> C:
-        self._calls["add", self.level, parts] += 1
+        self._calls[Call("add", self.level, parts)] += 1
         return self._do.sub(x, y)
 
     def negate(self, x: C, parts: int = 2) -> C:
-        self._calls["add", self.level, parts] += 1
+        self._calls[Call("add", self.level, parts)] += 1
         return self._do.negate(x)
 
     def accumulate(self, x: C, y: C) -> C:
-        self._calls["accumulate", self.level, 2] += 1
+        self._calls[Call("accumulate", self.level, 2)] += 1
         return self._do.accumulate(x, y)
 
     def mul(self, x: C, y: C) -> C:
-        self._calls["mul", self.level, 2] += 1
+        self._calls[Call("mul", self.level, 2)] += 1
         return self._do.mul(x, y)
 
     def relinearize(self, x: C, parts: int) -> C:
-        self._calls["relinearize", self.level, parts] += 1
+        self._calls[Call("relinearize", self.level, parts)] += 1
         return self._do.relinearize(x)
 
     def add_plain(self, x: C, plain: Any, parts: int = 2) -> C:
-        self._calls["add_plain", self.level, parts] += 1
+        self._calls[Call("add_plain", self.level, parts)] += 1
         return self._do.add_plain(x, plain)
 
     def add_pt(self, x: C, values: Array, log_scale: float, parts: int = 2) -> C:
         """The sum with values that are encoded here."""
-        self._calls["add_pt", self.level, parts] += 1
+        self._calls[Call("add_pt", self.level, parts)] += 1
         return self._do.add_plain(x, self._do.encode(values, log_scale, self.level, x))
 
     def mul_plain(self, x: C, plain: Any) -> C:
-        self._calls["mul_plain", self.level, 2] += 1
+        self._calls[Call("mul_plain", self.level, 2)] += 1
         return self._do.mul_plain(x, plain)
 
     def mul_pt(self, x: C, values: Array, log_scale: float) -> C:
         """The product with values that are encoded here."""
-        self._calls["mul_pt", self.level, 2] += 1
+        self._calls[Call("mul_pt", self.level, 2)] += 1
         return self._do.mul_plain(x, self._do.encode(values, log_scale, self.level))
 
     def mul_scalar(self, x: C, value: float, log_scale: float) -> C:
-        self._calls["mul_scalar", self.level, 2] += 1
+        self._calls[Call("mul_scalar", self.level, 2)] += 1
         return self._do.mul_scalar(x, value, log_scale)
 
     def times_i(self, x: C, parts: int = 2) -> C:
-        self._calls["mul_scalar", self.level, parts] += 1
+        self._calls[Call("mul_scalar", self.level, parts)] += 1
         return self._do.times_i(x)
 
     def rotate(self, x: C, amount: int) -> C:
-        self._calls["rotate", self.level, 2] += 1
+        self._calls[Call("rotate", self.level, 2)] += 1
         return self._do.rotate(x, amount)
 
     def decompose(self, x: C) -> Any:
-        self._calls["decompose", self.level, 2] += 1
+        self._calls[Call("decompose", self.level, 2)] += 1
         return self._do.decompose(x)
 
     def rotate_hoisted(self, x: C, amount: int, digits: Any) -> C:
-        self._calls["rotate_hoisted", self.level, 2] += 1
+        self._calls[Call("rotate_hoisted", self.level, 2)] += 1
         return self._do.rotate_hoisted(x, amount, digits)
 
     def conjugate(self, x: C) -> C:
-        self._calls["conjugate", self.level, 2] += 1
+        self._calls[Call("conjugate", self.level, 2, self._chain)] += 1
         return self._do.conjugate(x)
 
     def rescale(self, x: C, parts: int) -> C:
-        self._calls["rescale", self.level, parts] += 1
+        self._calls[Call("rescale", self.level, parts)] += 1
         return self._do.rescale(x)
 
     def level_drop(self, x: C, levels: int) -> C:
         return self._do.level_drop(x, levels)
 
     def move(self, x: C, parts: int = 2) -> C:
-        self._calls["switch_chain", self.level, parts] += 1
+        self._calls[Call("switch_chain", self.level, parts)] += 1
         return self._do.move(x, self.level)
 
     def reread(self, x: C, log_scale: float) -> C:
         return self._do.reread(x, log_scale)
 
     def bootstrap(self, x: C, slots: int) -> C:
-        self._calls["bootstrap", self.level, slots] += 1
+        self._calls[Call("bootstrap", self.level, slots, self._chain)] += 1
         return self._do.bootstrap(x, slots)
 
     def bootstrap_pair(self, x: C, slots: int) -> C:
-        self._calls["bootstrap_pair", self.level, slots] += 1
+        self._calls[Call("bootstrap_pair", self.level, slots, self._chain)] += 1
         return self._do.bootstrap_pair(x, slots)

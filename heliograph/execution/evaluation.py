@@ -58,7 +58,9 @@ class Run(Generic[C]):
         """The primitives on ciphertexts of that level and chain, counted."""
         found = self._at.get((kind.chain, kind.level))
         if found is None:
-            found = self._at[kind.chain, kind.level] = Counted(self.part(kind.chain), kind.level, self.calls)
+            found = self._at[kind.chain, kind.level] = Counted(
+                self.part(kind.chain), kind.level, self.calls, kind.chain
+            )
         return found
 
     def part(self, chain: int) -> Primitives[C]:

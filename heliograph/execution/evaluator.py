@@ -70,7 +70,7 @@ class Evaluator(Generic[C]):
         self.cache = PlaintextCache(cache_bytes - cache_bytes // 2)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self.paths = program.planned.rotation_paths
-        self._paired = frozenset(paired_slots(program))
+        self._paired = [frozenset(paired_slots(program, number)) for number in range(len(self.chains))]
         self.index = {node: i for i, node in enumerate(program.nodes)}
         # How many rotations a value has that share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
@@ -114,9 +114,9 @@ class Evaluator(Generic[C]):
         """The primitives in one chain of the parameters, by its number."""
         return self._parts[chain]
 
-    def pairs(self, slots: int) -> bool:
-        """Whether bootstraps of so many slots keep imaginary parts."""
-        return slots in self._paired
+    def pairs(self, slots: int, chain: int) -> bool:
+        """Whether bootstraps of so many slots keep imaginary parts in a chain of that number."""
+        return slots in self._paired[chain]
 
     @functools.cached_property
     def babies(self) -> dict[tuple[Node, int], BabySteps]:

@@ -10,7 +10,7 @@ from heliograph.ckks.bootstrap import all_bootstrap_rotations
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
 # Reading a key, checking its digest and form, making OpenFHE's object of it, and putting back the others in OpenFHE's map:
@@ -113,13 +113,14 @@ def reading_ms(count: int, loaded: int) -> float:
 
 def key_use(program: Program) -> KeyUse:
     """The use of keys of an executable program."""
-    chains, slot_counts = program.planned.chains, bootstrap_slots(program)
-    whole, slots = chains[0].ring, chains[0].ring.slots
+    chains, slots = program.planned.chains, program.ring.slots
     keys = program_keys(program)
-    of_bootstraps = set(all_bootstrap_rotations(whole, slot_counts)) if slot_counts else set()
-    staying = tuple(
-        key for key in keys if key.kind != "rotation" or (key.ring == whole and key.amount in of_bootstraps)
-    )
+    of_bootstraps = {
+        (chain.ring, amount)
+        for chain, slot_counts in zip(chains, slots_by_chain(program), strict=True)
+        for amount in (all_bootstrap_rotations(chain.ring, slot_counts) if slot_counts else ())
+    }
+    staying = tuple(key for key in keys if key.kind != "rotation" or (key.ring, key.amount) in of_bootstraps)
     others = {key.name: key for key in keys if key not in staying}
     named = {(key.ring, key.amount): name for name, key in others.items()}
     paths = program.planned.rotation_paths

@@ -54,8 +54,8 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
     rows = []
     for layer, calls in calls_by_layer.items():
         kinds: Counter[str] = Counter()
-        for (primitive, _, _), number in calls.items():
-            kinds[primitive] += number
+        for call, number in calls.items():
+            kinds[call.primitive] += number
         sums = [sum(kinds[kind] for kind in group) for group in (ROTATIONS, KEY_SWITCHES, PLAIN_PRODUCTS, BOOTSTRAPS)]
         row = LayerCalls(layer, *sums)
         if row.key_switches or row.plaintext_products or row.bootstraps:

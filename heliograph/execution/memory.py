@@ -11,7 +11,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program, SparseMatrix
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.slot_ops import transform_diagonals
 
@@ -23,7 +23,7 @@ _CLIENT_KEYS = 1.9
 _SERVER_KEYS = 4.6
 # Of ciphertexts, plaintexts and constants so much is there while the keys are read.
 _SHARE_AT_LOAD = 0.18
-# Programs that bootstrap have more contexts. (Rings of 2**11 and 2**12.)
+# Chains that bootstrap have more contexts. (Rings of 2**11 and 2**12.)
 _BOOTSTRAP_BYTES = 12_000_000
 # The evaluator's bound on the encoded plaintexts that it keeps, where none is given.
 PLAINTEXT_CACHE_BYTES = 1 << 30
@@ -45,13 +45,13 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     takes beside the keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is
     read.
     """
-    slot_counts = bootstrap_slots(program)
+    slot_counts = slots_by_chain(program)
     keys = program_keys(program)
     key_bytes = sum(key.bytes for key in keys)
     resident = program.planned.resident_key_bytes
     working = working_bytes(program, ring, cache_bytes)
-    tables = sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
-    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + (_BOOTSTRAP_BYTES if slot_counts else 0)
+    tables = table_bytes(program)
+    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + _BOOTSTRAP_BYTES * sum(map(bool, slot_counts))
     buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
     kept = key_bytes if resident is None else min(resident, key_bytes)
     one_file = max(fixed + 2 * key_bytes + buffers + _SHARE_AT_LOAD * working, fixed + key_bytes + working + tables)
@@ -73,6 +73,12 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
         "client_folder": made[True],
         "client": made[folder],
     }
+
+
+def table_bytes(program: Program) -> int:
+    """What the tables of all bootstraps take on the server: each chain that bootstraps has its own."""
+    by_chain = zip(program.planned.chains, slots_by_chain(program), strict=True)
+    return sum(bootstrap_table_bytes(chain.ring, slots) for chain, counts in by_chain for slots in counts)
 
 
 def least_server_bytes(program: Program, ring: Ring) -> int:

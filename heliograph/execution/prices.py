@@ -14,15 +14,17 @@ from heliograph.ir import Program
 
 def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
     """The price of one homomorphic call."""
-    primitive, level, size = call
-    return PRIMITIVES[primitive].price(costs, ring, level, size)
+    return PRIMITIVES[call.primitive].price(costs, ring, call.level, call.size)
 
 
 def priced_ms(call: Call, chains: Sequence[Chain], costs: CostTable) -> float:
     """The price of one homomorphic call of a compiled program, in the part of its chain where the call happens."""
-    # A bootstrap leaves the lower part of the chain that its operand is in, and so do the parts of what it gave.
-    chain = chains[0] if PRIMITIVES[call[0]].whole_chain else chain_at(chains, call[1])
-    return call_ms(call, chain.ring, costs)
+    return call_ms(call, chain_of(call, chains).ring, costs)
+
+
+def chain_of(call: Call, chains: Sequence[Chain]) -> Chain:
+    """The chain in which a call happens: the one that it names, where its level does not say it."""
+    return chains[call.chain] if PRIMITIVES[call.primitive].own_chain else chain_at(chains, call.level)
 
 
 def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> float:

@@ -52,7 +52,8 @@ class Primitive:
     The third number of a call, its size, is how many parts its ciphertexts have, or of a bootstrap how many slots it
     refreshes (`bootstraps`). `methods` are those of `Primitives` that a call stands for, the name itself where none are
     named. `switches_keys`: it reads an evaluation key, once; `rotates`: it is an automorphism; `plain_product`: a product
-    with what the server knows; `whole_chain`: it works in the whole chain whatever its level, for its keys are there.
+    with what the server knows; `own_chain`: it works in the chain that its call names, whatever its
+    level, for not every chain has its keys.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Primitive:
     rotates: bool = False
     plain_product: bool = False
     bootstraps: bool = False
-    whole_chain: bool = False
+    own_chain: bool = False
 
 
 def _hoisted(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
@@ -154,7 +155,7 @@ PRIMITIVES = {
             lambda do, s: lambda: do.conjugate(s.x),
             switches_keys=True,
             rotates=True,
-            whole_chain=True,
+            own_chain=True,
         ),
         Primitive(
             "relinearize",
@@ -178,14 +179,14 @@ PRIMITIVES = {
             lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots),
             lambda do, s: lambda: do.bootstrap(s.x, s.size),
             bootstraps=True,
-            whole_chain=True,
+            own_chain=True,
         ),
         Primitive(
             "bootstrap_pair",
             lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots, paired=True),
             lambda do, s: lambda: do.bootstrap_pair(s.x, s.size),
             bootstraps=True,
-            whole_chain=True,
+            own_chain=True,
         ),
     )
 }

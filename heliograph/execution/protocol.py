@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heliograph.ir import Array
 
 C = TypeVar("C")
 
-# (primitive, level, size): what was called, at which level, and its third number (execution/primitives.py).
-Call = tuple[str, int, int]
+
+class Call(NamedTuple):
+    """What was called, at which level of its operand, and its third number (execution/primitives.py).
+
+    `chain` is the number of the chain in which a bootstrap or a conjugation happens, for the level does not tell it:
+    bootstraps begin at one level in all chains. Of other calls it is 0: they happen in the lowest chain that holds it.
+    """
+
+    primitive: str
+    level: int
+    size: int
+    chain: int = 0
 
 
 class Primitives(Protocol[C]):
@@ -73,7 +83,7 @@ class Primitives(Protocol[C]):
     def rotate_hoisted(self, x: C, amount: int, digits: Any) -> C: ...
 
     def conjugate(self, x: C) -> C:
-        """The complex conjugate of each slot. In the whole chain only."""
+        """The complex conjugate of each slot. Only in a chain that has the key for it."""
         ...
 
     def rescale(self, x: C) -> C:
@@ -91,7 +101,7 @@ class Primitives(Protocol[C]):
         ...
 
     def bootstrap(self, x: C, slots: int) -> C:
-        """x, whose slots repeat with that period, at the ring's `bootstrap_level`. In the whole chain only."""
+        """x, whose slots repeat with that period, at the chain's `bootstrap_level`. Only in a chain that bootstraps."""
         ...
 
     def bootstrap_pair(self, x: C, slots: int) -> C:

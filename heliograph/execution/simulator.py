@@ -170,6 +170,8 @@ class SimulatedPrimitives:
 
     def conjugate(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
         _two_parts(x, "conjugate")
+        # Of lower parts those have the key that bootstrap.
+        _needs(self._chain.ring.chain_levels is None or self._chain.ring.bootstrap is not None, "conjugate", "its key")
         return self._switched(np.conj(x.slots), x, "conjugate")
 
     def rescale(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
@@ -196,9 +198,9 @@ class SimulatedPrimitives:
 
     def _refreshed(self, x: SimulatedCiphertext, slots: int, what: str) -> SimulatedCiphertext:
         """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
-        ring, errors = self._errors.ring, self._errors
+        ring, errors = self._chain.ring, self._errors
         if ring.bootstrap is None:
-            raise ProgramError("this ring does not bootstrap")
+            raise ProgramError("this chain does not bootstrap")
         _two_parts(x, what)
         _needs(x.level == ring.bootstrap_input_level, what, f"an operand at level {ring.bootstrap_input_level}")
         copies = x.slots.reshape(-1, slots)

@@ -66,11 +66,6 @@ def _two_parts(op: str, operand: Any) -> None:
         raise ProgramError(f"{op} needs a relinearized ciphertext, this one has {operand.parts} parts")
 
 
-def _in_whole_chain(op: str, operand: CipherType) -> None:
-    if operand.chain:
-        raise ProgramError(f"{op}: its keys are in the whole chain, its operand is in chain {operand.chain}")
-
-
 def _same_level(op: str, operands: Sequence[CipherType]) -> None:
     levels = {operand.level for operand in operands}
     if len(levels) > 1:
@@ -340,19 +335,13 @@ define(
 )
 
 
-def _conjugate_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    if isinstance(operands[0], CipherType):
-        _in_whole_chain("conjugate", operands[0])
-    return _same_type("conjugate")(operands, a, context)
-
-
 define(
     OpSpec(
         "conjugate",
         SLOTS,
         (1, 1),
         {},
-        _conjugate_type,
+        _same_type("conjugate"),
         lambda values, a, context: np.conj(values[0]),
         "The complex conjugate of each slot.",
         role=Role.ROTATION,
@@ -802,7 +791,6 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
     if not operand.level < a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
-    _in_whole_chain("bootstrap", operand)
     return replace(made, level=a["level"])
 
 
@@ -845,7 +833,6 @@ def _part_type(op: str) -> _Infer:
         if not isinstance(operands[0], CipherType):
             result: Type = operands[0]
             return result
-        _in_whole_chain(op, operands[0])
         return replace(operands[0], log_scale=operands[0].log_scale + 1.0)
 
     return infer

@@ -138,10 +138,14 @@ def switched(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     """One value, or two as real and imaginary part of one, refreshed."""
-    kind, slots, fresh = cipher(node), node.attrs["slots"], run.shared.ring.bootstrap_level
+    kind, slots = cipher(node), node.attrs["slots"]
+    ring = run.shared.chains[kind.chain].ring
+    if ring.bootstrap is None:
+        raise ProgramError("this chain does not bootstrap")
+    fresh = ring.bootstrap_level
     on = run.at(cipher(node.inputs[0]))
     x = operands[0] if len(operands) == 1 else complex_of(run, node, operands)
-    result = on.bootstrap_pair(x, slots) if run.shared.pairs(slots) else on.bootstrap(x, slots)
+    result = on.bootstrap_pair(x, slots) if run.shared.pairs(slots, kind.chain) else on.bootstrap(x, slots)
     if kind.level > fresh:
         raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")
     if kind.level < fresh:

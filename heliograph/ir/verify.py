@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
+from heliograph.ir.bootstraps import bootstraps
 from heliograph.ir.node import Node, SparseMatrix, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
@@ -106,6 +107,7 @@ def _verify_executable(program: Program, after: str) -> None:
     if program.parameters is None:
         raise VerifyError(f"after {after}: an executable program has no parameters")
     chains, paths = program.parameters.chains, program.parameters.rotation_paths
+    bootstrapping = {node.type.chain for node in bootstraps(program) if isinstance(node.type, CipherType)}
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
             continue
@@ -122,3 +124,11 @@ def _verify_executable(program: Program, after: str) -> None:
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
         if needed.relinearization and not chain.relinearization_key:
             raise _fail(program, after, "products have a relinearization key", node, "its chain has none")
+        # The whole chain has the key of the conjugation where any value needs it, a lower one where it bootstraps.
+        if needed.conjugation and node.type.chain and node.type.chain not in bootstrapping:
+            raise _fail(program, after, "conjugations have a key", node, "its chain has none")
+        if node.op == "bootstrap" and node.type.chain:
+            ring = chain.ring
+            if ring.bootstrap is None or node.type.level > ring.bootstrap_level:
+                detail = f"chain {node.type.chain} does not bootstrap to level {node.type.level}"
+                raise _fail(program, after, "bootstraps happen in a chain that reaches their level", node, detail)

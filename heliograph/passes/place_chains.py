@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from heliograph.ckks.chains import chain_at
+from heliograph.ckks.chains import bootstrap_chain, chain_at
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir.bootstraps import bootstraps
 from heliograph.ir.ops import Role, role_of
+from heliograph.ir.slot_runs import cipher
 from heliograph.ir.transforms import needed_keys
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceChains:
-    """Work happens in the lowest chain that holds the level, where keys are smallest; bootstraps and conjugations in the
-    whole one, where alone their keys are.
+    """Work happens in the lowest chain that holds the level, where keys are smallest. A bootstrap happens in the lowest one
+    that bootstraps and reaches the level that it returns to; a conjugation in the lowest in which bootstraps happen, for
+    their keys serve it, or else in the whole one.
 
     A value is made in the chain of its operands; whoever reads it in another one reads a `switch_chain` of it, one for all
     that read it there, which counts as work of the first. Inputs come in the whole chain; outputs go out of any.
@@ -28,6 +31,9 @@ class PlaceChains:
         chains = program.planned.chains
         if len(chains) == 1:
             return program
+        rings = [chain.ring for chain in chains]
+        # Chains in which bootstraps happen: there is a key of the conjugation.
+        fresh = {bootstrap_chain(rings, cipher(node).level) for node in bootstraps(program)}
         builder = Builder(program.name, Stage.MANAGED, program)
         switched: dict[tuple[Node, int], Node] = {}
 
@@ -41,8 +47,13 @@ class PlaceChains:
         def read(node: Node, operand: Node) -> Node:
             if not isinstance(operand.type, CipherType):
                 return operand
-            whole = role_of(node) is Role.BOOTSTRAP or needed_keys(node).conjugation
-            wanted = 0 if whole else chains.index(chain_at(chains, operand.type.level))
+            level = operand.type.level
+            if role_of(node) is Role.BOOTSTRAP:
+                wanted = bootstrap_chain(rings, cipher(node).level)
+            elif needed_keys(node).conjugation:
+                wanted = max((number for number in fresh if rings[number].levels >= level), default=0)
+            else:
+                wanted = chains.index(chain_at(chains, level))
             if operand.type.chain == wanted:
                 return operand
             if (operand, wanted) not in switched:

@@ -9,11 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from heliograph.ckks.chains import Chain, chain_at
+from heliograph.ckks.chains import Chain, bootstrap_chain, chain_at
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir.bootstraps import bootstraps
+from heliograph.ir.slot_runs import cipher
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
 # An amount of rotation and the level at which it happens; a relinearization counts as an amount of its own.
@@ -85,6 +87,9 @@ class SelectKeys:
     Keys are made only as high in the chain as they are used: where that saves memory and costs no time, everything up to
     some level happens in the lower part of the chain, with keys of that part (`Parameters.chains`).
 
+    `bootstrapping`: the lower parts of the chain that are to bootstrap, in any order. Each becomes a chain where it is the
+    lowest that some bootstrap can happen in; its keys are for what happens between the next lower chain's top and its own.
+
     `key_bytes` bounds all evaluation keys of the program together, those of bootstraps apart. A `rotate` node becomes
     several; the steps of a `linear_transform` are looked up in `Parameters.rotation_paths`.
     """
@@ -92,6 +97,7 @@ class SelectKeys:
     ring: Ring
     key_bytes: int | None = None
     costs: CostTable = field(default=BUILT_IN)
+    bootstrapping: tuple[Ring, ...] = ()
 
     name: ClassVar[str] = "select-keys"
     needs: ClassVar[Stage] = Stage.MANAGED
@@ -104,7 +110,7 @@ class SelectKeys:
         for (amount, _), count in uses.items():
             if amount != RELINEARIZE:
                 amounts[amount] += count
-        chains = self._chains(uses)
+        chains = self._chains(uses, self._bootstrapping(program))
         keys = sorted(amounts)
         if self.key_bytes is not None and sum(chain.key_bytes for chain in chains) > self.key_bytes:
             keys = self._fewer(chains, amounts)
@@ -129,9 +135,16 @@ class SelectKeys:
         builder.parameters = replace(program.planned, chains=available, rotation_paths=in_use)
         return builder.rewrite(program, emit)
 
-    def _chains(self, uses: Mapping[Use, int]) -> tuple[Chain, ...]:
-        """The whole chain alone, or with the lower part that saves most memory, if it saves enough."""
-        best = self._split(uses, None)
+    def _bootstrapping(self, program: Program) -> list[Ring]:
+        """The rings of the whole chain and of the lower parts in which some bootstrap happens, highest first."""
+        assert all(ring.bootstrap == self.ring.bootstrap for ring in self.bootstrapping)
+        rings = [self.ring, *sorted(set(self.bootstrapping), key=lambda ring: -ring.levels)]
+        used = {bootstrap_chain(rings, cipher(node).level) for node in bootstraps(program)}
+        return [ring for number, ring in enumerate(rings) if not number or number in used]
+
+    def _chains(self, uses: Mapping[Use, int], rings: Sequence[Ring]) -> tuple[Chain, ...]:
+        """The chains of these rings alone, or with the lower part that saves most memory, if it saves enough."""
+        best = self._split(uses, rings)
         whole_ms = self._ms(uses, best)
         bytes_of_all = sum(chain.key_bytes for chain in best)
         least = _WORTH_IT * bytes_of_all
@@ -139,20 +152,19 @@ class SelectKeys:
             least = min(least, bytes_of_all - _SAVED_BYTES)
         levels = sorted({level for _, level in uses})
         for level in levels[:-1] if self.ring.bootstrap is None else levels:
-            if not 0 < level < self.ring.levels:
+            if not 0 < level < rings[-1].levels:
                 continue
             for digits in range(1, level + 2):
                 lower = self.ring.lower(level, digits)
                 if not lower.legal or not lower.secure:
                     continue
-                chains = self._split(uses, lower)
+                chains = self._split(uses, [*rings, lower])
                 needed = sum(chain.key_bytes for chain in chains)
                 if needed < least and self._ms(uses, chains) <= _AS_FAST * whole_ms:
                     best, least = chains, needed
         return best
 
-    def _split(self, uses: Mapping[Use, int], lower: Ring | None) -> tuple[Chain, ...]:
-        rings = [self.ring] if lower is None else [self.ring, lower]
+    def _split(self, uses: Mapping[Use, int], rings: Sequence[Ring]) -> tuple[Chain, ...]:
         bounds = [ring.levels for ring in rings[1:]] + [-1]
         chains = []
         for ring, below in zip(rings, bounds, strict=True):

@@ -224,11 +224,13 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class LowerChain:
-    """The rotation keys of a lower part of the chain."""
+    """The keys of a lower part of the chain; where it bootstraps, how often, and to which level at most."""
 
     level: int
     keys: int
     key_bytes: int
+    bootstraps: int | None = field(default=None, metadata=_about(optional=True))
+    to_level: int | None = field(default=None, metadata=_about(optional=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from heliograph.report.figures import (
     Figures,
     KeyLoading,
     LayerDegree,
+    LowerChain,
     Predicted,
     Unit,
     UnseenInputs,
@@ -120,12 +121,17 @@ def _unbounded_text(ms: float) -> str:
     return f"without the bound on memory a run would take about {ms / 1e3:.3g} s"
 
 
-def _bootstraps_text(count: int, found: Bootstrapping) -> str:
+def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChain]) -> str:
     text = (
         f"{count} of {', '.join(map(str, found.slots))} slots, from level {found.from_level} to level "
         f"{found.to_level} at most; tables of {bytes_text(found.table_bytes)}; they add a deviation of "
         f"2^{math.log2(found.deviation):.1f} to a value of size one"
     )
+    for chain in lower:
+        if chain.bootstraps:
+            text += (
+                f"; {chain.bootstraps} of them in the part of {chain.level} levels, to level {chain.to_level} at most"
+            )
     if found.iterations > 1:
         text += ", in two iterations each"
     if found.paired_slots:
@@ -293,7 +299,7 @@ class Report:
             *([("memory bound", _unbounded_text(f.unbounded_ms))] if f.unbounded_ms else []),
             ("key switches", str(f.key_switches)),
             *(
-                [("bootstraps", _bootstraps_text(f.bootstraps, f.bootstrapping))]
+                [("bootstraps", _bootstraps_text(f.bootstraps, f.bootstrapping, f.lower_chains))]
                 if f.bootstrapping and f.bootstraps
                 else []
             ),

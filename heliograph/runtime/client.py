@@ -207,7 +207,7 @@ class Client:
         output.check(self.public.fingerprint, self.id)
         if of is not None:
             output.check_answers(of)
-        if share and self.public.bootstrap_slots:
+        if share and self.public.bootstraps:
             raise SecurityError(
                 "results of an artifact that bootstraps cannot be shared",
                 where="decrypt(share=True)",

@@ -23,7 +23,15 @@ from typing import Any
 from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
-from heliograph.artifact.wire import chains_json, read_chains, read_specs, spec_json
+from heliograph.artifact.wire import (
+    LOWER_SLOTS,
+    chains_json,
+    lower_slots_json,
+    read_chains,
+    read_lower_slots,
+    read_specs,
+    spec_json,
+)
 from heliograph.errors import SecurityError, WireError
 from heliograph.files import write_file
 from heliograph.runtime.messages import is_fingerprint
@@ -147,6 +155,7 @@ def _interface(public: PublicArtifact) -> dict[str, Any]:
         "inputs": [spec_json(spec) for spec in public.inputs],
         "outputs": [spec_json(spec) for spec in public.outputs],
         "bootstrap_slots": list(public.bootstrap_slots),
+        **lower_slots_json(public.lower_bootstrap_slots),
         "conjugation_key": public.conjugation_key,
         "predicted": dict(public.predicted),
     }
@@ -158,7 +167,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     Its security is not judged here: the table may have become stricter since the key was made.
     """
     try:
-        if not isinstance(interface, Mapping) or set(interface) != set(_INTERFACE):
+        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS} != set(_INTERFACE):
             raise refuse("its fields are not those of a key file")
         chains = read_chains(interface, secure=False)
         ring = chains[0].ring
@@ -181,6 +190,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
             check_bootstrap_slots(interface["bootstrap_slots"], ring),
             interface["conjugation_key"],
             named=fingerprint,
+            lower_bootstrap_slots=read_lower_slots(interface, chains),
         )
     except WireError as error:
         raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None

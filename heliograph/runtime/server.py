@@ -21,7 +21,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
@@ -128,12 +128,13 @@ class Server:
         for ring, tag in tags.items():
             serial.check_installed([key for key in expected if key.ring == ring], tag)
 
-    def _hold_tables(self) -> Ring | None:
-        """The ring whose bootstrapping tables this server needs, counted among those that do."""
-        if not bootstrap_slots(self.artifact.program):
-            return None
-        bootstrapping.hold(self.artifact.ring)
-        return self.artifact.ring
+    def _hold_tables(self) -> tuple[Ring, ...]:
+        """The rings whose bootstrapping tables this server needs, counted among those that do."""
+        by_chain = zip(self.evaluator.chains, slots_by_chain(self.artifact.program), strict=True)
+        rings = tuple(chain.ring for chain, slot_counts in by_chain if slot_counts)
+        for ring in rings:
+            bootstrapping.hold(ring)
+        return rings
 
     def _key(self, keys: EvaluationKeys | KeyFolder, key: EvaluationKey, first: bool) -> Any:
         """One key as OpenFHE takes it; the first map of a ring is one of its own, for OpenFHE adds the others to it."""
@@ -298,14 +299,14 @@ def _hint(folder: bool) -> str:
     )
 
 
-def _release(tags: tuple[str, ...], tables: Ring | None, loader: list[KeyLoader]) -> None:
+def _release(tags: tuple[str, ...], tables: tuple[Ring, ...], loader: list[KeyLoader]) -> None:
     """Take a server's keys out of the process, and its share in the tables of bootstrapping."""
     for one in loader:
         one.close()
     for tag in tags:
         registry.release(tag)
-    if tables is not None:
-        bootstrapping.let_go(tables)
+    for ring in tables:
+        bootstrapping.let_go(ring)
 
 
 def _from_folder(keys: KeyFolder, key: EvaluationKey, form: Template) -> Any:

@@ -112,7 +112,9 @@ def test_the_counts_are_those_of_a_run(name: str) -> None:
         samples[node.attrs["name"]] = np.full((*batch, *shape), 0.25)
     simulator = Simulator(program)
     _, trace = execute(program, simulator, simulator.encrypt_inputs(pack_inputs(program, list(samples.values()))))
-    counted = {f"{p}@{level}" + ("" if parts == 2 else f"/{parts}"): n for (p, level, parts), n in trace.calls.items()}
+    counted = {
+        f"{p}@{level}" + ("" if parts == 2 else f"/{parts}"): n for (p, level, parts, _), n in trace.calls.items()
+    }
     assert made.report.values["operations"] == {key: number for key, number in counted.items() if number}
     assert simulate(made, *samples.values()) is not None
 

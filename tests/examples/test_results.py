@@ -139,7 +139,7 @@ def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
     # No image was run again: the calls are those that the simulator made, level by level.
     assert not measured[1]
     assert encrypted_images.simulated_calls(compiled[0]) == measured[0]
-    assert set(summary["floor_by_kind"]) == {name for name, _, _ in measured[0]}
+    assert set(summary["floor_by_kind"]) == {call.primitive for call in measured[0]}
 
 
 def test_the_kinds_of_work_add_up_to_the_prediction() -> None:

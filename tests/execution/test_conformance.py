@@ -22,6 +22,7 @@ from heliograph.compiler.options import Options
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.evaluation import Run
 from heliograph.execution.loop import execute
+from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
@@ -397,7 +398,7 @@ def test_a_bootstrap_on_every_backend(backend: Callable[..., Session]) -> None:
         program, [x], session, lambda node, value: seen.update({node.op: session.evaluator.describe(value)})
     )
     assert seen["bootstrap"] == (BOOTSTRAPPED.bootstrap_level, 2)
-    assert calls["bootstrap", BOOTSTRAPPED.bootstrap_input_level, PERIOD] == 1
+    assert calls[Call("bootstrap", BOOTSTRAPPED.bootstrap_input_level, PERIOD)] == 1
     assert sum(node_calls(program).values(), Counter()) == calls
     np.testing.assert_allclose(found[0], x, atol=2.0**-10)
 
@@ -418,7 +419,7 @@ def test_complex_slots_are_conjugated(name: str) -> None:
         part = evaluator.part(0)
         made = part.add(session.encrypt(z.real, 2, 45.0), part.times_i(session.encrypt(z.imag, 2, 45.0)))
     outputs, trace = execute(program, evaluator, dict.fromkeys(program.inputs, made))
-    assert trace.calls["conjugate", 2, 2] == 4
+    assert trace.calls[Call("conjugate", 2, 2)] == 4
     # The parts come at twice the scale that is told here.
     found = [session.decrypt(output, 46.0) for output in outputs]
     np.testing.assert_allclose(found[0], z.real, atol=1e-7)

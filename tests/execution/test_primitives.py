@@ -44,7 +44,7 @@ def test_every_call_is_counted_once_under_its_name(name: str) -> None:
         "add_pt": 2,
     }  # fmt: skip
     getattr(counted, name)(*[nothing] * (1 + arguments.get(name, 1)))
-    ((counted_as, level, _),) = calls
+    ((counted_as, level, _, _),) = calls
     assert (level, sum(calls.values())) == (3, 1)
     assert counted_as == name or name in PRIMITIVES[counted_as].methods
 
@@ -62,21 +62,21 @@ def test_the_groups_of_primitives() -> None:
     assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "conjugate"}
     assert set(KEY_SWITCHES) == {*ROTATIONS, "relinearize"}
     assert set(PLAIN_PRODUCTS) == {"mul_plain", "mul_scalar", "mul_pt"}
-    assert {name for name, primitive in PRIMITIVES.items() if primitive.whole_chain} == {*BOOTSTRAPS, "conjugate"}
+    assert {name for name, primitive in PRIMITIVES.items() if primitive.own_chain} == {*BOOTSTRAPS, "conjugate"}
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_every_call_has_a_price(name: str) -> None:
     size = PERIOD if PRIMITIVES[name].bootstraps else 2
-    low, high = (call_ms((name, level, size), RING, BUILT_IN) for level in (1, 5))
+    low, high = (call_ms(Call(name, level, size), RING, BUILT_IN) for level in (1, 5))
     assert 0 < low <= high
 
 
 def test_the_third_number_of_a_call_counts_where_it_should() -> None:
     for name in ("add", "accumulate", "add_plain", "add_pt", "mul_plain", "rescale"):
-        assert call_ms((name, 3, 3), RING, BUILT_IN) > call_ms((name, 3, 2), RING, BUILT_IN)
-    assert call_ms(("bootstrap", 5, 512), RING, BUILT_IN) > call_ms(("bootstrap", 5, 256), RING, BUILT_IN)
-    assert call_ms(("bootstrap_pair", 5, 256), RING, BUILT_IN) > call_ms(("bootstrap", 5, 256), RING, BUILT_IN)
+        assert call_ms(Call(name, 3, 3), RING, BUILT_IN) > call_ms(Call(name, 3, 2), RING, BUILT_IN)
+    assert call_ms(Call("bootstrap", 5, 512), RING, BUILT_IN) > call_ms(Call("bootstrap", 5, 256), RING, BUILT_IN)
+    assert call_ms(Call("bootstrap_pair", 5, 256), RING, BUILT_IN) > call_ms(Call("bootstrap", 5, 256), RING, BUILT_IN)
 
 
 # Pairs need a program that has them: tests/compiler/test_pair_bootstraps.py.
@@ -92,7 +92,7 @@ def test_every_call_can_be_timed(name: str, session: Session) -> None:
     if name == "relinearize":
         # The lowest part has no key for it.
         levels, size = (4, 5), 3
-    floor = Floor(session.evaluator, encrypted, {(name, level, size): 2 for level in levels})
+    floor = Floor(session.evaluator, encrypted, {Call(name, level, size): 2 for level in levels})
     floor.sample()
     assert floor.milliseconds() == pytest.approx(2 * sum(floor.medians_ms().values()))
     assert min(floor.medians_ms().values()) > 0

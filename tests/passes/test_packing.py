@@ -331,7 +331,7 @@ def test_calls_are_counted_by_layer() -> None:
     assert sum(trace.calls_by_layer.values(), Counter()) == trace.calls
     rows = calls_table(trace.calls_by_layer)
     assert sum(row.rotations for row in rows) == sum(
-        number for (primitive, _, _), number in trace.calls.items() if primitive in ("rotate", "rotate_hoisted")
+        number for call, number in trace.calls.items() if call.primitive in ("rotate", "rotate_hoisted")
     )
     assert sum(row.key_switches - row.rotations for row in rows) == 2  # the square of two ciphertexts
     assert all(row.rotations and row.plaintext_products for row in rows if row.layer == "linear_transform")

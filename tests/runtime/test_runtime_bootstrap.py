@@ -14,6 +14,7 @@ from heliograph.ckks.chains import Chain
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs
+from heliograph.execution.protocol import Call
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, CipherType, Node, Stage
 from heliograph.ir.interface import Interface, TensorSpec
@@ -35,8 +36,8 @@ def test_a_bootstrapped_program_means_what_it_says(chains: bool) -> None:
     predicted, planned = run(made, [x], simulator(made))
     assert calls == planned
     assert 1 / 4 < np.std(predicted[0] - refreshed) / np.std(outputs[0] - refreshed) < 4
-    assert calls["bootstrap", RING.bootstrap_input_level, PERIOD] == 1
-    assert calls["rotate", LOWER, 2] == 1
+    assert calls[Call("bootstrap", RING.bootstrap_input_level, PERIOD)] == 1
+    assert calls[Call("rotate", LOWER, 2)] == 1
 
 
 def test_a_bootstrap_can_return_lower() -> None:
@@ -86,7 +87,7 @@ def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(re
     measured, calls = run(made, values, openfhe(made))
     predicted, planned = run(made, values, simulator(made))
     assert calls == planned
-    assert calls["conjugate", returns_to, 2] == 2
+    assert calls[Call("conjugate", returns_to, 2)] == 2
     for value, found, simulated in zip(values, measured, predicted, strict=True):
         np.testing.assert_allclose(found, value, atol=2.0**-16)
         assert 1 / 4 < np.std(simulated - value) / np.std(found - value) < 4

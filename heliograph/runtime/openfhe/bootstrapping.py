@@ -1,5 +1,7 @@
 """What bootstrapping prepares on the server: tables for each ring and number of slots, shared by all that use them.
 
+A lower part of a chain that bootstraps is a ring of its own, in contexts of its own.
+
 Bootstraps that keep imaginary parts have tables of their own, in a context of their own.
 
 They are plaintexts over the extended basis, gigabytes of them at full size. OpenFHE keeps them with the context; they are

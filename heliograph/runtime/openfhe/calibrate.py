@@ -21,6 +21,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution import primitives as timing
 from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import PRIMITIVES
+from heliograph.execution.protocol import Call
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
@@ -50,7 +51,9 @@ class Sample:
         """What the table says, without a call's overhead counted twice."""
         other = _OTHERS.get(self.primitive)
         return (
-            other(self.ring, self.level, costs) if other else call_ms((self.primitive, self.level, 2), self.ring, costs)
+            other(self.ring, self.level, costs)
+            if other
+            else call_ms(Call(self.primitive, self.level, 2), self.ring, costs)
         )
 
 

@@ -56,12 +56,12 @@ def make_context(ring: Ring) -> Any:
     """
     if not ring.legal:
         raise InternalError(f"{ring} has digits or primes that do not exist")
-    context = _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
+    context = _own_context(ring)
     _check_primes(context, ring)
     return context
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def bootstrap_context(ring: Ring) -> Any:
     """A context of the same ring that is another to OpenFHE: the one in which bootstraps are set up.
 
@@ -69,23 +69,27 @@ def bootstrap_context(ring: Ring) -> Any:
     what the process did before. Keys made in the ring's own context serve here.
     """
 
-    return _marked(_whole_context(ring), ring, _MARK)
+    return _marked(_own_context(ring), ring, _MARK)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def pair_context(ring: Ring) -> Any:
     """Another one, in which bootstraps keep imaginary parts; where data are real, OpenFHE drops them and is faster."""
-    return _marked(_whole_context(ring), ring, _PAIR_MARK, _COMPLEX)
+    return _marked(_own_context(ring), ring, _PAIR_MARK, _COMPLEX)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def key_context(ring: Ring) -> Any:
     """A third one, in which a client makes the keys of bootstraps: what is set up for that is in no other thread's bytes."""
-    return _marked(_whole_context(ring), ring, _KEY_MARK)
+    return _marked(_own_context(ring), ring, _KEY_MARK)
 
 
-def lower_key_context(whole: Ring, ring: Ring) -> Any:
-    """The same for the lower part `ring` of the chain of `whole`, as `lower_context` makes it; a new one each time."""
+def lower_key_context(above: Ring, ring: Ring) -> Any:
+    """The same for `ring`, a lower part of the chain that `above` is or is part of; a new one each time.
+
+    It bootstraps as `above` does, whatever `ring` says: keys alone need no level that a bootstrap would return to.
+    """
+    whole = above if above.chain_levels is None else _whole_ring(above)
     return _marked(lower_context(whole, ring), ring, _KEY_MARK)
 
 
@@ -106,6 +110,11 @@ def _marked(context: Any, ring: Ring, mark: float, data_type: int | None = None)
 def working_context(ring: Ring) -> Any:
     """The context that evaluation on a ring works in."""
     return make_context(ring) if ring.bootstrap is None else bootstrap_context(ring)
+
+
+def _own_context(ring: Ring) -> Any:
+    """A context of the ring, of the whole chain or of a lower part."""
+    return _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
 
 
 def _whole_context(ring: Ring) -> Any:

@@ -95,7 +95,7 @@ def make_encapsulation_keys(
     return _read(form.fill(blocks, tag, dense_index(ring)))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def _secret_form(ring: Ring) -> Template:
     """The form of a secret key in the context in which keys are made."""
     return learn_secret_key(key_context(ring), ring)

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.ckks.chains import chain_at
 from heliograph.execution.evaluator import Evaluator
 from heliograph.ir import Array, CipherType, Program
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
@@ -31,8 +31,9 @@ class OpenFHEEvaluator(Evaluator[Any]):
 
     def prepare(self) -> None:
         """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""
-        for slots in bootstrap_slots(self.program):
-            bootstrapping.prepare(self.ring, slots, self.pairs(slots))
+        for number, slot_counts in enumerate(slots_by_chain(self.program)):
+            for slots in slot_counts:
+                bootstrapping.prepare(self.chains[number].ring, slots, self.pairs(slots, number))
 
     def adopt(self, x: Any, level: int, tag: str) -> Any:
         """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""

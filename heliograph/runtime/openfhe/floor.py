@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heliograph.ckks.chains import chain_at
+from heliograph.execution.prices import chain_of
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import Call
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
@@ -36,14 +37,14 @@ class Floor:
     def samples(self) -> int:
         """How many times each primitive has been timed."""
         return min(
-            (len(times) for (name, _, _), times in self._times.items() if not PRIMITIVES[name].bootstraps), default=0
+            (len(times) for call, times in self._times.items() if not PRIMITIVES[call.primitive].bootstraps), default=0
         )
 
     def sample(self) -> None:
         for call, times in self._times.items():
-            if PRIMITIVES[call[0]].bootstraps and len(times) >= _BOOTSTRAP_SAMPLES:
+            if PRIMITIVES[call.primitive].bootstraps and len(times) >= _BOOTSTRAP_SAMPLES:
                 continue
-            operation = self._operation(*call)
+            operation = self._operation(call)
             begun = time.perf_counter()
             operation()
             times.append(time.perf_counter() - begun)
@@ -55,16 +56,15 @@ class Floor:
         """The median of each primitive."""
         return {call: 1e3 * statistics.median(times) for call, times in self._times.items()}
 
-    def _operation(self, name: str, level: int, size: int) -> Callable[[], Any]:
-        evaluator, primitive = self._evaluator, PRIMITIVES[name]
+    def _operation(self, call: Call) -> Callable[[], Any]:
+        evaluator, primitive, level = self._evaluator, PRIMITIVES[call.primitive], call.level
         if level not in self._examples:
             self._examples[level] = evaluator.example(level, self._tag)
-        chain = chain_at(evaluator.chains, level)
+        chain = chain_of(call, evaluator.chains)
         x, do = self._examples[level], evaluator.part(evaluator.chains.index(chain))
-        if primitive.whole_chain and chain is not evaluator.chains[0]:
-            do, chain = evaluator.part(0), evaluator.chains[0]
+        if chain is not chain_at(evaluator.chains, level):
             x = do.move(x, level)
-        if size == 3 and not primitive.bootstraps:
+        if call.size == 3 and not primitive.bootstraps:
             x = do.mul(x, x)
         amount = next(iter(chain.rotation_keys), 0)
-        return primitive.ready(do, Sample(chain.ring, level, size, amount, x))
+        return primitive.ready(do, Sample(chain.ring, level, call.size, amount, x))

@@ -1,0 +1,418 @@
+"""Bootstraps in lower parts of the chain: the same values as in the whole one, with keys, tables and prices of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.backends import openfhe, run, simulator
+from runtime.support import toy_artifact
+
+import heliograph as hg
+from heliograph.artifact.figures import complete
+from heliograph.artifact.validate import check_program
+from heliograph.artifact.wire import chains_json, read_chains
+from heliograph.ckks.bootstrap import bootstrap_table_bytes
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.parameters import Parameters
+from heliograph.ckks.ring import Ring
+from heliograph.compiler.pipeline import front_passes, lower_passes, pack_passes, place_pass
+from heliograph.errors import ProgramError, VerifyError, WireError
+from heliograph.execution.key_use import key_use
+from heliograph.execution.keys import program_keys
+from heliograph.execution.memory import memory_bytes, table_bytes
+from heliograph.execution.prices import call_ms, total_ms
+from heliograph.execution.protocol import Call
+from heliograph.execution.walk import node_calls
+from heliograph.interpret import interpret
+from heliograph.ir import Array, Builder, CipherType, Node, Program, Stage
+from heliograph.ir.bootstraps import bootstraps, slots_by_chain
+from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.layout import Layout
+from heliograph.ir.text import parse_program, print_program
+from heliograph.ir.verify import verify
+from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.passes.place_bootstraps import PlaceBootstraps
+from heliograph.passes.place_chains import PlaceChains
+from heliograph.passes.schedule import Schedule
+from heliograph.report.text import Report
+from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.messages import EvaluationKeys
+from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.serial import serialize
+
+# A bootstrap enters at level 3 and returns to 9 in the whole chain, to 6 in the lower one.
+RING = Ring(11, 60, 55, 21, 4, None, (2, 2))
+LOWER = RING.lower(18, 3, bootstraps=True)
+TOY = hg.Options(security_bits=None, log_ring=11, bootstrap=True)
+SIZE = 64
+
+
+@functools.cache
+def compiled(*lower: Ring, chunks: int = 1) -> Program:
+    """Activations of degrees 31 and 7: bootstraps return to the level that the next ones want."""
+    size = SIZE if chunks == 1 else chunks * RING.slots
+    builder = Builder("levels", Stage.TENSOR)
+    h = builder.input("x", shape=(size,), low=-1.0, high=1.0)
+    for degree in (31, 31, 7, 31, 7):
+        h = builder.op("tanh", (h,), degree=degree)
+    packed = pack_passes(front_passes(builder.finish([h]), TOY)[-1].program, RING, TOY)[-1].program
+    _, placed = place_pass(packed, PlaceBootstraps(RING, low_inputs=True))
+    program = PairBootstraps(RING).run(placed.program) if chunks > 1 else placed.program
+    return lower_passes(program, RING, TOY, 0, lower)[-1].program
+
+
+def places(program: Program) -> list[tuple[int, int]]:
+    """(level that it returns to, levels of the chain that it happens in) of every bootstrap."""
+    chains = program.planned.chains
+    return [(kind.level, chains[kind.chain].ring.levels) for kind in map(cipher, bootstraps(program))]
+
+
+def cipher(node: Node) -> CipherType:
+    assert isinstance(node.type, CipherType)
+    return node.type
+
+
+def artifact(program: Program) -> hg.Artifact:
+    """The program with what the compiler would say of another one."""
+    return hg.Artifact(program, Report(complete(program, toy_artifact().report.figures)), {})
+
+
+def test_each_bootstrap_happens_in_the_lowest_chain_that_reaches_its_level() -> None:
+    assert {level for level, _ in places(compiled())} == {6, 8}
+    assert set(places(compiled())) == {(6, 21), (8, 21)}
+    program = compiled(LOWER)
+    assert Counter(places(program)) == Counter(
+        {(level, 18 if level <= 6 else 21): number for (level, _), number in Counter(places(compiled())).items()}
+    )
+    whole, lower, *rest = program.planned.chains
+    assert (whole.ring, lower.ring) == (RING, LOWER)
+    assert all(chain.ring.bootstrap is None for chain in rest)
+    # What happens between the tops of two chains has its keys in the higher one.
+    for node in program.nodes:
+        if node.op in ("rotate", "relinearize"):
+            chain = program.planned.chains[cipher(node).chain].ring
+            assert chain == min(
+                (c.ring for c in program.planned.chains if c.ring.levels >= cipher(node).level), key=_levels
+            )
+
+
+def _levels(ring: Ring) -> int:
+    return ring.levels
+
+
+def test_a_chain_in_which_nothing_would_be_bootstrapped_is_left_out() -> None:
+    short, long = RING.lower(16, 3, bootstraps=True), RING.lower(20, 4, bootstraps=True)
+    program = compiled(short, LOWER, long)
+    assert [chain.ring for chain in program.planned.chains][:3] == [RING, long, LOWER]
+    assert {chain for _, chain in places(program)} == {20, 18}
+    # None is left for the whole chain, whose keys for bootstraps are then not made.
+    assert slots_by_chain(program)[0] == ()
+    assert not any(key.ring == RING and key.kind == "encapsulation" for key in program_keys(program))
+    assert print_program(compiled(short)) == print_program(compiled())
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_real_ciphertexts_come_out_the_same(chunks: int) -> None:
+    """Level and scale of every value are compared with the plan while it runs. Two ciphertexts share a bootstrap."""
+    x = np.random.default_rng(0).uniform(-1, 1, SIZE if chunks == 1 else chunks * RING.slots)
+    errors = {}
+    for lower in ((), (LOWER,)):
+        program = compiled(*lower, chunks=chunks)
+        exact = interpret(program, x)
+        (measured,), calls = run(program, [x], openfhe(program))
+        (predicted,), planned = run(program, [x], simulator(program))
+        assert calls == planned == sum(node_calls(program).values(), Counter())
+        kind = "bootstrap" if chunks == 1 else "bootstrap_pair"
+        for number, found in Counter(cipher(node).chain for node in bootstraps(program)).items():
+            assert sum(n for call, n in calls.items() if call.primitive == kind and call.chain == number) == found
+        errors[lower] = np.std(measured - exact)
+        assert 1 / 4 < np.std(predicted - exact) / errors[lower] < 4
+    assert {chain for _, chain in places(compiled(LOWER, chunks=chunks))} == {18, 21}
+    assert errors[LOWER,] < 2 * errors[()]
+
+
+def refreshed(whole: Ring, lower: Ring | None, slots: int, count: int) -> Program:
+    """A bootstrap of one input or of a pair, in the whole chain or in a lower one, to the lower one's highest level."""
+    builder = Builder("refreshed", Stage.MANAGED)
+    builder.set_ring(whole)
+    layout, level = Layout((slots,), whole.slots, slots), whole.lower(18, 3, bootstraps=True).bootstrap_level
+    # Half the size for a pair: its parts come out at twice the scale.
+    x = [
+        builder.input(
+            f"x{i}",
+            slots=whole.slots,
+            chunk=0,
+            level=whole.bootstrap_input_level,
+            log_scale=whole.scale_bits + 1.0 - count,
+        )
+        for i in range(count)
+    ]
+    fresh = builder.op("bootstrap", tuple(x), slots=slots, level=level)
+    parts = [builder.op(part, (fresh,)) for part in ("real_part", "imaginary_part")] if count > 1 else [fresh]
+    builder.parameters = Parameters((Chain(whole), *([Chain(lower)] if lower else [])))
+    inputs, outputs = (tuple(TensorSpec(f"{name}{i}", (slots,), layout) for i in range(count)) for name in "xy")
+    builder.interface = Interface(inputs, outputs)
+    made = builder.finish([builder.op("level_drop", (part,), levels=level) for part in parts])
+    return Schedule().run(PlaceChains().run(made))
+
+
+@pytest.mark.parametrize(
+    ("log_ring", "slots", "count", "iterations"), [(12, 2048, 1, 1), (12, 256, 2, 1), (11, 256, 1, 2)]
+)
+def test_a_bootstrap_is_as_precise_in_a_lower_chain(log_ring: int, slots: int, count: int, iterations: int) -> None:
+    """Over several keys and samples, within a bit of the whole chain and two of what is predicted."""
+    whole = Ring(log_ring, 60, 55, 21, 4, None, (2, 2), bootstrap_iterations=iterations)
+    lower = whole.lower(18, 3, bootstraps=True)
+    squares: dict[bool, list[float]] = {False: [], True: []}
+    for key in range(2):
+        for low in squares:
+            program = refreshed(whole, lower if low else None, slots, count)
+            session = openfhe(program)
+            for seed in range(2):
+                x = list(np.random.default_rng((key, seed)).uniform(-1, 1, (count, slots)))
+                found, calls = run(program, x, session)
+                squares[low] += [float(np.mean((a - b) ** 2)) for a, b in zip(found, x, strict=True)]
+            kind = "bootstrap" if count == 1 else "bootstrap_pair"
+            assert calls[Call(kind, whole.bootstrap_input_level, slots, int(low))] == 1
+            # The parts of a pair come apart where the key of the conjugation is.
+            assert calls[Call("conjugate", lower.bootstrap_level, 2, int(low))] == (2 if count > 1 else 0)
+            (predicted, *_), planned = run(program, x, simulator(program))
+            assert planned == calls
+            assert 1 / 4 < np.std(predicted - x[0]) / np.sqrt(np.mean(squares[low])) < 4
+    assert 1 / 2 < np.sqrt(np.mean(squares[True]) / np.mean(squares[False])) < 2
+
+
+def test_a_move_between_chains_that_bootstrap_is_exact() -> None:
+    program = refreshed(RING, LOWER, SIZE, 1)
+    session, x = openfhe(program), np.random.default_rng(1).uniform(-1, 1, RING.slots)
+    whole, lower = (session.evaluator.part(number) for number in (0, 1))
+    here = session.encrypt(x, LOWER.levels, 55.0)
+    there = lower.move(here, LOWER.levels)
+    back = whole.move(there, LOWER.levels)
+    assert lower.describe(there) == whole.describe(back) == (LOWER.levels, 2)
+    first, *others = (serialize(session.evaluator.released(value, "0" * 32)) for value in (here, there, back))
+    assert others == [first, first]
+    # Decryption adds noise of its own, anew each time.
+    for value in (here, there, back):
+        np.testing.assert_allclose(session.decrypt(value, 55.0), x, atol=2.0**-36)
+
+
+def test_keys_are_those_of_the_chains_in_which_bootstraps_happen() -> None:
+    program = compiled(LOWER)
+    keys = program_keys(program)
+    names = {key.name for key in keys}
+    pairs = ("bootstrap/encapsulation", "chain18/bootstrap/encapsulation")
+    assert names >= {*pairs, "conjugation", "chain18/conjugation", "relinearization", "chain18/relinearization"}
+    assert sum(key.kind == "encapsulation" for key in keys) == 2
+    # Bootstraps read all of theirs: these never leave the memory.
+    use = key_use(program)
+    assert {key.name for key in use.staying} >= {*pairs, "chain18/conjugation"}
+    for number, chain in enumerate(program.planned.chains[:2]):
+        assert slots_by_chain(program)[number]
+        assert sum(key.ring == chain.ring and key.kind == "rotation" for key in use.staying) > 5
+
+
+def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
+    program = compiled(LOWER)
+    artifact(program).save(tmp_path / "a.helio")
+    loaded = hg.Artifact.load(tmp_path / "a.helio")
+    assert loaded.program.planned == program.planned
+    loaded.public().save(tmp_path / "a.public")
+    public = hg.PublicArtifact.load(tmp_path / "a.public")
+    assert public == loaded.public()
+    assert [key.name for key in public.evaluation_keys] == [key.name for key in program_keys(program)]
+    hg.Client(public, allow_insecure=True).save(tmp_path / "client.key")
+    client = hg.Client.load(tmp_path / "client.key", allow_insecure=True)
+    assert client.public.evaluation_keys == public.evaluation_keys
+    client.evaluation_keys().save(tmp_path / "all.keys")
+    client.write_evaluation_keys(tmp_path / "keys")
+    x = np.random.default_rng(2).uniform(-1, 1, SIZE)
+    exact, held = interpret(program, x), set(bootstrapping._holders)
+    least = key_use(program).least_bytes
+    for keys, bound in (
+        (EvaluationKeys.load(tmp_path / "all.keys"), None),
+        (KeyFolder(tmp_path / "keys"), None),
+        (KeyFolder(tmp_path / "keys"), least),
+    ):
+        with hg.Server(loaded, keys, key_bytes=bound, allow_insecure=True) as server:
+            found = client.decrypt(server.run(client.encrypt(x)))
+            assert set(bootstrapping._holders) >= {RING, LOWER}
+        np.testing.assert_allclose(found, exact, atol=2.0**-14)
+    # The last server that goes takes the tables of both chains with it.
+    assert set(bootstrapping._holders) <= held
+    with pytest.raises(hg.SecurityError, match="bootstraps cannot be shared"):
+        client.decrypt(server_output(loaded, client, x), share=True)
+
+
+def server_output(loaded: hg.Artifact, client: hg.Client, x: Array) -> object:
+    with hg.Server(loaded, client.evaluation_keys(), allow_insecure=True) as server:
+        return server.run(client.encrypt(x))
+
+
+@pytest.mark.parametrize("name", ["chain18/bootstrap/encapsulation", "chain18/conjugation"])
+def test_a_missing_key_of_the_lower_chain_is_named_before_anything_runs(name: str) -> None:
+    made = artifact(compiled(LOWER))
+    client = hg.Client(made, allow_insecure=True)
+    keys = client.evaluation_keys()
+    del keys.live[name]
+    with pytest.raises(WireError, match=name):
+        hg.Server(made, keys, allow_insecure=True)
+
+
+def test_prices_and_bytes_are_those_of_each_chain() -> None:
+    program = compiled(LOWER)
+    calls = sum(node_calls(program).values(), Counter())
+    at = {call.chain: call for call in calls if call.primitive == "bootstrap"}
+    assert at[0].level == at[1].level == RING.bootstrap_input_level
+    assert call_ms(at[1], LOWER, BUILT_IN) < 0.9 * call_ms(at[1], RING, BUILT_IN)
+    assert total_ms(calls, program, BUILT_IN) < total_ms(
+        sum(node_calls(compiled()).values(), Counter()), compiled(), BUILT_IN
+    )
+    assert table_bytes(program) == sum(
+        bootstrap_table_bytes(chain.ring, slots)
+        for chain, counts in zip(program.planned.chains, slots_by_chain(program), strict=True)
+        for slots in counts
+    )
+    assert table_bytes(program) > table_bytes(compiled())
+    client = hg.Client(artifact(program), allow_insecure=True)
+    made = client.evaluation_keys()
+    predicted = memory_bytes(program, program.ring)["evaluation_keys"]
+    assert client.evaluation_key_bytes == predicted == sum(key.bytes for key in program_keys(program))
+    written = sum(len(made.blob(name)) for name in made.names())
+    assert predicted < written < 1.05 * predicted
+
+
+def test_the_report_says_which_chain_bootstraps() -> None:
+    made = artifact(compiled(LOWER))
+    values, count = made.report.to_dict(), Counter(places(compiled(LOWER)))
+    (row,) = (row for row in values["lower_chains"] if row["level"] == 18)
+    assert (row["bootstraps"], row["to_level"]) == (count[6, 18], 6)
+    assert values["bootstraps"] == sum(count.values())
+    assert values["operations"][f"chain18/bootstrap@3/{SIZE}"] == count[6, 18]
+    assert values["operations"][f"bootstrap@3/{SIZE}"] == count[8, 21]
+    text = " ".join(str(made.report).split())
+    assert f"{count[6, 18]} of them in the part of 18 levels, to level 6 at most" in text
+    assert "Each chain that bootstraps has one of its own" in text
+    assert "bootstraps" not in str(artifact(compiled()).report.to_dict()["lower_chains"])
+    assert hg.Artifact.from_bytes(made.to_bytes()).report == made.report
+
+
+def test_the_text_says_which_chain_bootstraps() -> None:
+    program = compiled(LOWER)
+    text = print_program(program)
+    assert "bootstraps = true" in text
+    assert print_program(parse_program(text, program.constants)) == text
+    assert "bootstraps = true" not in print_program(compiled())
+
+
+def changed(program: Program, *chains: Chain) -> Program:
+    return replace(program, parameters=replace(program.planned, chains=chains))
+
+
+def test_what_no_compiler_writes_is_refused() -> None:
+    program = compiled(LOWER)
+    whole, lower, *rest = program.planned.chains
+    text = print_program(program)
+    without = text.replace(", bootstrap = [2, 2]", "", 1)
+    assert without != text
+    with pytest.raises(ProgramError, match="its whole chain does not"):
+        parse_program(without, program.constants)
+    # It returns no higher than it begins.
+    low = changed(program, whole, replace(lower, ring=RING.lower(15, 3, bootstraps=True)), *rest)
+    with pytest.raises(VerifyError, match="reaches their level"):
+        verify(low)
+    with pytest.raises(WireError, match="returns no higher than it begins"):
+        check_program(low)
+    silent = changed(program, whole, replace(lower, ring=RING.lower(18, 3)), *rest)
+    with pytest.raises(VerifyError, match="reaches their level"):
+        verify(silent)
+    with pytest.raises(WireError, match="on a ring that does not"):
+        check_program(silent)
+    with pytest.raises(WireError):
+        hg.Artifact.from_bytes(replace(artifact(program), program=low).to_bytes())
+
+
+def test_a_conjugation_in_a_chain_without_its_key_is_refused() -> None:
+    program = refreshed(RING, LOWER, SIZE, 2)
+    whole, lower = program.planned.chains
+    verify(program)
+    # Nothing is bootstrapped in this one.
+    other = Chain(RING.lower(17, 3, bootstraps=True))
+    builder = Builder("conjugated", Stage.MANAGED)
+    builder.set_ring(RING)
+    x = builder.input("x", slots=RING.slots, chunk=0, level=6, log_scale=55.0)
+    there = builder.op("conjugate", (builder.op("switch_chain", (x,), chain=2),))
+    builder.parameters = Parameters((whole, lower, other))
+    builder.interface = Interface(
+        (TensorSpec("x", (RING.slots,), Layout((RING.slots,), RING.slots, RING.slots)),),
+        (TensorSpec("y", (RING.slots,), Layout((RING.slots,), RING.slots, RING.slots)),),
+    )
+    made = replace(builder.finish([builder.op("level_drop", (there,), levels=6)]), stage=Stage.EXECUTABLE)
+    with pytest.raises(VerifyError, match="conjugations have a key"):
+        verify(made)
+
+
+PART = {"level": 18, "digits": 3, "rotation_keys": [], "relinearization_key": True, "bootstraps": True}
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({**PART, "bootstraps": 1}, "bootstraps"),
+        ({**PART, "bootstraps": False}, "malformed"),
+        ({**PART, "level": 15}, "returns no higher"),
+        ({**PART, "level": 4}, "returns no higher"),
+        ({**PART, "bootstrap": [1, 1]}, "no field"),
+    ],
+)
+def test_nonsense_about_lower_chains_is_refused(part: dict[str, object], words: str) -> None:
+    given = chains_json([Chain(RING), Chain(LOWER, (), True)])
+    assert given["chains"] == [PART]
+    assert [chain.ring for chain in read_chains(given)] == [RING, LOWER]
+    with pytest.raises(WireError, match=words):
+        read_chains({**given, "chains": [part]})
+
+
+def test_a_lower_chain_does_not_bootstrap_alone() -> None:
+    ring = replace(RING, bootstrap=None)
+    with pytest.raises(WireError, match="the whole one does not"):
+        read_chains({**chains_json([Chain(ring)]), "chains": [PART]})
+    with pytest.raises(ProgramError, match="its whole chain does not"):
+        ring.lower(18, 3, bootstraps=True)
+    # Files from before say nothing of it.
+    before = {key: value for key, value in PART.items() if key != "bootstraps"}
+    (_, lower) = read_chains({**chains_json([Chain(RING)]), "chains": [before]})
+    assert lower.ring == RING.lower(18, 3)
+
+
+@pytest.mark.parametrize("slots", [None, [], [[]], [[64], [64]], [[3]], [64], [[True]], "x", [["x"]]])
+def test_nonsense_about_the_slots_of_lower_chains_is_refused(slots: object) -> None:
+    public = artifact(refreshed(RING, LOWER, SIZE, 1)).public()
+    assert public.lower_bootstrap_slots == ((SIZE,),)
+    from heliograph.artifact.container import Container, pack
+    from heliograph.artifact.public import VERSION
+
+    fields = public._fields()
+    assert hg.PublicArtifact.from_bytes(pack(Container("public artifact", VERSION, fields))) == public
+    with pytest.raises(WireError):
+        hg.PublicArtifact.from_bytes(
+            pack(Container("public artifact", VERSION, {**fields, "lower_bootstrap_slots": slots}))
+        )
+
+
+def test_a_secure_chain_has_secure_lower_parts() -> None:
+    """log PQ falls with the length: fewer primes, and no more special ones."""
+    whole = Ring(16, 60, 55, 23, 4, 128, (3, 3))
+    for levels, digits in ((22, 4), (21, 3), (20, 3)):
+        lower = whole.lower(levels, digits, bootstraps=True)
+        assert lower.legal
+        if lower.special <= whole.special:
+            assert lower.secure
+            assert lower.log_pq < whole.log_pq
+    assert not whole.lower(22, 1, bootstraps=True).secure
