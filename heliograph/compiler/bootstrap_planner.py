@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
+from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes, place_pass
+from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
 from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
 from heliograph.ir import Node, Program
-from heliograph.ir.bootstraps import bootstrap_slots, paired_slots
+from heliograph.ir.bootstraps import paired_slots
 from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail
-from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Placed, Prepared, observed_sizes
 from heliograph.passes.plan_levels import TooFewLevelsError
 
 # A chain within this factor of the fastest is taken where its keys are smaller.
@@ -32,6 +34,8 @@ _BOOTSTRAP_SCALES = (55, 57)
 _BOOTSTRAP_HEADROOM_BITS = 5
 # By how much observed sizes are widened where neither the options nor a range of the program say it.
 _SIZE_MARGIN = 0.5
+# So many chains bootstrap at most: each has keys and tables of its own.
+_MOST_CHAINS = 3
 # Levels between bootstraps beyond which nothing is gained, where security does not bound them.
 _MAX_LEVELS_BETWEEN = 24
 # Where memory is bounded: so many choices are planned to the end, the fastest first, each with all its keys and with
@@ -42,11 +46,15 @@ _KEY_SHARES = (1.0, 0.5, 0.2, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A program with its bootstraps on a ring, not verified yet, and what one run costs, roughly."""
+    """A program with its bootstraps on a ring, not verified yet; `lower` are lower parts of the chain that bootstrap too."""
 
-    cost_ms: float
-    placed: Step
+    placed: Placed
     ring: Ring
+    lower: tuple[Ring, ...] = ()
+
+    @property
+    def cost_ms(self) -> float:
+        return self.placed.cost_ms
 
     @property
     def room(self) -> int:
@@ -55,10 +63,16 @@ class _Choice:
 
     @property
     def bootstrap_bytes(self) -> int:
-        """Keys and tables of the bootstraps."""
-        slot_counts = bootstrap_slots(self.placed.program)
-        keys = len(all_bootstrap_rotations(self.ring, slot_counts)) * self.ring.rotation_key_bytes
-        return keys + sum(bootstrap_table_bytes(self.ring, slots) for slots in slot_counts)
+        """Keys and tables of the bootstraps, of each chain in which some happen."""
+        rings = (self.ring, *self.lower)
+        by_chain: dict[Ring, set[int]] = defaultdict(set)
+        for level, slots in self.placed.returns:
+            by_chain[rings[bootstrap_chain(rings, level)]].add(slots)
+        total = 0
+        for ring, slot_counts in by_chain.items():
+            keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
+            total += keys + sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
+        return total
 
 
 def bootstrapping_rings(log_ring: int, scale: int, options: Options, iterations: int = 1) -> list[Ring]:
@@ -155,19 +169,69 @@ def _choices(
     prepared = Prepared.of(packed, rings[0].slots)
     for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
         try:
-            cost, placed = place_pass(prepared, PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs))
+            placed = PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs).place(prepared)
         except TooFewLevelsError as few:
             failure = few.what
             continue
-        if placed.program is packed:
+        if not placed.returns:
             failure = "it fits the chain as it is"
             continue
-        found.append(_Choice(cost, placed, ring))
+        found.append(_Choice(placed, ring))
+    if options.chains != 1:
+        found += _with_lower(prepared, found, options, sizes, pairs)
     least = min((choice.cost_ms for choice in found), default=0.0)
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
+
+
+def _with_lower(
+    prepared: Prepared, found: Sequence[_Choice], options: Options, sizes: Mapping[Node, int], pairs: bool
+) -> list[_Choice]:
+    """Choices with one or more lower parts that bootstrap too: on each ring the part that saves most time, then the next.
+
+    Rings are left alone on which even all lower parts together would not beat the best choice that has none.
+    """
+    best: dict[Ring, float] = {}
+    made: list[_Choice] = []
+    for choice in found:
+        best[choice.ring] = min(choice.cost_ms, best.get(choice.ring, choice.cost_ms))
+    for ring, alone in best.items():
+        parts = lower_parts(ring)
+
+        def placed(lower: tuple[Ring, ...]) -> _Choice:
+            place = PlaceBootstraps(ring, options.costs, sizes, pairs=pairs, lower=lower)  # noqa: B023
+            return _Choice(place.place(prepared), ring, lower)  # noqa: B023
+
+        if not parts or placed(parts).cost_ms >= min(best.values()):
+            continue
+        taken: tuple[Ring, ...] = ()
+        while len(taken) < (_MOST_CHAINS if options.chains is None else options.chains) - 1:
+            following = min(
+                (placed((*taken, part)) for part in parts if part not in taken),
+                key=lambda choice: choice.cost_ms,
+                default=None,
+            )
+            if following is None or not following.placed.returns or following.cost_ms >= alone:
+                break
+            alone, taken = following.cost_ms, following.lower
+            made.append(following)
+    return made
+
+
+def lower_parts(ring: Ring) -> tuple[Ring, ...]:
+    """The lower parts of a chain that can bootstrap, each with the fewest digits that it can have, highest first."""
+    assert ring.bootstrap is not None
+    room = ring.bootstrap_level - ring.bootstrap_input_level
+    found = []
+    for less in range(1, room):
+        level = ring.levels - less
+        tried = (ring.lower(level, digits, bootstraps=True) for digits in range(2, level + 2))
+        fitting = next((part for part in tried if part.legal and part.secure), None)
+        if fitting is not None:
+            found.append(fitting)
+    return tuple(found)
 
 
 def _tries(choices: Sequence[_Choice], options: Options) -> Iterator[tuple[_Choice, Options]]:
@@ -211,12 +275,14 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
 
 def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trail:
     """The passes from placing bootstraps to the executable program; without pairs where they do not meet at one scale."""
-    verify(choice.placed.program, after=choice.placed.name)
+    verify(choice.placed.program, after=PlaceBootstraps.name)
+    placed = Step(PlaceBootstraps.name, choice.placed.program)
     paired = pair_passes(choice.placed.program, choice.ring, options) if pairs else ()
     if paired:
         with contextlib.suppress(PlanningError):
-            return (choice.placed, *paired, *lower_passes(paired[-1].program, choice.ring, options, shift))
-    return (choice.placed, *lower_passes(choice.placed.program, choice.ring, options, shift))
+            lowered = lower_passes(paired[-1].program, choice.ring, options, shift, choice.lower)
+            return (placed, *paired, *lowered)
+    return (placed, *lower_passes(choice.placed.program, choice.ring, options, shift, choice.lower))
 
 
 def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Plan:

@@ -149,6 +149,8 @@ class Options:
     bootstrap: True or False; by default values are bootstrapped only where no ring carries the program without.
     bootstrap_iterations: 1, or 2 for bootstraps that are repeated on what the first left over: several bits finer, for
         twice the time and a level; by default 2 where 1 is too coarse for precision_bits.
+    chains: the most moduli chains in which values are bootstrapped: the whole one and lower parts of it, each with keys of
+        its own; by default up to 3, where that pays for the keys.
     batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts, or "max" for as
         many as fit; inputs and outputs then have a leading axis of samples, and the bill says the time of each.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
@@ -286,6 +288,18 @@ class Options:
             low=_TINY,
             high=_HUGE,
             flag=Flag("Noise that the server adds to its outputs.", metavar="STD"),
+        ),
+    )
+    chains: int | None = _option(
+        None,
+        About(
+            "a number of chains from 1 to 8",
+            kind=int,
+            low=1,
+            high=8,
+            flag=Flag(
+                "Most moduli chains in which values are bootstrapped; by default 3, where they pay for their keys."
+            ),
         ),
     )
     batch: int | str = _option(

@@ -20,7 +20,6 @@ from heliograph.passes.lower_polynomials import LowerPolynomials
 from heliograph.passes.output_ranges import Flood, OutputRanges
 from heliograph.passes.pack import Pack
 from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.reside import Reside
@@ -69,15 +68,6 @@ def pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
     trail = run((Pack(ring, options.costs, options.batch),), program)
     CleanSlots().run(trail[-1].program)
     return trail
-
-
-def place_pass(prepared: Prepared, place: PlaceBootstraps) -> tuple[float, Step]:
-    """The program with its bootstraps, and what one run costs, roughly, in ms: of many such the planner takes one.
-
-    It is not verified yet (`lower_passes` does that).
-    """
-    cost_ms, program = place.place(prepared.program, prepared)
-    return cost_ms, Step(place.name, program)
 
 
 def pair_passes(placed: Program, ring: Ring, options: Options) -> Trail:

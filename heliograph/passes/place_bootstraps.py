@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -49,6 +49,17 @@ class PolynomialWay:
     depth: int
     products: int
     loss: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A program with its bootstraps: what one run costs, roughly, in ms, and of each bootstrap the level to which it comes
+    back and its slots.
+    """
+
+    cost_ms: float
+    program: Program
+    returns: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +179,21 @@ class _Prices:
     add: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, rings: Sequence[Ring], costs: CostTable) -> _Prices:
-        """Of each level in the lowest of the rings that holds it."""
-        at = [(min((r for r in rings if r.levels >= l), key=lambda r: r.levels), l) for l in range(rings[0].levels + 1)]
+    def of(cls, ring: Ring, costs: CostTable) -> _Prices:
+        def by_level(price: Callable[[int], float]) -> npt.NDArray[np.float64]:
+            return np.array([price(level) for level in range(ring.towers)]) * _NS
+
         return cls(
-            *(
-                np.array(row) * _NS
-                for row in zip(
-                    *(
-                        (
-                            costs.decompose_ms(ring, level + 1),
-                            costs.rotate_ms(ring, level, hoisted=True),
-                            costs.rotate_ms(ring, level),
-                            costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level),
-                            costs.mul_ms(ring, level)
-                            + costs.relinearize_ms(ring, level)
-                            + costs.rescale_ms(ring, level),
-                            costs.add_ms(ring, level),
-                        )
-                        for ring, level in at
-                    ),
-                    strict=True,
+            by_level(lambda level: costs.decompose_ms(ring, level + 1)),
+            by_level(lambda level: costs.rotate_ms(ring, level, hoisted=True)),
+            by_level(lambda level: costs.rotate_ms(ring, level)),
+            by_level(lambda level: costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level)),
+            by_level(
+                lambda level: (
+                    costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level)
                 )
-            )
+            ),
+            by_level(lambda level: costs.add_ms(ring, level)),
         )
 
     def cost(self, work: _Work, polynomial: bool) -> Whole:
@@ -237,27 +240,31 @@ class PlaceBootstraps:
     makes: ClassVar[Stage] = Stage.PACKED
 
     def run(self, program: Program) -> Program:
-        return self.place(program)[1]
+        return self.place(Prepared.of(program, self.ring.slots)).program
 
-    def place(self, program: Program, prepared: Prepared | None = None) -> tuple[float, Program]:
-        """The program with its bootstraps, and what one run costs, roughly, in ms."""
-        prepared = prepared or Prepared.of(program, self.ring.slots)
-        found = self.search(prepared).run()[0]
+    def place(self, prepared: Prepared) -> Placed:
+        """The program with its bootstraps; it is the one that was given where there are none."""
+        found, program = self.search(prepared).run()[0], prepared.program
         bounded, periods = self._bounded(prepared), prepared.periods
-        chosen = {prepared.nodes[place] for place in found.refreshed}
-        written = {node.attrs["slots"] for node in program.nodes if node.op == "bootstrap"}
-        if not chosen and not written:
-            return found.cost / _NS, program
-        counts = sorted(written | {periods[node] for node in chosen})
+        levels = {prepared.nodes[place]: level for place, level in found.refreshed.items()}
+        written = {node: node.attrs["slots"] for node in levels if node.op == "bootstrap"}
+        most = max([*written.values(), *(periods[node] for node in levels if node not in written)], default=0)
+
+        def slots_of(node: Node) -> int:
+            # Those that the author wrote keep their own number of slots.
+            return int(written[node]) if node in written else most if self.one_size else periods[node]
+
+        returns = tuple((level, slots_of(node)) for node, level in levels.items())
+        if not returns:
+            return Placed(found.cost / _NS, program)
         builder = Builder(program.name, Stage.PACKED, program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
             made = builder.copy(node, operands)
-            if node not in chosen:
+            if node not in levels or node in written:
                 return made
             bound = bounded[node]
-            # Those that the author wrote keep their own number of slots.
-            attrs: dict[str, Attr] = {"slots": counts[-1] if self.one_size else periods[node]}
+            attrs: dict[str, Attr] = {"slots": slots_of(node)}
             if bound.size_bits:
                 attrs["size_bits"] = bound.size_bits
             if bound.entry is not None:
@@ -266,7 +273,7 @@ class PlaceBootstraps:
                 attrs["observed"] = 1
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
-        return found.cost / _NS, builder.rewrite(program, emit)
+        return Placed(found.cost / _NS, builder.rewrite(program, emit), returns)
 
     def front(
         self, prepared: Prepared, ways: Mapping[int, Sequence[PolynomialWay]], groups: Mapping[int, int]
@@ -307,7 +314,7 @@ class PlaceBootstraps:
         # How many ciphertexts one tensor has, by its entry in the table of ranges.
         siblings = Counter(bound.entry for bound in bounded.values())
         most = max((prepared.periods[node] for node in bounded), default=1)
-        prices = _Prices.of((ring, *self.lower), self.costs)
+        prices = _Prices.of(ring, self.costs)
         index = {node: place for place, node in enumerate(prepared.nodes)}
         made: dict[_Work, Whole] = {}
 

@@ -34,7 +34,7 @@ both is told apart by digests of names (`tie`), which do not depend on it either
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,12 +88,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A point of the front: its cost and loss, the way of each step, and the steps whose values are bootstrapped."""
+    """A point of the front: its cost and loss, the way of each step, and the steps whose values are bootstrapped, with the
+    levels to which they come back.
+    """
 
     cost: int
     loss: int
     ways: tuple[int, ...]
-    refreshed: frozenset[int]
+    refreshed: Mapping[int, int]
 
 
 def digest(*names: object) -> int:
@@ -123,12 +125,14 @@ class _States:
 
 @dataclass(slots=True)
 class _Trace:
-    """How the states after one step came about: the row before it, the way, and whether the value was refreshed."""
+    """How the states after one step came about: the row before it, the way, and the level to which a bootstrap came back, or
+    -1 where there was none.
+    """
 
     step: int
     parent: npt.NDArray[np.int32]
     way: npt.NDArray[np.int16]
-    refreshed: npt.NDArray[np.bool_]
+    refreshed: Levels
 
 
 @dataclass(slots=True)
@@ -182,7 +186,7 @@ class Search:
         cut: list[int],
         open_: list[tuple[str, int]],
         last: dict[tuple[str, int], int],
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], npt.NDArray[np.bool_], _States]:
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], Levels, _States]:
         """The states after one step; `cut` and `open_` become those behind it."""
         column = cut.index(number)
         wanted = states.levels[:, column].astype(np.int64)
@@ -201,13 +205,13 @@ class Search:
                 following.append((kind, entry))
         parts: list[tuple[npt.NDArray[np.intp], int, bool, _States]] = []
         deepest = self.levels + 1
-        for refresh in (False, True) if step.refresh is not None and not step.written else (False,):
+        for refresh in (False, True) if step.refresh is not None and not step.written else (step.written,):
             for way_number, way in enumerate(step.ways):
-                base = np.full(len(states), self.begin) if refresh or step.written else wanted
+                base = np.full(len(states), self.begin) if refresh else wanted
                 at = base + way.depth
                 fits = at <= self.highest
                 extra = np.zeros(len(states), dtype=np.int64)
-                if refresh or step.written:
+                if refresh:
                     assert step.refresh is not None
                     fits &= wanted <= self.back
                     extra = step.refresh[np.minimum(wanted, self.back)]
@@ -247,11 +251,12 @@ class Search:
                             decided,
                             states.cost[rows] + way.cost[level] + extra[rows],
                             states.loss[rows] + way.loss,
-                            states.tie[rows] + way.tie + (step.refresh_tie if refresh else 0),
+                            states.tie[rows] + way.tie + (step.refresh_tie if refresh and not step.written else 0),
                         ),
                     )
                 )
         open_[:] = following
+        back, none = wanted.astype(np.int16), np.full(len(states), -1, dtype=np.int16)
         if not parts:
             raise TooFewLevelsError(deepest, self.levels)
         joined = _States(
@@ -264,18 +269,18 @@ class Search:
         return (
             np.concatenate([rows for rows, *_ in parts]),
             np.concatenate([np.full(len(rows), way, dtype=np.int16) for rows, way, *_ in parts]),
-            np.concatenate([np.full(len(rows), refresh) for rows, _, refresh, _ in parts]),
+            np.concatenate([back[rows] if refresh else none[rows] for rows, _, refresh, _ in parts]),
             joined,
         )
 
     def _found(self, states: _States, row: int) -> Found:
-        ways, refreshed, cost, loss = [0] * len(self.steps), set(), int(states.cost[row]), int(states.loss[row])
+        ways, refreshed, cost, loss = [0] * len(self.steps), {}, int(states.cost[row]), int(states.loss[row])
         for trace in reversed(self._traces):
             ways[trace.step] = int(trace.way[row])
-            if trace.refreshed[row]:
-                refreshed.add(trace.step)
+            if trace.refreshed[row] >= 0:
+                refreshed[trace.step] = int(trace.refreshed[row])
             row = int(trace.parent[row])
-        return Found(cost, loss, tuple(ways), frozenset(refreshed))
+        return Found(cost, loss, tuple(ways), refreshed)
 
 
 def _front(states: _States) -> npt.NDArray[np.intp]:

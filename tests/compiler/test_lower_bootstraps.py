@@ -21,7 +21,7 @@ from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
-from heliograph.compiler.pipeline import front_passes, lower_passes, pack_passes, place_pass
+from heliograph.compiler.pipeline import front_passes, lower_passes, pack_passes
 from heliograph.errors import ProgramError, VerifyError, WireError
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
@@ -62,8 +62,8 @@ def compiled(*lower: Ring, chunks: int = 1) -> Program:
     for degree in (31, 31, 7, 31, 7):
         h = builder.op("tanh", (h,), degree=degree)
     packed = pack_passes(front_passes(builder.finish([h]), TOY)[-1].program, RING, TOY)[-1].program
-    _, placed = place_pass(packed, PlaceBootstraps(RING, low_inputs=True))
-    program = PairBootstraps(RING).run(placed.program) if chunks > 1 else placed.program
+    placed = PlaceBootstraps(RING, low_inputs=True).run(packed)
+    program = PairBootstraps(RING).run(placed) if chunks > 1 else placed
     return lower_passes(program, RING, TOY, 0, lower)[-1].program
 
 

@@ -30,6 +30,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "memory_bytes": ("--memory-bytes 2000", 2000),
     "flood": ("--flood 1e-6", 1e-6),
     "batch": ("--batch 4", 4),
+    "chains": ("--chains 1", 1),
     "allocate": ("--allocate plan", "plan"),
     "accuracy_loss": ("--accuracy-loss 0.01", 0.01),
     "bootstrap": ("--no-bootstrap", False),
