@@ -44,6 +44,7 @@ from heliograph.report.text import Report
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.messages import EvaluationKeys
 from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.floor import Floor
 from heliograph.runtime.openfhe.serial import serialize
 
 # A bootstrap enters at level 3 and returns to 9 in the whole chain, to 6 in the lower one.
@@ -201,6 +202,19 @@ def test_a_move_between_chains_that_bootstrap_is_exact() -> None:
     # Decryption adds noise of its own, anew each time.
     for value in (here, there, back):
         np.testing.assert_allclose(session.decrypt(value, 55.0), x, atol=2.0**-36)
+
+
+def test_calls_are_timed_in_the_chain_that_they_happen_in() -> None:
+    program = refreshed(RING, LOWER, SIZE, 2)
+    session, calls = openfhe(program), sum(node_calls(program).values(), Counter())
+    encrypted = session.encrypt(np.zeros(RING.slots), RING.levels, 55.0)
+    floor = Floor(session.evaluator, encrypted, calls)
+    floor.sample()
+    assert {call.primitive for call in floor.medians_ms() if call.chain == 1} == {"bootstrap_pair", "conjugate"}
+    assert min(floor.medians_ms().values()) > 0
+    # Its keys are in the lower chain alone.
+    with pytest.raises(RuntimeError):
+        Floor(session.evaluator, encrypted, {Call("conjugate", LOWER.bootstrap_level, 2): 1}).sample()
 
 
 def test_keys_are_those_of_the_chains_in_which_bootstraps_happen() -> None:
