@@ -269,6 +269,24 @@ def server_output(loaded: hg.Artifact, client: hg.Client, x: Array) -> object:
         return server.run(client.encrypt(x))
 
 
+def test_servers_of_other_chains_keep_their_tables() -> None:
+    """One bootstraps in both chains, the other in the whole one alone; closing the first takes nothing of the other's."""
+    x, found = np.random.default_rng(5).uniform(-1, 1, SIZE), []
+    artifacts = [artifact(compiled(LOWER)), artifact(compiled())]
+    clients = [hg.Client(each, allow_insecure=True) for each in artifacts]
+    servers = [
+        hg.Server(each, client.evaluation_keys(), allow_insecure=True)
+        for each, client in zip(artifacts, clients, strict=True)
+    ]
+    for number in (0, 1):
+        found.append(clients[number].decrypt(servers[number].run(clients[number].encrypt(x))))
+    servers[0].close()
+    found.append(clients[1].decrypt(servers[1].run(clients[1].encrypt(x))))
+    servers[1].close()
+    for values in found:
+        np.testing.assert_allclose(values, interpret(compiled(), x), atol=2.0**-14)
+
+
 @pytest.mark.parametrize("name", ["chain18/bootstrap/encapsulation", "chain18/conjugation"])
 def test_a_missing_key_of_the_lower_chain_is_named_before_anything_runs(name: str) -> None:
     made = artifact(compiled(LOWER))
