@@ -377,7 +377,7 @@ def _assumed(figures: Figures) -> list[str]:
             "deviation 3.19 and classical attacks."
         )
     if figures.bootstrapping is not None:
-        several = sum(chain.bootstraps is not None for chain in figures.lower_chains)
+        several = any(chain.bootstraps is not None for chain in figures.lower_chains)
         each = " Each chain that bootstraps has one of its own." if several else ""
         lines.append(
             "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "

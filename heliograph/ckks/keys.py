@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,10 +42,10 @@ def evaluation_keys(
     leaves out have none. Bootstraps take rotation keys, the relinearization key and the conjugation of the chain that they
     happen in, which the program shares.
     """
+    by_chain = dict(enumerate(map(tuple, bootstrap_slots)))
     made: list[EvaluationKey] = []
-    for number, (chain, found) in enumerate(itertools.zip_longest(chains, bootstrap_slots, fillvalue=())):
-        assert isinstance(chain, Chain)
-        slot_counts = tuple(found)
+    for number, chain in enumerate(chains):
+        slot_counts = by_chain.get(number, ())
         prefix = f"chain{chain.ring.levels}/" if number else ""
         amounts, product = set(chain.rotation_keys), chain.relinearization_key
         if slot_counts:

@@ -137,8 +137,12 @@ class SelectKeys:
 
     def _bootstrapping(self, program: Program) -> list[Ring]:
         """The rings of the whole chain and of the lower parts in which some bootstrap happens, highest first."""
-        assert all(ring.bootstrap == self.ring.bootstrap for ring in self.bootstrapping)
-        rings = [self.ring, *sorted(set(self.bootstrapping), key=lambda ring: -ring.levels)]
+        for ring in self.bootstrapping:
+            assert ring == self.ring.lower(ring.levels, ring.digits, bootstraps=True), (
+                f"{ring} is no part of {self.ring}"
+            )
+        # Of parts with one level the last is taken: that of the fewest digits.
+        rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]
         used = {bootstrap_chain(rings, cipher(node).level) for node in bootstraps(program)}
         return [ring for number, ring in enumerate(rings) if not number or number in used]
 

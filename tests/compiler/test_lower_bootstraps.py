@@ -44,6 +44,7 @@ from heliograph.report.text import Report
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.messages import EvaluationKeys
 from heliograph.runtime.openfhe import bootstrapping
+from heliograph.runtime.openfhe.floor import Floor
 from heliograph.runtime.openfhe.serial import serialize
 
 # A bootstrap enters at level 3 and returns to 9 in the whole chain, to 6 in the lower one.
@@ -203,6 +204,19 @@ def test_a_move_between_chains_that_bootstrap_is_exact() -> None:
         np.testing.assert_allclose(session.decrypt(value, 55.0), x, atol=2.0**-36)
 
 
+def test_calls_are_timed_in_the_chain_that_they_happen_in() -> None:
+    program = refreshed(RING, LOWER, SIZE, 2)
+    session, calls = openfhe(program), sum(node_calls(program).values(), Counter())
+    encrypted = session.encrypt(np.zeros(RING.slots), RING.levels, 55.0)
+    floor = Floor(session.evaluator, encrypted, calls)
+    floor.sample()
+    assert {call.primitive for call in floor.medians_ms() if call.chain == 1} == {"bootstrap_pair", "conjugate"}
+    assert min(floor.medians_ms().values()) > 0
+    # Its keys are in the lower chain alone.
+    with pytest.raises(RuntimeError):
+        Floor(session.evaluator, encrypted, {Call("conjugate", LOWER.bootstrap_level, 2): 1}).sample()
+
+
 def test_keys_are_those_of_the_chains_in_which_bootstraps_happen() -> None:
     program = compiled(LOWER)
     keys = program_keys(program)
@@ -253,6 +267,24 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
 def server_output(loaded: hg.Artifact, client: hg.Client, x: Array) -> object:
     with hg.Server(loaded, client.evaluation_keys(), allow_insecure=True) as server:
         return server.run(client.encrypt(x))
+
+
+def test_servers_of_other_chains_keep_their_tables() -> None:
+    """One bootstraps in both chains, the other in the whole one alone; closing the first takes nothing of the other's."""
+    x, found = np.random.default_rng(5).uniform(-1, 1, SIZE), []
+    artifacts = [artifact(compiled(LOWER)), artifact(compiled())]
+    clients = [hg.Client(each, allow_insecure=True) for each in artifacts]
+    servers = [
+        hg.Server(each, client.evaluation_keys(), allow_insecure=True)
+        for each, client in zip(artifacts, clients, strict=True)
+    ]
+    for number in (0, 1):
+        found.append(clients[number].decrypt(servers[number].run(clients[number].encrypt(x))))
+    servers[0].close()
+    found.append(clients[1].decrypt(servers[1].run(clients[1].encrypt(x))))
+    servers[1].close()
+    for values in found:
+        np.testing.assert_allclose(values, interpret(compiled(), x), atol=2.0**-14)
 
 
 @pytest.mark.parametrize("name", ["chain18/bootstrap/encapsulation", "chain18/conjugation"])
