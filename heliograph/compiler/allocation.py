@@ -16,10 +16,11 @@ import numpy as np
 
 from heliograph import rounding
 from heliograph.ckks.ring import Ring
+from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
 from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import pack_passes
+from heliograph.compiler.pipeline import linear_passes, pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
 from heliograph.compiler.planner import candidates, log_rings, reach_of
 from heliograph.compiler.unseen import approximate_pass
@@ -103,7 +104,7 @@ class Allocator:
             if options.allocate == "paper"
             else _plan(polynomial, table, options, exact)
         )
-        return cls(source, fused, options, table, tuple(points), partly, apart, exact)
+        return cls(source, fused, options, table, tuple(_front(points)), partly, apart, exact)
 
     def measured(self, degrees: Mapping[str, int]) -> float:
         """What these degrees do to the samples kept apart, by polynomials whose ranges were set without them.
@@ -143,6 +144,12 @@ def allocate(source: Program, fused: Program, options: Options) -> tuple[Mapping
     return chosen(Allocator.of(source, fused, options))
 
 
+def allocation_curve(program: Program, options: Options) -> list[Point]:
+    """The front of time against predicted loss of a program as it was written, the cheapest last."""
+    require_program(program, "allocation_curve")
+    return list(reversed(Allocator.of(program, linear_passes(program)[-1].program, options).points))
+
+
 def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
     """The point that is taken of a front, and the record of it."""
     points, allowed = allocator.points, allocator.options.accuracy_loss
@@ -178,7 +185,7 @@ def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
         )
     curve = tuple(
         CurvePoint(
-            rounding.nearest(points[i].cost_ms),
+            rounding.nearest(points[i].predicted_ms),
             rounding.nearest(points[i].loss),
             measured.get(i),
             i == low,
@@ -228,16 +235,16 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
             why="" if failure is None else failure.what,
             hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
         )
-    return _front(points)
+    return points
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
     """Those that no other one beats in time and loss, the cheapest first; not all where they lie close together."""
     kept: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.cost_ms, point.loss, sorted(point.degrees.items()))):
+    for point in sorted(points, key=lambda point: (point.predicted_ms, point.loss, sorted(point.degrees.items()))):
         if kept and point.loss >= kept[-1].loss:
             continue
-        if len(kept) > 1 and point.cost_ms < _APART * kept[-2].cost_ms:
+        if len(kept) > 1 and point.predicted_ms < _APART * kept[-2].predicted_ms:
             kept.pop()
         kept.append(point)
     return kept

@@ -204,7 +204,7 @@ class Point:
 
     degrees: Mapping[str, int]
     loss: float
-    cost_ms: float
+    predicted_ms: float
 
 
 def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES) -> dict[int, float]:
