@@ -106,18 +106,28 @@ def compiled(
     name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, options: argparse.Namespace
 ) -> Compiled:
     """Compile the network into a folder of its own, and run it in the clear."""
-    say, test, labels = speaker(options), images.test, images.test_labels
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
-    with torch.no_grad():
-        clear = torch.cat([module(part) for part in torch.from_numpy(test).split(100)]).numpy()
-    say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
     program = hg.trace(
         module,
-        torch.from_numpy(test[:1]),
+        torch.from_numpy(images.test[:1]),
         input_range=images.interval,
         calibration=images.train[:CALIBRATION],
         name=name,
     )
+    return compiled_program(program, scores_of(module, images.test), images, chosen, options)
+
+
+def scores_of(module: torch.nn.Module, images: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return np.asarray(torch.cat([module(part) for part in torch.from_numpy(images).split(100)]).numpy())
+
+
+def compiled_program(
+    program: hg.Program, clear: np.ndarray, images: Images, chosen: hg.Options, options: argparse.Namespace
+) -> Compiled:
+    """The same of a program; `clear` are the float network's scores of the test images."""
+    say, test, labels = speaker(options), images.test, images.test_labels
+    say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
     seen: dict[str, hg.Program] = {}
     artifact = hg.compile(program, chosen, watch=seen.__setitem__)
     say(artifact.report)
@@ -125,7 +135,7 @@ def compiled(
     polynomial = np.concatenate([interpret_many(seen["fold-scaling"], [part])[0] for part in parts])
     say(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
         f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}")  # fmt: skip
-    folder = options.folder / f"{name}-{artifact.fingerprint[:12]}"
+    folder = options.folder / f"{program.name}-{artifact.fingerprint[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     artifact.save(folder / "artifact.helio")
     seconds = predicted_seconds(artifact, chosen)

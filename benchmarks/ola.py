@@ -1,0 +1,182 @@
+"""Degrees by layer: uniform, as OLA allocates them, with the plan, and with the plan after refinement, on four networks.
+
+    python benchmarks/ola.py --json --simulated 100
+    python benchmarks/ola.py --networks resnet20 --modes joint refined --encrypted 5
+
+Accuracy is that on the 500 test images, in the clear with polynomials; simulated and encrypted images are the first of them.
+What takes long is kept in a folder as it is finished (deep_network.py). `--chains` runs one encrypted image of the refined
+ResNet-20 with one chain that bootstraps and with several.
+"""
+
+from __future__ import annotations
+
+from deep_network import (  # first: it imports heliograph
+    ROOT, Compiled, Images, accuracy, cifar10, compiled_program, encrypt, hg, machine, scores_of, simulate, speaker,
+)  # fmt: skip
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ola_models import NETWORKS, Augment, Network
+
+MODES = ("uniform", "paper", "joint", "refined")
+CALIBRATION = 512
+KEYS = (
+    "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "degrees", "bootstraps", "levels", "rotations",
+    "predicted_seconds", "measured_seconds",
+)  # fmt: skip
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
+    parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
+    parser.add_argument(
+        "--accuracy-loss", type=float, default=0.02, help="share of classes that allocations may change"
+    )
+    parser.add_argument("--chains", action="store_true", help="one encrypted image with one chain, one with several")
+    parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    return parser.parse_args()
+
+
+def chosen_options(network: Network, mode: str, loss: float) -> hg.Options:
+    """The options of a mode; a refined program has its polynomials."""
+    if mode == "uniform":
+        return hg.Options(degree=network.degree, **network.options)  # type: ignore[arg-type]
+    if mode == "refined":
+        return hg.Options()
+    allocate = {"paper": "paper", "joint": "plan"}[mode]
+    return hg.Options(allocate=allocate, accuracy_loss=loss, **network.options)  # type: ignore[arg-type]
+
+
+def refined(network: Network, program: hg.Program, images: Images, options: argparse.Namespace) -> hg.Program:
+    """The refined program, trained once: its text and weights are kept."""
+    say, path = speaker(options), options.folder / f"{network.name}_refined.hg"
+    if not path.exists():
+        from heliograph.frontends.torch_distill import Training
+
+        begun = time.perf_counter()
+        found = hg.refine(
+            program,
+            images.train,
+            hg.Options(),
+            degrees=network.degrees,
+            epochs=network.epochs,
+            augment=Augment(),
+            training=Training(rate=network.rate),
+            checkpoint=options.folder / f"{network.name}.checkpoint",
+        )
+        say(f"{network.name} refined in {(time.perf_counter() - begun) / 60:.1f} min: the class is the float network's on "
+            f"{found.agreement:.1%} of {found.samples_apart} samples kept apart, {found.before:.1%} before")  # fmt: skip
+        hg.write_language(replace(found.program, name=f"{network.name}_refined"), options.folder)
+    return replace(hg.parse(path), calibration=(images.train[:CALIBRATION].astype(np.float64),))
+
+
+def compiled(
+    name: str, mode: str, options: argparse.Namespace, chains: int | None = None
+) -> tuple[Compiled, np.ndarray]:
+    """The network compiled in one mode, and the float network's scores of the test images."""
+    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    network, images = NETWORKS[name], cifar10()
+    module = network.module(options.folder, images)
+    clear = scores_of(module, images.test)
+    program = hg.trace(
+        module, torch.from_numpy(images.test[:1]), input_range=images.interval,
+        calibration=images.train[:CALIBRATION], name=name,
+    )  # fmt: skip
+    if mode == "refined":
+        program = refined(network, program, images, options)
+    chosen = replace(chosen_options(network, mode, options.accuracy_loss), chains=chains)
+    return compiled_program(program, clear, images, chosen, options), clear
+
+
+def row(made: Compiled, images: Images, options: argparse.Namespace, count: int) -> dict[str, Any]:
+    """The figures of one network in one mode."""
+    labels, report, say = images.test_labels, made.report, speaker(options)
+    result = dict.fromkeys(KEYS) | {
+        "accuracy_float": accuracy(made.clear, labels),
+        "accuracy_polynomial": accuracy(made.polynomial, labels),
+        "agreement_polynomial": float((made.polynomial.argmax(1) == made.clear.argmax(1)).mean()),
+        "degrees": {entry["layer"]: entry["degree"] for entry in report["degrees"]},
+        "bootstraps": report["bootstraps"],
+        "levels": report["levels"],
+        "rotations": report["rotations"],
+        "predicted_seconds": report["predicted_ms"] / 1e3,
+        "compile_s": made.compile_s,
+        "evaluation_key_bytes": report["evaluation_key_bytes"],
+        "server_peak_bytes": report["server_peak_bytes"],
+    }
+    scores = simulate(made.folder, images.test, options.simulated, say)
+    if len(scores):
+        result["accuracy_simulated"] = accuracy(scores, labels)
+        result["images_simulated"] = len(scores)
+    if count:
+        found = encrypt(images.test, argparse.Namespace(**{**vars(options), "encrypted": count}), made.folder)
+        outputs = np.array([entry["scores"] for entry in found["images"]])
+        result |= {
+            "measured_seconds": found["seconds"],
+            "floor_seconds": found["floor_seconds"],
+            "peak_rss_bytes": found["peak_rss_bytes"],
+            "images_encrypted": len(outputs),
+            "accuracy_encrypted": accuracy(outputs, labels),
+            "load_average": max(entry["load_average"] for entry in found["images"]),
+        }
+    return result
+
+
+def main() -> None:
+    options = arguments()
+    say, images = speaker(options), cifar10()
+    say(f"{machine()}; load average {os.getloadavg()[0]:.2f}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {"machine": machine(), "networks": {}}
+    for name in options.networks:
+        results["networks"][name] = {mode: dict.fromkeys(KEYS) for mode in MODES}
+        for mode in options.modes:
+            say(f"\n{name}, {mode}")
+            # In a process that ends: the memory is for the encrypted images.
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                made, _ = pool.submit(compiled, name, mode, options).result()
+            count = options.encrypted if name == "resnet20" and mode in ("uniform", "joint", "refined") else 0
+            results["networks"][name][mode] = row(made, images, options, count)
+            table(results["networks"], say)
+    if options.chains:
+        results["chains"] = {}
+        for label, chains in (("one", 1), ("several", None)):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                made, _ = pool.submit(compiled, "resnet20", "refined", options, chains).result()
+            results["chains"][label] = row(made, images, options, 1) | {"lower": made.report["lower_chains"]}
+    print(json.dumps(results))
+
+
+def table(networks: dict[str, Any], say: Any) -> None:
+    """Accuracy, bootstraps, levels, rotations, seconds, a line for each network and mode that ran."""
+    say(f"{'network':<12}{'mode':<9}{'float':>7}{'poly':>7}{'sim.':>7}{'boots':>7}{'levels':>8}{'rot.':>6}{'pred. s':>9}"
+        f"{'meas. s':>9}")  # fmt: skip
+    for name, modes in networks.items():
+        for mode, found in modes.items():
+            if found["predicted_seconds"] is None:
+                continue
+            simulated, measured = found["accuracy_simulated"], found["measured_seconds"]
+            say(f"{name:<12}{mode:<9}{found['accuracy_float']:>7.1%}{found['accuracy_polynomial']:>7.1%}"
+                f"{'-' if simulated is None else format(simulated, '.1%'):>7}{found['bootstraps']:>7}{found['levels']:>8}"
+                f"{found['rotations']:>6}{found['predicted_seconds']:>9.1f}"
+                f"{'-' if measured is None else format(measured, '.1f'):>9}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The networks of benchmarks/ola.py: two pretrained ResNets, and two that are trained here, once."""
+
+from __future__ import annotations
+
+from deep_network import ROOT, Images, data  # first: it imports heliograph
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(ROOT / "examples"))
+from residual_gelu import ResidualGELU, train
+from resnet import load, resnet20, resnet32
+
+
+class Mixer(nn.Module):
+    """ConvNeXt's blocks with batch norms: patches of 4x4 pixels; a depthwise convolution, two pointwise ones with a GELU
+    between, added to what came in; the mean and a linear layer.
+    """
+
+    def __init__(self, channels: int = 32, blocks: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, channels, 4, 4, bias=False), nn.BatchNorm2d(channels))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(channels, channels, 5, padding=2, groups=channels, bias=False), nn.BatchNorm2d(channels),
+                nn.Conv2d(channels, 2 * channels, 1), nn.GELU(), nn.Conv2d(2 * channels, channels, 1),
+            )
+            for _ in range(blocks)
+        )  # fmt: skip
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x.mean((2, 3)))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network, its uniform degree, the options that all ways of allocating share, and how it is refined.
+
+    `degrees` are those of the refined network, one for all activations or by layer, trained for `epochs`.
+    """
+
+    name: str
+    module: Callable[[Path, Images], nn.Module]
+    degree: int
+    options: dict[str, float]
+    degrees: int | dict[str, int]
+    epochs: int
+    rate: float = 5e-4
+
+
+def _pretrained(depth: int) -> Callable[[Path, Images], nn.Module]:
+    def made(folder: Path, images: Images) -> nn.Module:
+        with np.load(data(f"cifar10_resnet{depth}_akamaster.npz"), allow_pickle=False) as weights:
+            return load({20: resnet20, 32: resnet32}[depth](), weights).eval()
+
+    return made
+
+
+def _trained(name: str, build: Callable[[], nn.Module], epochs: int) -> Callable[[Path, Images], nn.Module]:
+    def made(folder: Path, images: Images) -> nn.Module:
+        torch.manual_seed(0)
+        module = build()
+        weights = folder / f"{name}-weights.npz"
+        # Trained once: floating point adds up differently on another number of threads.
+        if weights.exists():
+            with np.load(weights, allow_pickle=False) as state:
+                module.load_state_dict({key: torch.from_numpy(state[key]) for key in state})
+        else:
+            train(module, images.train, images.train_labels, epochs)
+            weights.parent.mkdir(parents=True, exist_ok=True)
+            beside = weights.with_suffix(".tmp.npz")
+            np.savez(beside, **{key: tensor.numpy() for key, tensor in module.state_dict().items()})
+            beside.replace(weights)
+        return module.eval()
+
+    return made
+
+
+RESNET = {"margin": 0.6, "spread": 1.5}
+NETWORKS = {
+    each.name: each
+    for each in (
+        Network("resnet20", _pretrained(20), 31, RESNET, 3, 14),
+        Network("resnet32", _pretrained(32), 31, RESNET, 3, 14),
+        Network("gelu", _trained("gelu", ResidualGELU, 12), 15, {"margin": 0.6}, 3, 10),
+        Network("mixer", _trained("mixer", Mixer, 12), 15, {"margin": 0.6}, 3, 10),
+    )
+}
+
+
+class Augment:
+    """Crops of images moved by up to four pixels, black beyond their edges, half of them mirrored."""
+
+    def __init__(self) -> None:
+        with np.load(data("cifar10_subset.npz"), allow_pickle=False) as file:
+            mean, std = (torch.from_numpy(file[name].astype(np.float32)) for name in ("norm_mean", "norm_std"))
+        self.black = (-mean / std).reshape(1, 3, 1, 1)
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        count, _, height, width = batch.shape
+        wide = self.black.expand(count, 3, height + 8, width + 8).clone()
+        wide[:, :, 4:-4, 4:-4] = batch
+        down, right = torch.randint(0, 9, (2, count)).tolist()
+        moved = torch.stack(
+            [one[:, i : i + height, j : j + width] for one, i, j in zip(wide, down, right, strict=True)]
+        )
+        return torch.where(torch.rand(count, 1, 1, 1) < 0.5, moved, moved.flip(3))
