@@ -18,7 +18,7 @@ from heliograph import rounding
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
-from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale
+from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale, lower_parts
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
@@ -59,6 +59,8 @@ _CHUNK = 64
 _SIZE_MARGIN = 0.5
 # Of chains without bootstraps so many lengths are looked at on each ring.
 _LENGTHS = 6
+# So many of the best chains are looked at with a lower part that bootstraps.
+_WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
 _APART = 1.005
 
@@ -220,15 +222,29 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
     points: list[Point] = []
     failure: PlanningError | None = None
     ways, groups = table.ways(), table.groups()
-    for ring, prepared, sizes in _chains(program, table, options, outputs):
-        try:
-            found = PlaceBootstraps(ring, options.costs, sizes).front(prepared, ways, groups)
-        except TooFewLevelsError as few:
-            failure = few
-            continue
+    fronts: list[tuple[float, PlaceBootstraps, Prepared]] = []
+
+    def add(place: PlaceBootstraps, prepared: Prepared) -> float:
+        """The cost of the cheapest point of a front that is added to the others."""
+        found = place.front(prepared, ways, groups)
         for each in found:
             degrees = {table.candidates[entry].layer: degree for entry, degree in each.degrees.items()}
             points.append(Point(degrees, table.loss(degrees), each.cost_ms))
+        return found[0].cost_ms
+
+    for ring, prepared, sizes in _chains(program, table, options, outputs):
+        place = PlaceBootstraps(ring, options.costs, sizes)
+        try:
+            fronts.append((add(place, prepared), place, prepared))
+        except TooFewLevelsError as few:
+            failure = few
+    if options.chains != 1:
+        # On the best chains once more with a lower part that bootstraps too, which half the room takes.
+        fronts.sort(key=lambda front: front[0])
+        for _, place, prepared in fronts[:_WITH_LOWER]:
+            parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
+            if parts:
+                add(replace(place, lower=(parts[len(parts) // 2],)), prepared)
     if not points:
         raise PlanningError(
             f"no ring carries {program.name!r}, whatever the degrees",

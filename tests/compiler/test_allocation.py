@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,6 +83,17 @@ def test_given_degrees_stay() -> None:
     assert figures.options["degrees"]["act1"] == 5
     assert figures.allocation is not None
     assert [layer.layer for layer in figures.allocation.layers] == ["act0", "act2"]
+
+
+def test_the_docs_block_runs() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "allocation.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 1
+    space: dict[str, object] = {}
+    exec(blocks[0], space)
+    artifact = space["artifact"]
+    assert isinstance(artifact, hg.Artifact)
+    assert artifact.report.figures.allocation is not None
 
 
 def test_refusals() -> None:
