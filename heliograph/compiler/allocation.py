@@ -34,6 +34,7 @@ from heliograph.passes.allocate_degrees import (
     Candidate,
     Point,
     Table,
+    compositions,
     paper_errors,
     paper_points,
     products_of,
@@ -83,8 +84,10 @@ class Allocator:
     exact: Sequence[Array]
 
     @classmethod
-    def of(cls, source: Program, fused: Program, options: Options) -> Allocator:
-        """The front of a program as it was written, with its calibration samples; `options.allocate` says which."""
+    def of(cls, source: Program, fused: Program, options: Options, compose: bool = False) -> Allocator:
+        """The front of a program as it was written, with its calibration samples; `options.allocate` says which. With
+        `compose` ReLUs may be composed.
+        """
         if not fused.calibration or fused.calibration[0].shape[0] < 2:
             raise ProgramError(
                 "degrees are allocated by what samples show, and there are none",
@@ -95,11 +98,11 @@ class Allocator:
         activations: dict[int, Activation] = {}
         approximate = replace(approximate_pass(options, observed), activations=activations)
         polynomial = apply(FoldScaling(), apply(approximate, fused))
-        table = Table(_candidates(source, activations, paper_errors if options.allocate == "paper" else worthwhile))
+        errors = paper_errors if options.allocate == "paper" else worthwhile
+        table = Table(_candidates(source, activations, errors, compose))
         require_candidates(table, source.name)
-        setting = tuple(samples[0::2] for samples in fused.calibration)
         apart = tuple(samples[1::2][:_MEASURED] for samples in fused.calibration)
-        partly = Calibrate().run(replace(fused, calibration=setting))
+        partly = Calibrate().run(replace(fused, calibration=_setting(fused)))
         exact = run_in_chunks(fused, apart)
         points = (
             _paper(polynomial, table, options)
@@ -108,23 +111,30 @@ class Allocator:
         )
         return cls(source, fused, options, table, tuple(_front(points)), partly, apart, exact)
 
-    def measured(self, degrees: Mapping[str, int]) -> float:
-        """What these degrees do to the samples kept apart, by polynomials whose ranges were set without them.
+    def measured(self, point: Point) -> float:
+        """What a point does to the samples kept apart, by polynomials whose ranges were set without them.
 
         The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
         share of the outputs' variance.
         """
-        asked = replace(
-            self.options, allocate=None, degrees={**degrees_by_layer(self.fused, self.options.degrees), **degrees}
-        )
-        made = apply(approximate_pass(asked, self.partly), self.fused)
-        found = run_in_chunks(made, self.samples)
+        given, fused, partly = degrees_by_layer(self.fused, self.options.degrees), self.fused, self.partly
+        degrees = {layer: degree for layer, degree in point.degrees.items() if layer not in point.errors}
+        if point.errors:
+            fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
+            partly = Calibrate().run(replace(fused, calibration=_setting(fused)))
+        asked = replace(self.options, allocate=None, degrees={**given, **degrees})
+        found = run_in_chunks(apply(approximate_pass(asked, partly), fused), self.samples)
         same = class_agreement(self.source, self.exact, found)
         if same is not None:
             return 1.0 - same.agree / same.samples
         error = sum(float(np.square(a - b).sum()) for a, b in zip(self.exact, found, strict=True))
         spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in self.exact)
         return error / spread if spread > 0 else float(error > 0)
+
+
+def _setting(fused: Program) -> tuple[Array, ...]:
+    """The samples that set the ranges of what is measured on the others."""
+    return tuple(samples[0::2] for samples in fused.calibration)
 
 
 def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
@@ -139,20 +149,29 @@ def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def allocate(source: Program, fused: Program, options: Options) -> tuple[Mapping[str, int], Allocation]:
-    """The degrees by layer, and how they came about: the cheapest point that changes the class of no more samples than
-    `options.accuracy_loss` allows; where none does, the one that loses least.
+def allocate(source: Program, fused: Program, options: Options) -> tuple[Options, Allocation]:
+    """The options with the degrees by layer, and how these came about: the cheapest point that changes the class of no more
+    samples than `options.accuracy_loss` allows. Where none does, ReLUs may be composed of several polynomials; where that
+    does not help either, the point is taken that loses least.
     """
-    return chosen(Allocator.of(source, fused, options))
+    allocator = Allocator.of(source, fused, options)
+    point, record = chosen(allocator)
+    if record.measured > options.accuracy_loss and options.allocate == "plan" and allocator.table.composable:
+        finer = Allocator.of(source, fused, options, compose=True)
+        point, record = chosen(finer)
+    given = degrees_by_layer(fused, options.degrees)
+    errors = {**options.errors, **point.errors}
+    degrees = {layer: degree for layer, degree in point.degrees.items() if layer not in point.errors}
+    return replace(options, allocate=None, degrees={**given, **degrees}, errors=errors), record
 
 
 def allocation_curve(program: Program, options: Options) -> list[Point]:
     """The front of time against predicted loss of a program as it was written, the cheapest last."""
     require_program(program, "allocation_curve")
-    return list(reversed(Allocator.of(program, linear_passes(program)[-1].program, options).points))
+    return list(reversed(Allocator.of(program, linear_passes(program, options.errors)[-1].program, options).points))
 
 
-def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
+def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     """The point that is taken of a front, and the record of it."""
     points, allowed = allocator.points, allocator.options.accuracy_loss
     measured: dict[int, float] = {}
@@ -160,10 +179,10 @@ def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
     low, high = 0, len(points) - 1
     while low < high:
         middle = (low + high) // 2
-        measured[middle] = allocator.measured(points[middle].degrees)
+        measured[middle] = allocator.measured(points[middle])
         low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
     if low not in measured:
-        measured[low] = allocator.measured(points[low].degrees)
+        measured[low] = allocator.measured(points[low])
     point, table = points[low], allocator.table
     total = table.loss(point.degrees) or 1.0
     layers = []
@@ -181,7 +200,7 @@ def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
                 rounding.nearest(mean),
                 rounding.nearest(max(square - mean**2, 0.0) ** 0.5),
                 rounding.nearest(candidate.impact),
-                rounding.nearest(candidate.errors[degree]),
+                rounding.nearest(candidate.error(degree)),
                 rounding.nearest(candidate.loss(degree) / total),
             )
         )
@@ -195,11 +214,14 @@ def chosen(allocator: Allocator) -> tuple[Mapping[str, int], Allocation]:
         for i in range(len(points))
     )
     mode, count = allocator.options.allocate or "plan", int(allocator.samples[0].shape[0])
-    return point.degrees, Allocation(mode, allowed, measured[low], count, tuple(layers), curve)
+    return point, Allocation(mode, allowed, measured[low], count, tuple(layers), curve)
 
 
 def _candidates(
-    source: Program, activations: Mapping[int, Activation], errors: Callable[[Activation], Mapping[int, float]]
+    source: Program,
+    activations: Mapping[int, Activation],
+    errors: Callable[[Activation], Mapping[int, float]],
+    compose: bool,
 ) -> dict[int, Candidate]:
     """Each activation with its impact: those of the program before its maps are fused are the same, in the same order."""
     expanded = apply(Expand(), apply(Simplify(), source))
@@ -209,7 +231,12 @@ def _candidates(
     for node, impact in zip(nodes, impacts_of(expanded, samples), strict=True):
         impacts[node.loc.layer, node.op].append(impact)
     return {
-        entry: Candidate(activation, impacts[activation.node.loc.layer, activation.node.op].pop(0), errors(activation))
+        entry: Candidate(
+            activation,
+            impacts[activation.node.loc.layer, activation.node.op].pop(0),
+            errors(activation),
+            compositions(activation) if compose else {},
+        )
         for entry, activation in sorted(activations.items())
     }
 
@@ -229,7 +256,7 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
         found = place.front(prepared, ways, groups)
         for each in found:
             degrees = {table.candidates[entry].layer: degree for entry, degree in each.degrees.items()}
-            points.append(Point(degrees, table.loss(degrees), each.cost_ms))
+            points.append(Point(degrees, table.loss(degrees), each.cost_ms, table.composed(degrees)))
         return found[0].cost_ms
 
     for ring, prepared, sizes in _chains(program, table, options, outputs):
@@ -346,7 +373,7 @@ def _depths(program: Program, table: Table) -> tuple[int, int]:
     found = []
     for pick in (min, max):
         own = {
-            node: depth_of_degree(pick(table.candidates[node.attrs["range"]].errors))
+            node: pick(table.candidates[node.attrs["range"]].depths)
             for node in program.nodes
             if node.op == "poly" and node.attrs.get("range") in table.candidates
         }

@@ -99,7 +99,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
 
     fused = program
     if program.stage is Stage.TENSOR:
-        linear = linear_passes(program)
+        linear = linear_passes(program, options.errors)
         show(linear)
         fused = linear[-1].program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
@@ -109,8 +109,11 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             raise ProgramError(
                 "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
             )
-        degrees, allocation = allocate(program, fused, options)
-        options = replace(options, allocate=None, degrees={**degrees_by_layer(fused, options.degrees), **degrees})
+        options, allocation = allocate(program, fused, options)
+        if options.errors:
+            linear = linear_passes(program, options.errors)
+            show(linear)
+            fused = linear[-1].program
     if program.stage is Stage.PACKED:
         polynomial, observation = fused, Observation(Calibrate().run(fused))
     else:

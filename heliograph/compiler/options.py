@@ -112,6 +112,28 @@ def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
     return degrees
 
 
+def _refuses_errors(value: object) -> str:
+    needed = "the largest error of each ReLU by its layer's name, a positive number"
+    if not isinstance(value, Mapping) or not all(isinstance(layer, str) for layer in value):
+        return needed
+    numbers = (isinstance(e, (int, float)) and not isinstance(e, bool) and _TINY <= e <= _HUGE for e in value.values())
+    return "" if all(numbers) else needed
+
+
+def _read_errors(texts: Sequence[str]) -> dict[str, float]:
+    """The errors by layer of texts as act1=0.001."""
+    errors = {}
+    for text in texts:
+        layer, _, error = text.rpartition("=")
+        try:
+            errors[layer] = float(error)
+        except ValueError:
+            layer = ""
+        if not layer:
+            raise ProgramError(f"--error-of {text!r} is not LAYER=ERROR", hint="for example --error-of act1=0.001")
+    return errors
+
+
 def _refuses_batch(value: object) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1 << 16 and value.bit_count() == 1
     return "" if value == "max" or whole else 'a power of two, or "max"'
@@ -133,6 +155,8 @@ class Options:
         does as OLA, with a cost for each layer by itself. Degrees that are given for single layers stay.
     accuracy_loss: the share of calibration samples whose class an allocation may change.
     target_error: instead of a degree: the largest approximation error of each activation on its range.
+    errors: the largest errors of single ReLUs, by layer name: these become compositions of polynomials where that takes
+        fewer levels than one polynomial (`allocate` does so where one does not serve).
     method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax. Gaussian
         weighs with one normal, and with one for each unit where the margin is chosen.
     spread: method gaussian weighs with a normal density this many times as wide as what the samples showed (OLA's r): above
@@ -219,6 +243,16 @@ class Options:
             flag=Flag("Largest approximation error of each activation."),
             told="always",
         ),
+    )
+    errors: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata={
+            "about": About(
+                check=_refuses_errors,
+                flag=Flag("Largest error of one ReLU.", "error-of", metavar="LAYER=E", several=True, read=_read_errors),
+                told="unless default",
+            )
+        },
     )
     method: str | None = _option(
         None,
@@ -393,4 +427,6 @@ class Options:
 
 
 ABOUT: Mapping[str, About] = {entry.name: entry.metadata["about"] for entry in fields(Options)}
-_DEFAULTS: Mapping[str, object] = {entry.name: entry.default for entry in fields(Options)}
+_DEFAULTS: Mapping[str, object] = {
+    entry.name: {} if entry.default_factory is dict else entry.default for entry in fields(Options)
+}

@@ -12,6 +12,7 @@ from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Step, Trail, apply, run
 from heliograph.passes.calibrate import Observed
 from heliograph.passes.clean_slots import CleanSlots
+from heliograph.passes.compose_relu import ComposeReLU
 from heliograph.passes.expand import Expand
 from heliograph.passes.fit_slots import FitSlots
 from heliograph.passes.fold_scaling import FoldScaling
@@ -30,15 +31,16 @@ from heliograph.passes.simplify import Simplify
 
 def front_passes(program: Program, options: Options) -> Trail:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
-    linear = linear_passes(program)
+    linear = linear_passes(program, options.errors)
     fused = linear[-1].program
     seen = observe(fused, options)
     return (*linear, *polynomial_passes(fused, options, seen.observed, seen.approximated))
 
 
-def linear_passes(program: Program) -> Trail:
-    """From tensors to few linear maps and activations."""
-    return run((Simplify(), Expand(), FuseLinear()), program)
+def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -> Trail:
+    """From tensors to few linear maps and activations; `errors` are those of ReLUs that are composed (`Options.errors`)."""
+    composed = (ComposeReLU(errors),) if errors else ()
+    return run((Simplify(), Expand(), *composed, FuseLinear()), program)
 
 
 def polynomial_passes(

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from heliograph.approx.evaluate import plan_polynomial
 from heliograph.approx.fit import density
 from heliograph.approx.hermite import errors as hermite_errors
+from heliograph.approx.sign import odd_multiplications, sign
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Node
 from heliograph.ir.depth import depth_of_degree
@@ -33,6 +34,8 @@ from heliograph.passes.placement import MOST_LOSS
 
 # Degrees that a plan chooses from: the best of each number of levels and products.
 MOST_DEGREE = 127
+# The errors of composed ReLUs, as powers of two of their range.
+_COMPOSED_BITS = (9, 11, 13)
 # The degrees of OLA's search: all that use their levels up, and three between.
 PAPER_DEGREES = (1, 3, 7, 15, 31, 63, 127, 88, 154, 210)
 # So many steps of the budget for each layer.
@@ -48,7 +51,7 @@ class Activation:
     """What is known of an activation whose degree can be chosen: its node in the fused program, the function and interval of
     its polynomial, and the distribution of its inputs, one normal or a mixture with `shares`.
 
-    By units, everything is in multiples of their sizes, and `size` is the root mean square of these.
+    By units, everything is in multiples of their sizes; `size` is the root mean square of these, `largest` the largest.
     """
 
     node: Node
@@ -61,6 +64,7 @@ class Activation:
     shares: Vector
     spread: float
     size: float
+    largest: float = 1.0
 
     @property
     def parity(self) -> int | None:
@@ -118,12 +122,25 @@ def products_of(degree: int, parity: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Composed:
+    """A ReLU within `error` by a composition of polynomials: its levels and products."""
+
+    error: float
+    depth: int
+    products: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """An activation with its impact, and for each degree that is worth its levels and products the mean square error."""
+    """An activation with its impact, and for each degree that is worth its levels and products the mean square error.
+
+    `composed` are compositions by their overall degrees, which are above all others.
+    """
 
     activation: Activation
     impact: float
     errors: Mapping[int, float]
+    composed: Mapping[int, Composed] = field(default_factory=dict)
 
     @property
     def layer(self) -> str:
@@ -131,7 +148,22 @@ class Candidate:
 
     def loss(self, degree: int) -> float:
         """What a polynomial of that degree adds to the loss."""
-        return self.impact * self.errors[degree]
+        return self.impact * self.error(degree)
+
+    def error(self, degree: int) -> float:
+        """The mean square error of that degree; of a composition it is bounded by the largest one's square."""
+        return self.composed[degree].error ** 2 if degree in self.composed else self.errors[degree]
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The levels of all ways."""
+        return tuple(self.way(degree)[0] for degree in (*self.errors, *self.composed))
+
+    def way(self, degree: int) -> tuple[int, int]:
+        """(levels, products) of that degree."""
+        if degree in self.composed:
+            return self.composed[degree].depth, self.composed[degree].products
+        return depth_of_degree(degree), products_of(degree, self.activation.parity)
 
 
 def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, float]:
@@ -153,6 +185,23 @@ def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, flo
     return found
 
 
+def compositions(activation: Activation) -> dict[int, Composed]:
+    """Compositions that stand for a ReLU within shares of its range, by their overall degrees: x (1 + sign(x)) / 2."""
+    if activation.node.op != "relu":
+        return {}
+    # By units the composition has the range of the largest one.
+    reach = max(abs(activation.low), abs(activation.high)) * activation.largest
+    found = {}
+    for bits in _COMPOSED_BITS:
+        error = reach * 2.0**-bits
+        plan = sign(2.0**-bits, float(bits))
+        degree = math.prod(plan.degrees)
+        if degree > MOST_DEGREE:
+            products = sum(odd_multiplications(each) for each in plan.degrees)
+            found[degree] = Composed(error, plan.depth + 1, products + 1)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The candidates of a program, by their entries in the table of ranges, and the unit of loss.
@@ -164,7 +213,7 @@ class Table:
     unit: float = field(init=False)
 
     def __post_init__(self) -> None:
-        largest = sum(max(map(each.loss, each.errors)) for each in self.candidates.values())
+        largest = sum(max(map(each.loss, (*each.errors, *each.composed))) for each in self.candidates.values())
         object.__setattr__(self, "unit", largest / (MOST_LOSS >> 2) if largest > 0 else 1.0)
 
     def groups(self) -> dict[int, int]:
@@ -177,14 +226,13 @@ class Table:
         groups = self.groups()
         shared: dict[int, set[int]] = {}
         for entry, group in groups.items():
-            degrees = set(self.candidates[entry].errors)
+            degrees = {*self.candidates[entry].errors, *self.candidates[entry].composed}
             shared[group] = shared[group] & degrees if group in shared else degrees
         return {
             entry: tuple(
                 PolynomialWay(
                     degree,
-                    depth_of_degree(degree),
-                    products_of(degree, each.activation.parity),
+                    *each.way(degree),
                     # Upwards: a bound on the sum of units is one on the loss.
                     math.ceil(each.loss(degree) / self.unit),
                 )
@@ -197,14 +245,32 @@ class Table:
         """The predicted loss of degrees by layer, all of them candidates."""
         return sum(each.loss(degrees[each.layer]) for each in self.candidates.values())
 
+    def composed(self, degrees: Mapping[str, int]) -> dict[str, float]:
+        """The largest errors of the layers that are composed."""
+        found: dict[str, float] = {}
+        for each in self.candidates.values():
+            if degrees[each.layer] in each.composed:
+                error = each.composed[degrees[each.layer]].error
+                found[each.layer] = min(error, found.get(each.layer, error))
+        return found
+
+    @property
+    def composable(self) -> bool:
+        """Whether there are ReLUs, which can be composed of several polynomials."""
+        return any(each.activation.node.op == "relu" for each in self.candidates.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An allocation: degrees by layer, the loss that is predicted for it, and the milliseconds that it was chosen by."""
+    """An allocation: degrees by layer, the loss that is predicted for it, and the milliseconds that it was chosen by.
+
+    `errors` are those of layers that are composed (`Options.errors`); their degrees are those of the whole compositions.
+    """
 
     degrees: Mapping[str, int]
     loss: float
     predicted_ms: float
+    errors: Mapping[str, float] = field(default_factory=dict)
 
 
 def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES) -> dict[int, float]:

@@ -187,6 +187,7 @@ class Approximate:
             normals.shares,
             self.spread,
             size,
+            1.0 if sizes is None else float(sizes.max()),
         )
 
 

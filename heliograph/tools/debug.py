@@ -290,7 +290,7 @@ def _originals(
     if program.stage is not Stage.TENSOR:
         return _slot_originals(artifact, program, samples), {}
     options = Options.of_bill(artifact.report.figures.options)
-    fused = linear_passes(program)[-1].program
+    fused = linear_passes(program, options.errors)[-1].program
     seen = observe(fused, options)
     approximated = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
     ranges = artifact.program.ranges

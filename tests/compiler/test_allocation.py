@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from heliograph.compiler.allocation import Allocator, allocation_curve, chosen
 from heliograph.compiler.pipeline import linear_passes
 from heliograph.errors import ProgramError
 from heliograph.functions import known
+from heliograph.interpret import interpret
 from heliograph.ir import Builder, Location, Node, Program, Stage
 from heliograph.passes.allocate_degrees import Activation, paper_points, products_of, worthwhile
 
@@ -123,9 +125,9 @@ def test_resampled_calibration_moves_degrees_little(capsys: pytest.CaptureFixtur
     for seed in range(3):
         program = network(seed=seed)
         options = hg.Options(security_bits=None, margin=0.2, allocate="plan", accuracy_loss=0.02)
-        degrees, record = chosen(Allocator.of(program, linear_passes(program)[-1].program, options))
+        point, record = chosen(Allocator.of(program, linear_passes(program)[-1].program, options))
         assert record.measured <= 0.02
-        found.append(tuple(degrees.values()))
+        found.append(tuple(point.degrees.values()))
     with capsys.disabled():
         print(f" degrees by resampled calibration: {found}")
     depths = np.array([[degree.bit_length() for degree in degrees] for degrees in found])
@@ -235,3 +237,46 @@ def test_the_papers_degrees_cost_what_it_says(degrees: tuple[int, ...], cost: in
         lambda layer, degree: FIRST[degree] if layer == "act00" else COSTS[degree],
     )
     assert [point.predicted_ms for point in points] == [cost]
+
+
+# ---------------------------------------------------------------------------------------------- compositions
+
+
+def test_a_relu_within_an_error_is_composed_and_keeps_to_it() -> None:
+    program, error = network(1), 2.0**-10
+    options = hg.Options(security_bits=None, errors={"act0": error})
+    artifact = hg.compile(program, options)
+    (entry,) = artifact.report.figures.ranges
+    assert entry["function"] == "abs"
+    assert len(entry["degrees"]) > 1
+    assert artifact.report.figures.options["errors"] == {"act0": error}
+    x = program.calibration[0][:50]
+    exact, found = (np.stack([np.asarray(f(one)) for one in x]) for f in (program_of(program), simulated(artifact)))
+    # A layer of CLASSES rows follows: its weights bound what the error becomes.
+    weight = np.abs(program.array("head")).sum(axis=1).max()
+    assert np.abs(exact - found).max() <= 1.05 * error * weight
+
+
+def program_of(program: Program) -> Callable[[np.ndarray], object]:
+    return lambda x: interpret(program, x)
+
+
+def simulated(artifact: hg.Artifact) -> Callable[[np.ndarray], object]:
+    return lambda x: hg.simulate(artifact, x, seed=0)
+
+
+def test_errors_name_relus() -> None:
+    with pytest.raises(ProgramError, match="no ReLU of an encrypted value"):
+        hg.compile(network(1), hg.Options(security_bits=None, errors={"head": 0.1}))
+
+
+def test_relus_are_composed_where_one_polynomial_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing above degree 3 to choose from, and no class may change.
+    monkeypatch.setattr("heliograph.passes.allocate_degrees.MOST_DEGREE", 3)
+    monkeypatch.setattr("heliograph.compiler.allocation.worthwhile", lambda each: worthwhile(each, 3))
+    options = hg.Options(security_bits=None, margin=0.2, allocate="plan", accuracy_loss=0.0)
+    figures = hg.compile(network(), options).report.figures
+    assert figures.allocation is not None
+    assert figures.options["errors"]
+    assert figures.allocation.measured <= 0.02
+    assert max(layer.degree for layer in figures.allocation.layers) > 127

@@ -31,6 +31,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "flood": ("--flood 1e-6", 1e-6),
     "batch": ("--batch 4", 4),
     "chains": ("--chains 1", 1),
+    "errors": ("--error-of act1=0.001", {"act1": 0.001}),
     "allocate": ("--allocate plan", "plan"),
     "accuracy_loss": ("--accuracy-loss 0.01", 0.01),
     "bootstrap": ("--no-bootstrap", False),
