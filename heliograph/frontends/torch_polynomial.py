@@ -131,7 +131,7 @@ class _HeldPolynomial(torch.autograd.Function):
     """`held_polynomial`, with its gradients."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float, inner: float, outer: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.low, ctx.high, ctx.bounds = low, high, (inner, outer)
@@ -147,7 +147,7 @@ class _HeldPolynomial(torch.autograd.Function):
         return result, penalty
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, by_penalty: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor, by_penalty: torch.Tensor) -> tuple[Any, ...]:
         x, coefficients = ctx.saved_tensors
         held = *ctx.bounds, float(by_penalty)
         by_x, by_coefficients = _gradients(x, coefficients, ctx.low, ctx.high, gradient, held)
