@@ -33,8 +33,9 @@ Augment: TypeAlias = "Callable[..., Any]"
 # There are so many looks at the batch norms' statistics while polynomials fade, or one every so many steps where that is
 # more; and how much a look counts.
 _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
+_LEAST_VARIANCE = 1e-6
 # From this part of the training on the bound on polynomials' arguments gives way, over the part that follows, to the last.
-_GIVES_WAY, _WITHIN, _LAST_BOUND = 0.4, 0.3, 3.0
+_GIVES_WAY, _WITHIN, _LAST_BOUND = 0.4, 0.3, 2.0
 _WARM_UP = 0.15
 
 
@@ -56,7 +57,7 @@ class Training:
     rate: float = 5e-4
     temperature: float = 2.0
     features: float = 1.0
-    penalty: float = 0.2
+    penalty: float = 0.5
     fade: float = 0.15
     clip: float = 5.0
     seed: int = 0
@@ -200,9 +201,9 @@ class _Run:
         return (agreed / count if self.classes else max(0.0, 1.0 - loss)), -loss
 
     def still(self) -> None:
-        """Nothing fades."""
+        """Nothing fades, bounds are the intervals, and nothing is folded."""
         for step in self.student.polynomials:
-            step.fading = None
+            step.fading, step.outer = None, 1.0
         for each in self.folds:
             each.folds_norms = False
 
@@ -272,22 +273,41 @@ class _Run:
             step.outer = bound
 
     def follow_norms(self, inputs: Sequence[Tensor]) -> None:
-        """Move the batch norms' statistics towards those of these samples, from the first norm to the last."""
+        """Move the batch norms' statistics to where their outputs on these samples have the teacher's means and variances.
+
+        From the first norm to the last, each behind those that were moved. Where the teacher has no such norm: to the
+        statistics of the samples.
+        """
+        norms = self.student.norms
+        if not norms:
+            return
+        keys = [(norm.layer, norm.op) for norm in norms]
+        places = self.teacher.places if isinstance(self.teacher, ProgramModule) else {}
+        known = [key for key in keys if key in places]
+        wanted: dict[tuple[str, str], Tensor] = {}
 
         def follow(norm: Any, operands: tuple[Tensor, ...]) -> None:
-            axes = [axis for axis in range(operands[0].ndim) if axis != 1]
-            norm.constant("mean").lerp_(operands[0].mean(axes), _LOOK_SHARE)
-            norm.constant("variance").lerp_(operands[0].var(axes, correction=0), _LOOK_SHARE)
+            (x,) = operands
+            axes = [axis for axis in range(x.ndim) if axis != 1]
+            mean, variance = x.mean(axes), x.var(axes, correction=0)
+            theirs = wanted.get((norm.layer, norm.op))
+            if theirs is not None:
+                weight, bias = norm.constant("weight"), norm.constant("bias")
+                weight = torch.ones_like(mean) if weight is None else weight
+                ratio = (variance / theirs.var(axes, correction=0).clamp_min(_LEAST_VARIANCE)).sqrt()
+                mean = mean - (theirs.mean(axes) - (0.0 if bias is None else bias)) * weight.sign() * ratio
+                variance = ((weight * ratio).square() - norm.attrs["eps"]).clamp_min(_LEAST_VARIANCE)
+            norm.constant("mean").lerp_(mean, _LOOK_SHARE)
+            norm.constant("variance").lerp_(variance, _LOOK_SHARE)
 
-        if not self.student.norms:
-            return
+        for each in self.folds:
+            each.folds_norms = False
         self.student.train()
-        self.student.folds_norms = False
-        hooks = [norm.register_forward_pre_hook(follow) for norm in self.student.norms]
-        for norm in self.student.norms:
-            norm.eval()
+        hooks = [norm.eval().register_forward_pre_hook(follow) for norm in norms]
         try:
             with torch.no_grad():
+                _, kept = self.outputs(self.teacher, inputs, [places[key] for key in known])
+                wanted.update(zip(known, kept, strict=True))
                 self.student(*inputs)
         finally:
             for hook in hooks:
@@ -341,8 +361,12 @@ class Reach:
     high: float
 
 
-def reaches(module: ProgramModule, samples: Sequence[Tensor], batch: int = 128) -> list[Reach]:
-    """Where the arguments of each polynomial lie when the module, in eval mode, runs on the samples."""
+def reaches(module: ProgramModule, samples: Sequence[Tensor], *, held: bool = False, batch: int = 128) -> list[Reach]:
+    """Where the arguments of each polynomial lie when the module, left in eval mode, runs on the samples.
+
+    With `held` those of the polynomials before are held to their intervals, as in training: they are finite then. What is
+    no number counts as infinitely large.
+    """
     steps = module.polynomials
     sums = torch.zeros(len(steps), 3, dtype=torch.float64)
     ends = torch.tensor([[math.inf, -math.inf]], dtype=torch.float64).repeat(len(steps), 1)
@@ -351,13 +375,15 @@ def reaches(module: ProgramModule, samples: Sequence[Tensor], batch: int = 128) 
         def see(step: Any, operands: tuple[Tensor, ...]) -> None:
             low, high = step.attrs["low"], step.attrs["high"]
             t = (operands[0].double() * 2 - (low + high)) / (high - low)
+            t = t.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
             sums[row] += torch.stack([torch.tensor(float(t.numel())), t.sum(), t.square().sum()])
             ends[row, 0], ends[row, 1] = min(ends[row, 0], t.min()), max(ends[row, 1], t.max())
 
         return see
 
     hooks = [step.register_forward_pre_hook(watch(row)) for row, step in enumerate(steps)]
-    module.eval()
+    for step in (*steps, *module.norms):
+        step.train(held and step.op == "poly")
     try:
         with torch.no_grad():
             for start in range(0, len(samples[0]), batch):
@@ -365,6 +391,7 @@ def reaches(module: ProgramModule, samples: Sequence[Tensor], batch: int = 128) 
     finally:
         for hook in hooks:
             hook.remove()
+        module.eval()
     found = []
     for (count, total, squares), (low, high) in zip(sums.tolist(), ends.tolist(), strict=True):
         mean = total / count

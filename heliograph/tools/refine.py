@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.polynomials import approximate
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file, write_file
-from heliograph.ir import Array, Builder, Node, Program, shape_of
+from heliograph.ir import Array, Builder, ConstantName, Node, Program, shape_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +37,7 @@ _DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 3.0, 0.5, 1.3, 1e-3
 _FIT_POINTS = 2000
 # The last intervals reach beyond the samples by this share of their width, over the degree: a polynomial of low degree is
 # the same on a wider interval.
-_ROOM = 0.6
+_ROOM, _FARTHEST = 0.6, 4.0
 _CALIBRATION = 512
 # One sample of so many is never trained on, and no more than the second number of them.
 _APART, _MOST_APART = 8, 1024
@@ -138,7 +140,7 @@ def refine(
     `accuracy_loss` (0.01) of the classes: then that round is undone. `augment` gets the tensors of a batch and returns
     others like them (it should draw from torch, whose generator is seeded); `training` has the other settings, and
     `epochs` wins over its. `progress(stage, done, total)` is called after every step. `checkpoint` is a file that is
-    written after every epoch, from which the same call goes on; it is removed at the end.
+    written after every epoch, from which the same call goes on; it is removed when nothing is left to do.
 
     On Ctrl-C the best so far is returned. Raises a ProgramError where the training diverges or nothing can be refined.
     """
@@ -170,7 +172,7 @@ def refine(
             raise
         refiner.interrupted = True
     refined = refiner.finished()
-    if checkpoint is not None:
+    if checkpoint is not None and not refined.interrupted:
         Path(checkpoint).unlink(missing_ok=True)
     return refined
 
@@ -189,6 +191,10 @@ def _descend(refiner: _Refiner, allocate: Allocate, rounds: int, loss: float) ->
         points = allocate(refiner.float_network(), refiner.options)
         point = next((each for each in points if each.predicted_ms <= _CHEAPER * milliseconds), None)
         if point is None:
+            if not refiner.rounds:
+                raise ProgramError(
+                    f"no allocation of degrees was found for {refiner.original.name}", hint="give degrees"
+                )
             return
         before = refiner.reached
         done = refiner.round(_by_layer(refiner.program, point.degrees), point.predicted_ms)
@@ -293,7 +299,9 @@ class _Refiner:
         self.interrupted = False
         self.checkpoint: Path | None = None
         self.told = ""
+        # What the checkpoint had, and what it is to have of the rounds that are over.
         self.saved: dict[str, Any] = {}
+        self.states: list[dict[str, Any]] = []
 
     def keep(self, path: Path, degrees: object) -> None:
         """Write a checkpoint there after every epoch, and go on from the one that is there."""
@@ -331,12 +339,12 @@ class _Refiner:
         finished = self.saved.get("rounds", [])
         running = self.saved.get("running") if number == len(finished) else None
         measured = [part[:_CALIBRATION] for part in self.samples]
-        lowered, rest = _lowered(self.program, degrees, reaches(self.module, measured))
+        lowered, rest = _lowered(self.program, degrees, reaches(self.module, measured, held=True))
         module = to_torch(lowered, train_coefficients=True)
         stage = f"round {number + 1}"
 
         def save(state: dict[str, Any]) -> None:
-            self.write(packed({"told": self.told, "rounds": self.states(), "running": state}))
+            self.write(packed({"told": self.told, "rounds": self.states, "running": state}))
 
         if number < len(finished):
             known = finished[number]
@@ -365,17 +373,11 @@ class _Refiner:
             tuple(done.epochs),
             time.perf_counter() - begun,
         )
-        self._states = [*self.states(), _state_of(done)]
+        self.states.append(_state_of(done))
         self.rounds.append(made)
         self.module, self.program = module, module.written(lowered)
         self.reached = self.program
         return made
-
-    _states: Sequence[dict[str, Any]] = ()
-
-    def states(self) -> list[dict[str, Any]]:
-        """What a checkpoint has of the rounds that are over."""
-        return list(self._states)
 
     def write(self, data: bytes) -> None:
         assert self.checkpoint is not None
@@ -395,19 +397,16 @@ class _Refiner:
         builder = Builder(self.original.name, self.original.stage, replace(self.original, constants={}))
 
         def emit(node: Node, operands: list[Node]) -> Node:
-            twin = trained.get((node.loc.layer, node.op), node)
-            attrs = dict(node.attrs)
-            for name, value in node.attrs.items():
-                names = value if name == "matrices" else (value,)
-                if any(str(each) not in self.original.constants for each in names):
-                    continue
-                source, theirs = (self.program, twin.attrs[name]) if twin is not node else (self.original, value)
-                if name == "matrices":
-                    attrs[name] = tuple(
-                        builder.constant(source.constants[str(a)], str(b)) for a, b in zip(theirs, value, strict=True)
-                    )
-                elif type(value).__name__ == "ConstantName":
-                    attrs[name] = builder.constant(source.constants[str(theirs)], str(value))
+            twin = trained.get((node.loc.layer, node.op))
+            source, theirs = (self.original, node) if twin is None else (self.program, twin)
+
+            def renewed(value: Any, their: Any) -> Any:
+                if isinstance(value, tuple):
+                    return tuple(renewed(one, other) for one, other in zip(value, their, strict=True))
+                is_constant = isinstance(value, ConstantName)
+                return builder.constant(source.constants[str(their)], str(value)) if is_constant else value
+
+            attrs = {name: renewed(value, theirs.attrs[name]) for name, value in node.attrs.items()}
             return builder.op(node.op, operands, node.loc, **attrs)
 
         return builder.rewrite(self.original, emit)
@@ -417,15 +416,21 @@ class _Refiner:
         from heliograph.frontends.torch_distill import reaches
         from heliograph.frontends.torch_modules import to_torch
 
+        # The whole module once more in the clear, nothing held.
         everything = [
             np.concatenate([first.numpy(), second.numpy()])
             for first, second in zip(self.samples, self.apart, strict=True)
         ]
         seen = reaches(self.module, self._tensors(everything))
         calibration = reaches(self.module, self._tensors(self.program.calibration))
-        program = _on_intervals(
-            self.program, [(min(a.low, b.low), max(a.high, b.high)) for a, b in zip(seen, calibration, strict=True)]
-        )
+        ends = [(min(a.low, b.low), max(a.high, b.high)) for a, b in zip(seen, calibration, strict=True)]
+        if any(max(-low, high) > _FARTHEST for low, high in ends):
+            warnings.warn(
+                f"{self.original.name}: of some samples values reach beyond {_FARTHEST:g} times the intervals that were "
+                "trained; longer training, a larger penalty or higher degrees bring them back",
+                stacklevel=3,
+            )
+        program = _on_intervals(self.program, np.clip(ends, -_FARTHEST, _FARTHEST).tolist())
         last = [each for each in self.rounds if each.kept][-1]
         return Refined(
             program,
@@ -477,6 +482,10 @@ def _lowered(program: Program, degrees: Mapping[str, int], seen: Sequence[Any]) 
     changes, rest = {}, list[Array | None]()
     for node, reach in zip(_polynomials(program), seen, strict=True):
         old = program.array(node.attrs["coefficients"]).astype(np.float64)
+        if not math.isfinite(reach.deviation):
+            raise ProgramError(
+                "the samples give values that are no numbers", where=node.loc, hint="scale the samples as in training"
+            )
         degree = degrees.get(node.loc.layer, old.size - 1)
         if degree >= old.size - 1:
             changes[node] = (np.pad(old, (0, degree + 1 - old.size)), -1.0, 1.0)

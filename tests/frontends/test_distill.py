@@ -14,7 +14,7 @@ from torch import nn
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
-from heliograph.frontends.torch_distill import Training, distil, packed, reaches, unpacked
+from heliograph.frontends.torch_distill import Training, _Run, distil, packed, reaches, unpacked
 from heliograph.frontends.torch_modules import ProgramModule, to_torch
 from heliograph.frontends.torch_polynomial import held_polynomial, polynomial
 from heliograph.interpret import interpret_batch
@@ -157,6 +157,32 @@ def test_what_fades_is_gone_at_the_end(programs: tuple[Program, Program]) -> Non
     assert not student.folds_norms
 
 
+def test_norms_follow_the_teacher(programs: tuple[Program, Program]) -> None:
+    """Of the same network they stay; of another one, means and variances behind them become the teacher's."""
+    random = torch.Generator().manual_seed(2)
+    for same in (True, False):
+        student, teacher = to_torch(programs[0]), to_torch(programs[0])
+        before = copy.deepcopy(student.state_dict())
+        if not same:
+            with torch.no_grad():
+                student.norms[0].weight[0] *= -1
+                for name, parameter in student.named_parameters():
+                    if "conv" in name:
+                        parameter += 0.2 * torch.randn(parameter.shape, generator=random)
+        run = _Run(student, teacher, [SAMPLES[:80]], [SAMPLES[80:]], Training(), [], None)
+        for _ in range(30):
+            run.follow_norms([SAMPLES[:80]])
+        if same:
+            for name, value in before.items():
+                torch.testing.assert_close(student.state_dict()[name], value, rtol=1e-2, atol=1e-2)
+        places = [student.places[norm.layer, norm.op] for norm in student.norms]
+        with torch.no_grad():
+            ours, theirs = (module.eval().kept([SAMPLES[:80]], places)[1] for module in (student, teacher))
+        for left, right in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(left.mean((0, 2, 3)), right.mean((0, 2, 3)), rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(left.var((0, 2, 3)), right.var((0, 2, 3)), rtol=1e-2, atol=1e-3)
+
+
 def test_a_loss_that_is_no_number_is_an_error(programs: tuple[Program, Program]) -> None:
     student, teacher = pair(programs)
     with torch.no_grad():
@@ -183,6 +209,10 @@ def test_where_arguments_lie(programs: tuple[Program, Program]) -> None:
     for reach in reaches(student, [SAMPLES[:60]], batch=7):
         assert -1 <= reach.low < reach.mean < reach.high <= 1
         assert 0 < reach.deviation < 1
+    wild = [100 * SAMPLES[:8]]
+    assert max(reach.high for reach in reaches(student, wild)) > 1e6 * max(
+        reach.high for reach in reaches(student, wild, held=True)
+    )
 
 
 def test_refusals() -> None:

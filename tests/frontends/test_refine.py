@@ -145,14 +145,25 @@ def test_a_killed_run_goes_on(program: Program, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_ctrl_c(program: Program) -> None:
-    def progress(stage: str, done: int, total: int) -> None:
-        if (stage, done) == ("round 2", 5):
-            raise KeyboardInterrupt
+def test_ctrl_c(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "run.checkpoint"
 
-    refined = refine(program, TRAIN, allocate=curve(7, 5, 3, 2), epochs=1, progress=progress, accuracy_loss=1.0)
-    assert refined.interrupted
-    assert [len(each.epochs) for each in refined.rounds] == [1, 0]
+    def run(stop_at: int = 0) -> Any:
+        def progress(stage: str, done: int, total: int) -> None:
+            if (stage, done) == ("round 2", stop_at):
+                raise KeyboardInterrupt
+
+        return refine(
+            program, TRAIN, allocate=curve(7, 5, 3, 2), epochs=2, progress=progress, accuracy_loss=1.0, checkpoint=path
+        )
+
+    stopped = run(12)
+    assert stopped.interrupted
+    assert [len(each.epochs) for each in stopped.rounds] == [2, 1]
+    gone_on = run()
+    assert not gone_on.interrupted
+    assert [len(each.epochs) for each in gone_on.rounds] == [2, 2, 2, 2]
+    assert gone_on.rounds[1].epochs[0] == stopped.rounds[1].epochs[0]
 
 
 def test_refusals(program: Program) -> None:
@@ -165,6 +176,7 @@ def test_refusals(program: Program) -> None:
         (lambda: refine(program, TRAIN, degrees={"3": 2}), "the layer '3', which has no polynomial"),
         (lambda: refine(program, TRAIN, degrees=0), "degrees lie between 1 and"),
         (lambda: refine(program, TRAIN, rounds=0), "rounds=0"),
+        (lambda: refine(program, TRAIN, allocate=curve()), "no allocation of degrees was found"),
         (lambda: refine(linear, np.zeros((50, 4)), degrees=3), "nothing to refine"),
         (lambda: refine(nn.Linear(4, 2), TRAIN), "takes a program"),  # type: ignore[arg-type]
     ):
