@@ -37,6 +37,9 @@ _LEAST_VARIANCE = 1e-6
 # From this part of the training on the bound on polynomials' arguments gives way, over the part that follows, to the last.
 _GIVES_WAY, _WITHIN, _LAST_BOUND = 0.4, 0.3, 2.0
 _WARM_UP = 0.15
+# Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
+# coefficients, and every one of them moves all values of a layer.
+_COEFFICIENTS_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +168,13 @@ class _Run:
         self.own = [student.places[key] for key in shared]
         self.theirs = [teacher.places[key] for key in shared] if isinstance(teacher, ProgramModule) else []
         self.folds = [each for each in (student, teacher) if isinstance(each, ProgramModule)]
-        self.optimizer = torch.optim.AdamW(student.parameters(), lr=training.rate, weight_decay=0.0)
+        slow = [step.coefficients for step in student.polynomials if isinstance(step.coefficients, nn.Parameter)]
+        fast = [each for each in student.parameters() if all(each is not other for other in slow)]
+        rates = (training.rate, _COEFFICIENTS_RATE * training.rate)
+        groups = [{"params": each, "lr": rate} for each, rate in zip((fast, slow), rates, strict=True)]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, training.rate, total_steps=self.total + 1, pct_start=_WARM_UP, cycle_momentum=False
+            self.optimizer, list(rates), total_steps=self.total + 1, pct_start=_WARM_UP, cycle_momentum=False
         )
         with torch.no_grad():
             self.wanted = [self.outputs(self.teacher, part)[0] for part in self.parts(self.apart)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _START_DEGREE, _START_MARGIN = 15, 0.1
 # Half an interval is so many standard deviations, and so many more for each degree. The fit is weighed with a normal density
 # this much wider than what was seen, and a thousandth of its peak everywhere.
-_DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 3.0, 0.5, 1.3, 1e-3
+_DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 2.0, 0.85, 1.3, 1e-3
 _FIT_POINTS = 2000
 # The last intervals reach beyond the samples by this share of their width, over the degree: a polynomial of low degree is
 # the same on a wider interval.
