@@ -33,7 +33,9 @@ Augment: TypeAlias = "Callable[..., Any]"
 # There are so many looks at the batch norms' statistics while polynomials fade, or one every so many steps where that is
 # more; and how much a look counts.
 _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
-_LEAST_VARIANCE = 1e-6
+_LEAST_VARIANCE = 1e-12
+# A channel has statistics to speak of where its variance is this share of the others', and moves by no more than a factor.
+_ALIVE, _MOST_MOVED = 1e-3, 10.0
 # From this part of the training on the bound on polynomials' arguments gives way, over the part that follows, to the last.
 _GIVES_WAY, _WITHIN, _LAST_BOUND = 0.4, 0.3, 2.0
 _WARM_UP = 0.15
@@ -49,7 +51,7 @@ class Training:
     epochs, batch, rate: passes over the samples, samples of a step, the largest learning rate (AdamW, one cycle).
     temperature: divides class scores before they are compared.
     features: weight of the relative squared error of what activations read, beside that of the outputs.
-    penalty: weight of log(1 + range penalty).
+    penalty: weight of log(1 + range penalty), summed over the polynomials.
     fade: the share of the training over which what the low degrees lack fades.
     clip: bound on the norm of a step's gradient.
     seed: of the order of the samples and of what `augment` draws from torch.
@@ -60,7 +62,7 @@ class Training:
     rate: float = 5e-4
     temperature: float = 2.0
     features: float = 1.0
-    penalty: float = 0.5
+    penalty: float = 0.1
     fade: float = 0.15
     clip: float = 5.0
     seed: int = 0
@@ -247,7 +249,10 @@ class _Run:
         with torch.no_grad():
             wanted, theirs = self.outputs(self.teacher, inputs, self.theirs)
         found, own = self.outputs(self.student, inputs, self.own)
-        loss = self.loss(found, wanted) + self.training.penalty * torch.log1p(self.student.range_penalty())
+        loss = self.loss(found, wanted)
+        for excess in self.student.range_penalties():
+            # In logarithms, so that one layer that is far out does not silence the others.
+            loss = loss + self.training.penalty * torch.log1p(excess)
         for left, right in zip(own, theirs, strict=True):
             loss = loss + self.training.features / len(own) * _relative(left, right)
         self.optimizer.zero_grad()
@@ -301,9 +306,17 @@ class _Run:
             if theirs is not None:
                 weight, bias = norm.constant("weight"), norm.constant("bias")
                 weight = torch.ones_like(mean) if weight is None else weight
-                ratio = (variance / theirs.var(axes, correction=0).clamp_min(_LEAST_VARIANCE)).sqrt()
+                spread = theirs.var(axes, correction=0)
+                ratio = (variance / spread.clamp_min(_LEAST_VARIANCE)).sqrt()
                 mean = mean - (theirs.mean(axes) - (0.0 if bias is None else bias)) * weight.sign() * ratio
-                variance = ((weight * ratio).square() - norm.attrs["eps"]).clamp_min(_LEAST_VARIANCE)
+                variance = (weight * ratio).square() - norm.attrs["eps"]
+                # A channel that hardly moves has no statistics to speak of.
+                old = norm.constant("variance")
+                alive = (
+                    (spread > _ALIVE * spread.mean()) & (variance < _MOST_MOVED * old) & (old < _MOST_MOVED * variance)
+                )
+                mean = torch.where(alive, mean, norm.constant("mean"))
+                variance = torch.where(alive, variance, old)
             norm.constant("mean").lerp_(mean, _LOOK_SHARE)
             norm.constant("variance").lerp_(variance, _LOOK_SHARE)
 

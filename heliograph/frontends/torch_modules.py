@@ -37,8 +37,10 @@ def to_torch(
     """A module in eval mode that computes what a program of the tensor or polynomial stage computes, batch axis in front.
 
     Weights of linear, convolution and norm layers and entries of sparse maps are parameters, of that `dtype`; so are the
-    polynomials' coefficients with `train_coefficients`, buffers otherwise. A constant that several ops read stays one
-    tensor. Submodules are called as the program's layers are, and parameters as in torch (`layer1.0.conv1.weight`), so
+    polynomials' coefficients with `train_coefficients` (each polynomial its own), buffers otherwise. Any other constant that
+    several ops read stays one tensor.
+
+    Submodules are called as the program's layers are, and parameters as in torch (`layer1.0.conv1.weight`), so
     that the module, trained, gives `hg.trace` a program with the same names. Sparse maps stay sparse.
 
     A polynomial is only good on its interval, and training may move its inputs out of it: add a multiple of the module's
@@ -161,8 +163,12 @@ class ProgramModule(nn.Module):
         The excess of an input is how far it lies outside the inner nine tenths of the interval, in units of half its width;
         the sum is divided by the number of samples.
         """
-        penalties = [step.penalty for step in self.modules() if isinstance(step, _Step) and step.penalty is not None]
+        penalties = self.range_penalties()
         return torch.stack(penalties).sum() if penalties else torch.zeros(())
+
+    def range_penalties(self) -> list[Tensor]:
+        """The parts of `range_penalty` by polynomial, in program order."""
+        return [step.penalty for step in self.polynomials if step.penalty is not None]
 
     @property
     def polynomials(self) -> list[_Step]:
@@ -233,8 +239,10 @@ def _hold(
                 _hold_matrix(step, place, program, matrix, dtype, shared)
         elif _is_constant(program, value):
             array = np.array(program.array(value))
-            key = (str(value), name in trained)
-            is_trained = name in trained or (name == "coefficients" and coefficients)
+            own = name == "coefficients" and coefficients
+            is_trained = name in trained or own
+            # Polynomials that begin with the same coefficients are trained apart.
+            key = (str(value), name in trained, id(step) if own else None)
             if key not in shared:
                 tensor = torch.from_numpy(array).to(dtype)
                 shared[key] = nn.Parameter(tensor) if is_trained else tensor

@@ -87,6 +87,19 @@ def test_a_fold_of_norms_changes_neither_values_nor_gradients(programs: tuple[Pr
         torch.testing.assert_close(left, right)
 
 
+def test_equal_coefficients_are_trained_apart() -> None:
+    x = torch.rand(40, 6) * 2 - 1
+
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x) + torch.tanh(-x)
+
+    low = hg.approximate(hg.trace(Twice(), x[:1], input_range=(-1, 1)), hg.Options(degree=3))
+    assert len({str(node.attrs["coefficients"]) for node in low.nodes if node.op == "poly"}) == 1
+    first, second = to_torch(low, train_coefficients=True).polynomials
+    assert first.coefficients is not second.coefficients
+
+
 def test_a_module_is_written_into_its_program(programs: tuple[Program, Program]) -> None:
     module = to_torch(programs[1], train_coefficients=True)
     same = module.written(programs[1])
