@@ -28,6 +28,7 @@ _PUBLIC: dict[str, str] = {
     "simulate": "heliograph.tools.simulate",
     "debug": "heliograph.tools.debug",
     "measure": "heliograph.tools.measure",
+    "refine": "heliograph.tools.refine",
     "html_report": "heliograph.report.html",
     "save_plots": "heliograph.report.plots",
     "Options": "heliograph.compiler.options",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from heliograph.tools.debug import debug as debug
     from heliograph.tools.measure import Measurement as Measurement
     from heliograph.tools.measure import measure as measure
+    from heliograph.tools.refine import refine as refine
     from heliograph.tools.simulate import simulate as simulate
 else:
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from heliograph.errors import UnsupportedError
-from heliograph.frontends.torch_polynomial import polynomial, position, sparse_map
-from heliograph.ir import Node, Program, Stage, TensorType
+from heliograph.frontends.torch_polynomial import held_polynomial, polynomial, sparse_map
+from heliograph.ir import Builder, ConstantName, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.ops import OPS
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -34,8 +37,10 @@ def to_torch(
     """A module in eval mode that computes what a program of the tensor or polynomial stage computes, batch axis in front.
 
     Weights of linear, convolution and norm layers and entries of sparse maps are parameters, of that `dtype`; so are the
-    polynomials' coefficients with `train_coefficients`, buffers otherwise. A constant that several ops read stays one
-    tensor. Submodules are called as the program's layers are, and parameters as in torch (`layer1.0.conv1.weight`), so
+    polynomials' coefficients with `train_coefficients` (each polynomial its own), buffers otherwise. Any other constant that
+    several ops read stays one tensor.
+
+    Submodules are called as the program's layers are, and parameters as in torch (`layer1.0.conv1.weight`), so
     that the module, trained, gives `hg.trace` a program with the same names. Sparse maps stay sparse.
 
     A polynomial is only good on its interval, and training may move its inputs out of it: add a multiple of the module's
@@ -56,8 +61,12 @@ class _Step(nn.Module):
 
     def __init__(self, node: Node, run: Callable[[_Step, Any], Tensor]) -> None:
         super().__init__()
-        self.op, self.attrs, self.run = node.op, dict(node.attrs), run
+        self.op, self.layer, self.attrs, self.run = node.op, node.loc.layer, dict(node.attrs), run
         self.penalty: Tensor | None = None
+        # Training holds a polynomial's argument to this multiple of its interval.
+        self.outer = 1.0
+        # What is added to a polynomial's coefficients, (degree + 1,) of any higher degree: training lets it fade.
+        self.fading: Tensor | None = None
         assert isinstance(node.type, TensorType)
         self.shape = node.type.shape
         self.ranks = [len(operand.type.shape) for operand in node.inputs if isinstance(operand.type, TensorType)]
@@ -71,7 +80,13 @@ class _Step(nn.Module):
 
 
 class ProgramModule(nn.Module):
-    """A program as a module: runs its steps in program order."""
+    """A program as a module: runs its steps in program order.
+
+    With `folds_norms` a batch norm in eval mode that alone reads a linear layer or a convolution is computed with it, as one
+    map with other weights: less work, gradients of the same parameters. It is for training, and off when a module is traced.
+    """
+
+    folds_norms = False
 
     def __init__(self, program: Program, dtype: torch.dtype, train_coefficients: bool) -> None:
         super().__init__()
@@ -94,6 +109,26 @@ class ProgramModule(nn.Module):
             _hold(step, node, program, dtype, train_coefficients, shared)
             path = self._place(step, node.loc.layer or f"{node.op}{self._number[node]}")
             self._plan.append((self._number[node], path, tuple(self._number[operand] for operand in node.inputs)))
+        paths = {place: path for place, path, _ in self._plan}
+        users = program.users()
+        # The place of a map -> the path of the norm that can be computed with it.
+        self._norms = {
+            self._number[node.inputs[0]]: paths[self._number[node]]
+            for node in program.nodes
+            if node.op == "batch_norm"
+            and node.inputs[0].op in ("linear", "conv")
+            and len(users[node.inputs[0]]) == 1
+            and node.inputs[0] not in program.outputs
+        }
+        # Where values stand that another program has too, by layer and op, and those of them that activations read.
+        counts = Counter((node.loc.layer, node.op) for node in program.nodes)
+        self.places = {
+            (node.loc.layer, node.op): self._number[node]
+            for node in program.nodes
+            if node.loc.layer and counts[node.loc.layer, node.op] == 1
+        }
+        read = [node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None]
+        self.features = tuple(dict.fromkeys((node.loc.layer, node.op) for node in read))
         del self._number
 
     def _place(self, step: _Step, path: str) -> str:
@@ -132,15 +167,69 @@ class ProgramModule(nn.Module):
         The excess of an input is how far it lies outside the inner nine tenths of the interval, in units of half its width;
         the sum is divided by the number of samples.
         """
-        penalties = [step.penalty for step in self.modules() if isinstance(step, _Step) and step.penalty is not None]
+        penalties = self.range_penalties()
         return torch.stack(penalties).sum() if penalties else torch.zeros(())
 
+    def range_penalties(self) -> list[Tensor]:
+        """The parts of `range_penalty` by polynomial, in program order."""
+        return [step.penalty for step in self.polynomials if step.penalty is not None]
+
+    @property
+    def polynomials(self) -> list[_Step]:
+        """The polynomials in program order."""
+        steps = [self.get_submodule(path) for _, path, _ in self._plan]
+        return [step for step in steps if isinstance(step, _Step) and step.op == "poly"]
+
+    @property
+    def norms(self) -> list[_Step]:
+        """The batch norms."""
+        return [step for step in self.modules() if isinstance(step, _Step) and step.op == "batch_norm"]
+
+    def written(self, program: Program) -> Program:
+        """The program that this module was made from, with the module's parameters and buffers for its constants.
+
+        Names, places, ranges and calibration samples stay, which tracing the module would lose.
+        """
+        paths = {place: path for place, path, _ in self._plan}
+        # Without the old constants, so that the new ones take their names.
+        builder = Builder(program.name, program.stage, replace(program, constants={}))
+        new: dict[Node, Node] = {}
+        for place, node in enumerate(program.nodes):
+            if node.op == "input":
+                new[node] = builder.copy(node, ())
+                continue
+            step: Any = self.get_submodule(paths[place])
+            attrs = dict(node.attrs)
+            for name, value in node.attrs.items():
+                if name == "matrices":
+                    attrs[name] = tuple(
+                        builder.constant(_matrix_of(step, number, program.matrix(each)), str(each))
+                        for number, each in enumerate(value)
+                    )
+                elif _is_constant(program, value):
+                    attrs[name] = builder.constant(step.constant(name).detach().cpu().numpy(), str(value))
+            new[node] = builder.op(node.op, [new[operand] for operand in node.inputs], node.loc, **attrs)
+        return builder.finish_as(program, new)
+
     def forward(self, *inputs: Tensor) -> Any:
+        return self.kept(inputs, ())[0]
+
+    def kept(self, inputs: Sequence[Tensor], places: Sequence[int]) -> tuple[Any, list[Tensor]]:
+        """What `forward` gives, and the values at these places of the program."""
         values: dict[int, Tensor] = dict(zip(self._inputs, inputs, strict=True))
+        folded = set()
         for place, path, operands in self._plan:
-            values[place] = self.get_submodule(path)(*(values[operand] for operand in operands))
+            norm = self.get_submodule(self._norms[place]) if self.folds_norms and place in self._norms else None
+            if path in folded:
+                values[place] = values[operands[0]]
+            elif norm is not None and not norm.training:
+                folded.add(self._norms[place])
+                values[place] = _with_norm(self.get_submodule(path), norm, values[operands[0]])
+            else:
+                values[place] = self.get_submodule(path)(*(values[operand] for operand in operands))
         outputs = [values[place] for place in self._outputs]
-        return outputs[0] if len(outputs) == 1 else dict(zip(self._names, outputs, strict=True))
+        result = outputs[0] if len(outputs) == 1 else dict(zip(self._names, outputs, strict=True))
+        return result, [values[place] for place in places]
 
 
 def _hold(
@@ -152,10 +241,12 @@ def _hold(
         if name == "matrices":
             for place, matrix in enumerate(value):
                 _hold_matrix(step, place, program, matrix, dtype, shared)
-        elif str(value) in program.constants and type(value).__name__ == "ConstantName":
+        elif _is_constant(program, value):
             array = np.array(program.array(value))
-            key = (str(value), name in trained)
-            is_trained = name in trained or (name == "coefficients" and coefficients)
+            own = name == "coefficients" and coefficients
+            is_trained = name in trained or own
+            # Polynomials that begin with the same coefficients are trained apart.
+            key = (str(value), name in trained, id(step) if own else None)
             if key not in shared:
                 tensor = torch.from_numpy(array).to(dtype)
                 shared[key] = nn.Parameter(tensor) if is_trained else tensor
@@ -164,6 +255,16 @@ def _hold(
                 step.register_parameter(label, shared[key])  # type: ignore[arg-type]
             else:
                 step.register_buffer(label, shared[key])
+
+
+def _is_constant(program: Program, value: Any) -> bool:
+    return isinstance(value, ConstantName) and str(value) in program.constants
+
+
+def _matrix_of(step: Any, place: int, old: SparseMatrix) -> SparseMatrix:
+    """The matrix with the entries that the step has for it."""
+    data = getattr(step, f"values{place}").detach().cpu().double().numpy()
+    return SparseMatrix(old.shape, data, old.indices, old.indptr)
 
 
 def _hold_matrix(
@@ -263,17 +364,30 @@ def _constant(step: _Step, operands: Any) -> Tensor:
     return value.unsqueeze(0)  # type: ignore[no-any-return]
 
 
-@_rule("linear")
-def _linear(step: _Step, operands: Any) -> Tensor:
+@_rule("linear", "conv")
+def _map(step: _Step, operands: Any) -> Tensor:
     weight: Any = step.constant("weight")
-    return F.linear(operands[0], weight, step.constant("bias"))
+    return _mapped(step, operands[0], weight, step.constant("bias"))
 
 
-@_rule("conv")
-def _conv(step: _Step, operands: Any) -> Tensor:
-    a, weight = step.attrs, step.constant("weight")
-    geometry = (a["stride"], a["padding"], a["dilation"], a["groups"])
-    return _CONV[len(a["stride"])](operands[0], weight, step.constant("bias"), *geometry)  # type: ignore[arg-type]
+def _mapped(step: _Step, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The linear layer or convolution of that step, with this weight and bias."""
+    a = step.attrs
+    if step.op == "linear":
+        return F.linear(x, weight, bias)
+    return _CONV[len(a["stride"])](x, weight, bias, a["stride"], a["padding"], a["dilation"], a["groups"])
+
+
+def _with_norm(step: Any, norm: Any, x: Tensor) -> Tensor:
+    """The map of that step and the batch norm behind it, by its fixed statistics, as one map."""
+    weight, bias, mean = step.constant("weight"), step.constant("bias"), norm.constant("mean")
+    scale = (norm.constant("variance") + norm.attrs["eps"]).rsqrt()
+    if norm.constant("weight") is not None:
+        scale = scale * norm.constant("weight")
+    shift = -mean * scale if bias is None else (bias - mean) * scale
+    if norm.constant("bias") is not None:
+        shift = shift + norm.constant("bias")
+    return _mapped(step, x, weight * scale.reshape(-1, *(1,) * (weight.ndim - 1)), shift)
 
 
 @_rule("batch_norm")
@@ -293,10 +407,14 @@ def _layer_norm(step: _Step, operands: Any) -> Tensor:
 @_rule("poly")
 def _poly(step: _Step, operands: Any) -> Tensor:
     a = step.attrs
-    if step.training:
-        excess = (position(operands[0], a["low"], a["high"]).abs() - _INNER).clamp_min(0.0)
-        step.penalty = excess.square().sum() / len(operands[0])
-    return polynomial(operands[0], step.constant("coefficients"), a["low"], a["high"])  # type: ignore[no-any-return]
+    coefficients: Any = step.constant("coefficients")
+    if step.fading is not None:
+        coefficients = F.pad(coefficients, (0, len(step.fading) - len(coefficients))) + step.fading
+    if not step.training:
+        return polynomial(operands[0], coefficients, a["low"], a["high"])  # type: ignore[no-any-return]
+    values, excess = held_polynomial(operands[0], coefficients, a["low"], a["high"], _INNER, step.outer)
+    step.penalty = excess / len(operands[0])
+    return values
 
 
 @_rule("affine")

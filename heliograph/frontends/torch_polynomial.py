@@ -6,6 +6,7 @@ Both have gradients for all that can be trained, and rules, so that a module tha
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,31 +17,70 @@ from heliograph.ir import SparseMatrix
 
 # Numbers held at once while the gradient of a sparse map's entries is summed over the samples.
 _PRODUCTS = 1 << 24
+# A polynomial is evaluated on so many numbers at a time, and on fewer where its degree asks for many rows: what is made
+# on the way stays in the cache. Below 32,768 numbers torch takes one thread.
+_PART, _LEAST_PART, _ROWS_AND_COLUMNS = 1 << 16, 1 << 12, 1 << 19
 
 
-def position(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+def _parts(degree: int, *flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same parts of all these vectors, one after the other."""
+    step = max(_LEAST_PART, min(_PART, _ROWS_AND_COLUMNS // (degree + 1)))
+    for start in range(0, flat[0].numel(), step):
+        yield tuple(each[start : start + step] for each in flat)
+
+
+def _position(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
     """x in the interval's own coordinate: -1 at `low`, 1 at `high`."""
-    return (2.0 * x - (high + low)) / (high - low)
+    return (2.0 * x).sub_(high + low).div_(high - low)
 
 
-def _clenshaw(t: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
-    """sum c_k T_k(t), by Clenshaw's recurrence."""
-    first, second = torch.zeros_like(t), torch.zeros_like(t)
+def _clenshaw(t: torch.Tensor, coefficients: list[float], out: torch.Tensor) -> None:
+    """Write sum c_k T_k(t) into `out`, by Clenshaw's recurrence."""
+    if len(coefficients) == 1:
+        out.fill_(coefficients[0])
+        return
     twice = 2.0 * t
-    for coefficient in reversed(coefficients[1:].tolist()):
-        first, second = twice * first - second + coefficient, first
-    return t * first - second + float(coefficients[0])
+    # The second of the two values has the other sign, so that a step needs nothing but what is done in place.
+    first, minus_second = torch.full_like(t, coefficients[-1]), torch.zeros_like(t)
+    for coefficient in reversed(coefficients[1:-1]):
+        minus_second.addcmul_(twice, first).add_(coefficient)
+        first, minus_second = minus_second, first.neg_()
+    torch.addcmul(minus_second, t, first, out=out).add_(coefficients[0])
+
+
+def _basis(t: torch.Tensor, degree: int) -> torch.Tensor:
+    """(degree + 1, n): T_0 to T_degree at the n numbers of t."""
+    rows = t.new_empty((degree + 1, t.numel()))
+    rows[0] = 1.0
+    if degree:
+        rows[1] = t
+        twice = 2.0 * t
+    for k in range(2, degree + 1):
+        torch.mul(twice, rows[k - 1], out=rows[k])
+        rows[k] -= rows[k - 2]
+    return rows
+
+
+def _slope(coefficients: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """(degree + 1,): coefficients of the derivative by x."""
+    series = coefficients.detach().cpu().double().numpy()
+    slope = np.polynomial.chebyshev.chebder(series) * (2.0 / (high - low)) if len(series) > 1 else np.zeros(1)
+    return torch.from_numpy(np.append(slope, 0.0)[: len(series)]).to(coefficients)
 
 
 @torch.library.custom_op("heliograph::polynomial", mutates_args=())
 def polynomial(x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float) -> torch.Tensor:
     """sum c_k T_k(t) with t = (2x - (high + low)) / (high - low), elementwise; `coefficients` is (degree + 1,)."""
-    return _clenshaw(position(x, low, high), coefficients)
+    result = torch.empty_like(x, memory_format=torch.contiguous_format)
+    series: list[float] = coefficients.tolist()
+    for part, out in _parts(len(series), x.reshape(-1), result.view(-1)):
+        _clenshaw(_position(part, low, high), series, out)
+    return result
 
 
 @polynomial.register_fake
 def _(x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _keep_polynomial(ctx: Any, inputs: Any, output: Any) -> None:
@@ -50,23 +90,79 @@ def _keep_polynomial(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _polynomial_gradient(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     x, coefficients = ctx.saved_tensors
-    t = position(x, ctx.low, ctx.high)
-    by_x = by_coefficients = None
-    if ctx.needs_input_grad[0]:
-        series = coefficients.detach().cpu().double().numpy()
-        slope = np.polynomial.chebyshev.chebder(series) if len(series) > 1 else np.zeros(1)
-        by_x = gradient * _clenshaw(t, torch.from_numpy(slope)) * (2.0 / (ctx.high - ctx.low))
-    if ctx.needs_input_grad[1]:
-        # T_k is made again one after the other, so that memory does not grow with the degree.
-        sums, before, now = [], t, torch.ones_like(t)
-        for _ in range(len(coefficients)):
-            sums.append((gradient * now).sum())
-            before, now = now, 2.0 * t * now - before
-        by_coefficients = torch.stack(sums).to(coefficients.dtype)
+    by_x, by_coefficients = _gradients(x, coefficients, ctx.low, ctx.high, gradient)
     return by_x, by_coefficients, None, None
 
 
+def _gradients(
+    x: torch.Tensor,
+    coefficients: torch.Tensor,
+    low: float,
+    high: float,
+    gradient: torch.Tensor,
+    held: tuple[float, float, float] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients by x and by the coefficients, of a polynomial whose values have this gradient.
+
+    `held` is of one whose argument is held: the share of the interval that is its inner part, the multiple of it that is
+    the outer bound, and the gradient of the sum of squared excesses.
+    """
+    by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    sums = torch.zeros(coefficients.numel(), dtype=torch.float64, device=x.device)
+    degree, slope = coefficients.numel() - 1, _slope(coefficients, low, high)
+    for part, above, out in _parts(degree, x.reshape(-1), gradient.reshape(-1), by_x.view(-1)):
+        t = _position(part, low, high)
+        inside = t if held is None else t.clamp(-held[1], held[1])
+        rows = _basis(inside, degree)
+        torch.mv(rows.t(), slope, out=out)
+        out *= above
+        if held is not None:
+            inner, _, weight = held
+            out *= inside == t
+            out.add_(t.sub_(t.clamp(-inner, inner)), alpha=weight * 4.0 / (high - low))
+        sums += torch.mv(rows, above)
+    return by_x, sums.to(coefficients.dtype)
+
+
 polynomial.register_autograd(_polynomial_gradient, setup_context=_keep_polynomial)
+
+
+class _HeldPolynomial(torch.autograd.Function):
+    """`held_polynomial`, with its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float, inner: float, outer: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.low, ctx.high, ctx.bounds = low, high, (inner, outer)
+        ctx.save_for_backward(x, coefficients)
+        result = torch.empty_like(x, memory_format=torch.contiguous_format)
+        series: list[float] = coefficients.tolist()
+        penalty = torch.zeros((), dtype=x.dtype, device=x.device)
+        for part, out in _parts(len(series), x.reshape(-1), result.view(-1)):
+            t = _position(part, low, high)
+            excess = t - t.clamp(-inner, inner)
+            penalty += torch.dot(excess, excess)
+            _clenshaw(t.clamp_(-outer, outer), series, out)
+        return result, penalty
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, by_penalty: torch.Tensor) -> tuple[Any, ...]:
+        x, coefficients = ctx.saved_tensors
+        held = *ctx.bounds, float(by_penalty)
+        by_x, by_coefficients = _gradients(x, coefficients, ctx.low, ctx.high, gradient, held)
+        return by_x, by_coefficients, None, None, None, None
+
+
+def held_polynomial(
+    x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float, inner: float, outer: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The polynomial of x moved to the nearest point that is not too far out, and the sum of the squared excesses of x.
+
+    Distances are from the middle of [low, high], in units of half its width: x is held to `outer`, and an excess is how far
+    it lies beyond `inner`. Where x is held the polynomial is constant, and only the sum has a gradient by x.
+    """
+    return _HeldPolynomial.apply(x, coefficients, low, high, inner, outer)  # type: ignore[no-any-return]
 
 
 @rule("heliograph.polynomial")

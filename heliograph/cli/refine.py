@@ -1,0 +1,176 @@
+"""`heliograph refine`: from a module or a program and samples to a program with trained polynomials of low degree."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heliograph.cli.arrays import Array, one_per_name, read_arrays
+from heliograph.cli.compile import load_module, load_object
+from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.errors import ProgramError
+from heliograph.files import open_file, write_file
+
+if TYPE_CHECKING:
+    from heliograph.ir import Program
+    from heliograph.tools.refine import Refined
+
+_CALIBRATION = 512
+
+
+@click.command("refine")
+@click.argument("target", metavar="FILE.py:NAME|FILE.hg")
+@click.option("--samples", required=True, help="Unlabelled samples, .npy or .npz (one array per input).")
+@click.option("-o", "--output", default=None, help="The program's file; NAME-refined.hg by default.")
+@click.option(
+    "--calibration", default=None, help="Samples that the first ranges are set from; by default of --samples."
+)
+@click.option(
+    "--input-range", type=(float, float), multiple=True, help="The interval of the input; once, or per input."
+)
+@click.option("--epochs", type=int, default=10, show_default=True, help="Passes over the samples in each round.")
+@click.option("--rounds", type=int, default=4, show_default=True, help="Most rounds, each with a cheaper allocation.")
+@click.option(
+    "--changed", type=float, default=0.01, show_default=True, help="Share of the classes that rounds may change."
+)
+@click.option("--rate", type=float, default=None, help="Learning rate; 0.0005 by default.")
+@click.option("--batch-size", type=int, default=None, help="Samples of a step; 128 by default.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
+@click.option("--augment", default=None, metavar="FILE.py:NAME", help="A function of a batch that returns another.")
+@compiler_options
+@output_options
+def refine_command(
+    target: str,
+    samples: str,
+    output: str | None,
+    calibration: str | None,
+    input_range: tuple[tuple[float, float], ...],
+    epochs: int,
+    rounds: int,
+    changed: float,
+    rate: float | None,
+    batch_size: int | None,
+    seed: int,
+    augment: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Train the PyTorch module NAME of FILE.py, or the program in FILE.hg, to do what it does with polynomials of low
+    degree, and write a program that `heliograph compile` takes.
+
+    --degree and --degree-of say which degrees. Without them they are allocated, and in each round cheaper ones, until
+    more classes change than --changed allows. While it runs, FILE.checkpoint stands beside the output: the same command
+    goes on from there after a killed run. Ctrl-C writes the best so far.
+    """
+    from heliograph.frontends.torch_distill import Training
+    from heliograph.tools.refine import refine
+
+    options = chosen_options(given)
+    known = {"rate": rate, "batch": batch_size, "seed": seed}
+    training = Training(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
+    function = None if augment is None else load_object(augment, called=lambda value: False)
+    with progress_bar(quiet) as progress:
+        progress("loading", 0, 0)
+        program, arrays = _read(target, samples, calibration, input_range)
+        stem = target.removesuffix(".hg") if target.endswith(".hg") else target.rpartition(":")[2]
+        path = Path(output or f"{Path(stem).name}-refined.hg")
+        if path.suffix != ".hg":
+            raise ProgramError(f"{path} is no name of a program", hint="call it NAME.hg")
+        found = refine(
+            program,
+            tuple(arrays),
+            options,
+            rounds=rounds,
+            epochs=epochs,
+            augment=function,
+            accuracy_loss=changed,
+            progress=progress,
+            training=training,
+            checkpoint=path.with_name(f"{path.name}.checkpoint"),
+        )
+    weights = _write(replace(found.program, name=path.stem), path)
+    remark(f"wrote {path} and {weights}" if weights else f"wrote {path}", quiet)
+    if found.interrupted:
+        remark("interrupted: this is the best so far", quiet)
+    files = {"program": str(path), "weights": str(weights) if weights else None}
+    emit(_table(found), {**files, **found.to_dict()}, as_json=as_json, quiet=quiet)
+
+
+def _read(
+    target: str, samples: str, calibration: str | None, input_range: tuple[tuple[float, float], ...]
+) -> tuple[Program, list[Array]]:
+    """The program, with calibration samples, and the samples by input."""
+    import numpy as np
+    import torch
+
+    import heliograph as hg
+    from heliograph.cli.compile import _input_names, _ranges
+
+    if target.endswith(".hg"):
+        if input_range:
+            raise ProgramError("--input-range is for PyTorch modules", where=target)
+        program: Program = hg.parse(Path(target))
+        names = [str(node.attrs["name"]) for node in program.inputs]
+        arrays = one_per_name(read_arrays(samples), names, samples)
+        first = _first(arrays) if calibration is None else one_per_name(read_arrays(calibration), names, calibration)
+        return replace(program, calibration=tuple(np.asarray(each, dtype=np.float64) for each in first)), arrays
+    module = load_module(target)
+    names = _input_names(module, 0)
+    arrays = one_per_name(read_arrays(samples), names, samples)
+    first = _first(arrays) if calibration is None else one_per_name(read_arrays(calibration), names, calibration)
+    examples = [torch.from_numpy(np.asarray(each[:1], dtype=np.float32)) for each in first]
+    ranges = _ranges(input_range, len(arrays))
+    if ranges is None:
+        # The whole samples say more of the inputs than the first.
+        ranges = tuple((float(each.min()), float(each.max())) for each in arrays)
+        ranges = ranges[0] if len(ranges) == 1 else ranges
+    traced: Program = hg.trace(
+        module,
+        examples[0] if len(examples) == 1 else tuple(examples),
+        input_range=ranges,
+        calibration=first[0] if len(first) == 1 else tuple(first),
+    )
+    return traced, arrays
+
+
+def _first(arrays: list[Array]) -> list[Array]:
+    for array in arrays:
+        if array.ndim < 2 or not array.shape[0]:
+            raise ProgramError(f"samples of shape {array.shape} have no sample axis with samples")
+    return [array[:_CALIBRATION] for array in arrays]
+
+
+def _write(program: Program, path: Path) -> Path | None:
+    """Write the program, and what it keeps beside it; the path of the latter."""
+    import heliograph as hg
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        text = hg.write_language(program, folder)
+        weights = text.with_suffix(".npz")
+        kept = path.with_name(weights.name) if weights.exists() else None
+        # First what the program names.
+        for source, place in ((weights, kept), (text, path)):
+            if place is not None:
+                with open_file(source) as file:
+                    write_file(place, file.read())
+    return kept
+
+
+def _table(found: Refined) -> str:
+    """The rounds, one a line."""
+    lines = [f"{'round':<7}{'degrees':<28}{'predicted':>11}{'before':>9}{'after':>9}{'epochs':>8}{'minutes':>9}"]
+    for number, each in enumerate(found.rounds, 1):
+        degrees = sorted(each.degrees.values())
+        counts = ", ".join(f"{degrees.count(degree)} x {degree}" for degree in dict.fromkeys(degrees))
+        time = "" if each.predicted_ms is None else f"{each.predicted_ms / 1e3:.2f} s"
+        line = f"{number:<7}{counts:<28}{time:>11}{each.before:>9.1%}{each.agreement:>9.1%}"
+        lines.append(f"{line}{len(each.epochs):>8}{each.seconds / 60:>9.1f}{'' if each.kept else '  undone'}")
+    lines.append(f"agreement with the float network on {found.samples_apart} samples kept apart: {found.agreement:.1%}")
+    return "\n".join(lines)

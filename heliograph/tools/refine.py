@@ -1,0 +1,544 @@
+"""Refine a network: low degrees for its activations, and weights and coefficients that are trained for them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.polynomial import chebyshev
+
+from heliograph.compiler.arguments import require_program
+from heliograph.compiler.options import Options
+from heliograph.compiler.polynomials import approximate
+from heliograph.errors import ProgramError, WireError
+from heliograph.files import open_file, write_file
+from heliograph.ir import Array, Builder, ConstantName, Node, Program, shape_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from heliograph.frontends.torch_distill import Augment, Distilled, Epoch, Training
+    from heliograph.frontends.torch_modules import ProgramModule
+
+# The network that training starts from: polynomials that hardly change it, on the ranges that were seen and a little more.
+_START_DEGREE, _START_MARGIN = 15, 0.1
+# Half an interval is so many standard deviations, and so many more for each degree. The fit is weighed with a normal density
+# this much wider than what was seen, and a thousandth of its peak everywhere.
+_DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 2.0, 0.85, 1.3, 1e-3
+_FIT_POINTS = 2000
+# The last intervals reach beyond the samples by this share of their width, over the degree: a polynomial of low degree is
+# the same on a wider interval.
+_ROOM, _FARTHEST = 0.6, 4.0
+_CALIBRATION = 512
+# One sample of so many is never trained on, and no more than the second number of them.
+_APART, _MOST_APART = 8, 1024
+# A round takes the next allocation that is predicted to take at most this share of the time.
+_CHEAPER = 0.8
+_ACCURACY_LOSS = 0.01
+
+Progress: TypeAlias = "Callable[[str, int, int], None]"
+
+
+class Point(Protocol):
+    """An allocation: the degree of each layer, the predicted time, the share of classes that it is predicted to change."""
+
+    @property
+    def degrees(self) -> Mapping[str, int]: ...
+    @property
+    def predicted_ms(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+
+
+# The allocations of a program, cheapest last.
+Allocate: TypeAlias = "Callable[[Program, Options], Sequence[Point]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of training: the degrees, the predicted time where they were allocated, and the agreement with the float
+    network on samples kept apart, before training and after.
+    """
+
+    degrees: Mapping[str, int]
+    predicted_ms: float | None
+    before: float
+    agreement: float
+    epochs: tuple[Epoch, ...]
+    seconds: float
+    kept: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "degrees": dict(self.degrees), "epochs": [asdict(epoch) for epoch in self.epochs]}
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """The refined program, which `compile` takes, and its module; the degree of each layer; what each round did.
+
+    `agreement` is the share of the samples kept apart whose class is the float network's (where outputs are no class scores:
+    the share of their variance that is explained), of this program; `before` that of the first round before its training.
+    """
+
+    program: Program
+    module: ProgramModule
+    degrees: Mapping[str, int]
+    rounds: tuple[Round, ...]
+    before: float
+    agreement: float
+    samples_apart: int
+    seconds: float
+    interrupted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but program and module, as JSON values."""
+        return {
+            "degrees": dict(self.degrees),
+            "before": self.before,
+            "agreement": self.agreement,
+            "samples_apart": self.samples_apart,
+            "seconds": self.seconds,
+            "interrupted": self.interrupted,
+            "rounds": [each.to_dict() for each in self.rounds],
+        }
+
+
+def refine(
+    program: Program,
+    samples: Any,
+    options: Options | None = None,
+    *,
+    degrees: Mapping[str, int] | int | None = None,
+    rounds: int = 4,
+    epochs: int = 10,
+    augment: Augment | None = None,
+    accuracy_loss: float | None = None,
+    progress: Progress | None = None,
+    training: Training | None = None,
+    allocate: Allocate | None = None,
+    checkpoint: str | Path | None = None,
+) -> Refined:
+    """The program with polynomials of low degree, trained to do what it does now; no labels are needed.
+
+    `program` is what `trace` or `parse` gave, `samples` an array or tensor (a tuple of them with several inputs) with a
+    leading sample axis. Every eighth sample is kept apart, to say how well it went. Where the program has no calibration
+    samples, the first of these are.
+
+    With `degrees`, one for all activations or by layer (others have 15), there is one round. Without, and without a degree
+    in the options, each round takes the degrees that `allocate(program, options)` gives for the network as it is then,
+    by default `compiler.allocation`'s, at least a fifth cheaper than those before, until a round changes more than
+    `accuracy_loss` (0.01) of the classes: then that round is undone. `augment` gets the tensors of a batch and returns
+    others like them (it should draw from torch, whose generator is seeded); `training` has the other settings, and
+    `epochs` wins over its. `progress(stage, done, total)` is called after every step. `checkpoint` is a file that is
+    written after every epoch, from which the same call goes on; it is removed when nothing is left to do.
+
+    On Ctrl-C the best so far is returned. Raises a ProgramError where the training diverges or nothing can be refined.
+    """
+    from heliograph.frontends.torch_distill import Training
+
+    require_program(program, "refine")
+    options = options or Options()
+    training = replace(training or Training(), epochs=epochs)
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ProgramError(f"rounds={rounds!r} cannot be used", why="a whole number above 0 is needed")
+    arrays = _arrays(samples, program)
+    if not program.calibration:
+        program = replace(program, calibration=tuple(each[:_CALIBRATION].astype(np.float64) for each in arrays))
+    given: Any = degrees if degrees is not None else options.degree or options.degrees or None
+    loss = _ACCURACY_LOSS if accuracy_loss is None else accuracy_loss
+    if progress is not None:
+        progress("approximating", 0, 0)
+    refiner = _Refiner(program, arrays, options, training, augment, progress or (lambda stage, done, total: None))
+    if checkpoint is not None:
+        refiner.keep(Path(checkpoint), given)
+    try:
+        if given is not None:
+            refiner.round(_by_layer(refiner.program, given), None)
+        else:
+            _descend(refiner, allocate or _allocation_curve, rounds, loss)
+    except KeyboardInterrupt:
+        # Between two trainings: what was reached stands.
+        if not refiner.rounds:
+            raise
+        refiner.interrupted = True
+    refined = refiner.finished()
+    if checkpoint is not None and not refined.interrupted:
+        Path(checkpoint).unlink(missing_ok=True)
+    return refined
+
+
+def _allocation_curve(program: Program, options: Options) -> Sequence[Point]:
+    found: Sequence[Point] = importlib.import_module("heliograph.compiler.allocation").allocation_curve(
+        program, options
+    )
+    return found
+
+
+def _descend(refiner: _Refiner, allocate: Allocate, rounds: int, loss: float) -> None:
+    """Rounds of cheaper and cheaper allocations, as long as the classes stay."""
+    milliseconds = np.inf
+    while len(refiner.rounds) < rounds and not refiner.interrupted:
+        points = allocate(refiner.float_network(), refiner.options)
+        point = next((each for each in points if each.predicted_ms <= _CHEAPER * milliseconds), None)
+        if point is None:
+            if not refiner.rounds:
+                raise ProgramError(
+                    f"no allocation of degrees was found for {refiner.original.name}", hint="give degrees"
+                )
+            return
+        before = refiner.reached
+        done = refiner.round(_by_layer(refiner.program, point.degrees), point.predicted_ms)
+        milliseconds = point.predicted_ms
+        if 1.0 - done.agreement > loss:
+            if before is not None:
+                refiner.undo(before)
+            return
+
+
+def _arrays(samples: Any, program: Program) -> tuple[Array, ...]:
+    """The samples as float32 arrays, one for each input."""
+    items = samples if isinstance(samples, list | tuple) else (samples,)
+    if len(items) != len(program.inputs):
+        raise ProgramError(f"{len(items)} arrays of samples were given for {len(program.inputs)} inputs")
+    arrays = []
+    for node, item in zip(program.inputs, items, strict=True):
+        if hasattr(item, "detach"):
+            item = item.detach().cpu().numpy()
+        array = np.asarray(item, dtype=np.float32)
+        if array.shape[1:] != shape_of(node):
+            raise ProgramError(
+                f"samples of input {node.attrs['name']!r} have shape {array.shape}, expected (samples, "
+                f"{', '.join(map(str, shape_of(node)))})"
+            )
+        if not np.isfinite(array).all():
+            raise ProgramError(f"samples of input {node.attrs['name']!r} hold NaN or infinity")
+        arrays.append(array)
+    counts = {len(array) for array in arrays}
+    if len(counts) > 1 or min(counts) < 2 * _APART:
+        raise ProgramError(
+            f"{' and '.join(map(str, sorted(counts)))} samples cannot be refined with",
+            why=f"the same number of each input is needed, at least {2 * _APART}; a thousand are few",
+        )
+    return tuple(arrays)
+
+
+def _polynomials(program: Program) -> list[Node]:
+    return [node for node in program.nodes if node.op == "poly"]
+
+
+def _by_layer(program: Program, degrees: Any) -> dict[str, int]:
+    """The degrees by layer: from one for all, a mapping, or a list in program order."""
+    layers = [node.loc.layer for node in _polynomials(program)]
+    if isinstance(degrees, Mapping):
+        unknown = sorted(set(degrees) - set(layers))
+        if unknown:
+            raise ProgramError(
+                f"degrees names the layer {unknown[0]!r}, which has no polynomial",
+                hint=f"the layers are {', '.join(dict.fromkeys(layers))}",
+            )
+        table = dict(degrees)
+    elif isinstance(degrees, Sequence):
+        if len(degrees) != len(layers):
+            raise ProgramError(f"degrees lists {len(degrees)} of them for {len(layers)} polynomials")
+        table = dict(zip(layers, degrees, strict=True))
+    else:
+        table = dict.fromkeys(layers, degrees)
+    # The checks of what a degree may be are those of the option.
+    return dict(Options(degrees=table).degrees)  # type: ignore[arg-type]
+
+
+class _Refiner:
+    """The network as it is, and what its rounds did."""
+
+    def __init__(
+        self,
+        program: Program,
+        arrays: tuple[Array, ...],
+        options: Options,
+        training: Training,
+        augment: Augment | None,
+        progress: Progress,
+    ) -> None:
+        import torch
+
+        from heliograph.frontends.torch_modules import to_torch
+
+        self.begun = time.perf_counter()
+        self.original, self.options, self.training = program, options, training
+        self.augment, self.progress = augment, progress
+        self.teacher = to_torch(program)
+        start = replace(
+            options,
+            degree=_START_DEGREE,
+            degrees={},
+            target_error=None,
+            allocate=None,
+            margin=_START_MARGIN if options.margin is None else options.margin,
+        )
+        self.program = approximate(program, start)
+        if not _polynomials(self.program):
+            raise ProgramError(f"{program.name} has no activation that becomes a polynomial, and nothing to refine")
+        tensors = [torch.from_numpy(array.copy()) for array in arrays]
+        chosen = np.arange(len(arrays[0])) % _APART == _APART - 1
+        chosen &= np.cumsum(chosen) <= _MOST_APART
+        apart = torch.from_numpy(chosen)
+        self.samples, self.apart = [each[~apart] for each in tensors], [each[apart] for each in tensors]
+        self.module = to_torch(self.program, train_coefficients=True)
+        self.rounds: list[Round] = []
+        self.reached: Program | None = None
+        self.interrupted = False
+        self.checkpoint: Path | None = None
+        self.told = ""
+        # What the checkpoint had, and what it is to have of the rounds that are over.
+        self.saved: dict[str, Any] = {}
+        self.states: list[dict[str, Any]] = []
+
+    def keep(self, path: Path, degrees: object) -> None:
+        """Write a checkpoint there after every epoch, and go on from the one that is there."""
+        from heliograph.frontends.torch_distill import unpacked
+
+        digest = hashlib.sha256(str(self.original).encode())
+        for tensor in (*self.samples, *self.apart):
+            digest.update(tensor.numpy().tobytes())
+        told = [asdict(self.training), self.options.told(), repr(degrees), digest.hexdigest()]
+        self.checkpoint, self.told = path, json.dumps(told, sort_keys=True, default=str)
+        try:
+            with open_file(path) as file:
+                self.saved = unpacked(file.read(), path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WireError("the checkpoint cannot be read", where=path, why=error.strerror or "") from None
+        if self.saved.get("told") != self.told:
+            raise ProgramError(
+                "the checkpoint is of another run",
+                where=path,
+                why="network, samples, degrees or settings are others",
+                hint="remove it, or choose another output",
+            )
+
+    def round(self, degrees: Mapping[str, int], milliseconds: float | None) -> Round:
+        """Lower the degrees and train; what comes out is the network from then on."""
+        import torch
+
+        from heliograph.frontends.torch_distill import Distilled, Epoch, distil, packed, reaches
+        from heliograph.frontends.torch_modules import to_torch
+
+        begun = time.perf_counter()
+        number = len(self.rounds)
+        finished = self.saved.get("rounds", [])
+        running = self.saved.get("running") if number == len(finished) else None
+        measured = [part[:_CALIBRATION] for part in self.samples]
+        lowered, rest = _lowered(self.program, degrees, reaches(self.module, measured, held=True))
+        module = to_torch(lowered, train_coefficients=True)
+        stage = f"round {number + 1}"
+
+        def save(state: dict[str, Any]) -> None:
+            self.write(packed({"told": self.told, "rounds": self.states, "running": state}))
+
+        if number < len(finished):
+            known = finished[number]
+            module.load_state_dict(known["state"])
+            epochs = [Epoch(*each) for each in known["epochs"]]
+            done: Distilled = Distilled(known["before"], known["agreement"], known["state"], epochs)
+        else:
+            done = distil(
+                module,
+                self.teacher,
+                self.samples,
+                self.apart,
+                replace(self.training, seed=self.training.seed + number),
+                fading=[None if each is None else torch.from_numpy(each).float() for each in rest],
+                augment=self.augment,
+                progress=lambda step, steps: self.progress(stage, step, steps),
+                checkpoint=save if self.checkpoint is not None else None,
+                resume=running,
+            )
+        self.interrupted = done.interrupted
+        made = Round(
+            _degrees(lowered),
+            milliseconds,
+            done.before,
+            done.agreement,
+            tuple(done.epochs),
+            time.perf_counter() - begun,
+        )
+        self.states.append(_state_of(done))
+        self.rounds.append(made)
+        self.module, self.program = module, module.written(lowered)
+        self.reached = self.program
+        return made
+
+    def write(self, data: bytes) -> None:
+        assert self.checkpoint is not None
+        write_file(self.checkpoint, data, private=True)
+
+    def undo(self, before: Program) -> None:
+        """Go back to the network before the last round."""
+        from heliograph.frontends.torch_modules import to_torch
+
+        self.rounds[-1] = replace(self.rounds[-1], kept=False)
+        self.program = self.reached = before
+        self.module = to_torch(before, train_coefficients=True)
+
+    def float_network(self) -> Program:
+        """The original program with the weights as they are now, where a layer of it has any."""
+        trained = {(node.loc.layer, node.op): node for node in self.program.nodes}
+        builder = Builder(self.original.name, self.original.stage, replace(self.original, constants={}))
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            twin = trained.get((node.loc.layer, node.op))
+            source, theirs = (self.original, node) if twin is None else (self.program, twin)
+
+            def renewed(value: Any, their: Any) -> Any:
+                if isinstance(value, tuple):
+                    return tuple(renewed(one, other) for one, other in zip(value, their, strict=True))
+                is_constant = isinstance(value, ConstantName)
+                return builder.constant(source.constants[str(their)], str(value)) if is_constant else value
+
+            attrs = {name: renewed(value, theirs.attrs[name]) for name, value in node.attrs.items()}
+            return builder.op(node.op, operands, node.loc, **attrs)
+
+        return builder.rewrite(self.original, emit)
+
+    def finished(self) -> Refined:
+        """The result, its intervals those of the samples."""
+        from heliograph.frontends.torch_distill import reaches
+        from heliograph.frontends.torch_modules import to_torch
+
+        # The whole module once more in the clear, nothing held.
+        everything = [
+            np.concatenate([first.numpy(), second.numpy()])
+            for first, second in zip(self.samples, self.apart, strict=True)
+        ]
+        seen = reaches(self.module, self._tensors(everything))
+        calibration = reaches(self.module, self._tensors(self.program.calibration))
+        ends = [(min(a.low, b.low), max(a.high, b.high)) for a, b in zip(seen, calibration, strict=True)]
+        if any(max(-low, high) > _FARTHEST for low, high in ends):
+            warnings.warn(
+                f"{self.original.name}: of some samples values reach beyond {_FARTHEST:g} times the intervals that were "
+                "trained; longer training, a larger penalty or higher degrees bring them back",
+                stacklevel=3,
+            )
+        program = _on_intervals(self.program, np.clip(ends, -_FARTHEST, _FARTHEST).tolist())
+        last = [each for each in self.rounds if each.kept][-1]
+        return Refined(
+            program,
+            to_torch(program, train_coefficients=True),
+            _degrees(program),
+            tuple(self.rounds),
+            self.rounds[0].before,
+            last.agreement,
+            len(self.apart[0]),
+            time.perf_counter() - self.begun,
+            self.interrupted,
+        )
+
+    def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
+        import torch
+
+        return [torch.from_numpy(np.asarray(array, dtype=np.float32)) for array in arrays]
+
+
+def _state_of(done: Distilled) -> dict[str, Any]:
+    return {
+        "before": done.before,
+        "agreement": done.agreement,
+        "state": done.state,
+        "epochs": [[each.loss, each.agreement, each.seconds] for each in done.epochs],
+    }
+
+
+def _degrees(program: Program) -> dict[str, int]:
+    return {node.loc.layer: program.array(node.attrs["coefficients"]).size - 1 for node in _polynomials(program)}
+
+
+# ---------------------------------------------------------------------------------------------- polynomials
+
+
+def _moved(coefficients: Array, low: float, high: float) -> Array:
+    """The same polynomial in the basis of [low, high], given in that of [-1, 1]."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    return chebyshev.chebinterpolate(
+        lambda t: chebyshev.chebval(middle + half * t, coefficients), coefficients.size - 1
+    )
+
+
+def _lowered(program: Program, degrees: Mapping[str, int], seen: Sequence[Any]) -> tuple[Program, list[Array | None]]:
+    """The program with polynomials of these degrees, and for each what it lacks of the old one: that is to fade.
+
+    An interval is a number of standard deviations about the mean of what was seen, within the old one.
+    """
+    changes, rest = {}, list[Array | None]()
+    for node, reach in zip(_polynomials(program), seen, strict=True):
+        old = program.array(node.attrs["coefficients"]).astype(np.float64)
+        if not math.isfinite(reach.deviation):
+            raise ProgramError(
+                "the samples give values that are no numbers", where=node.loc, hint="scale the samples as in training"
+            )
+        degree = degrees.get(node.loc.layer, old.size - 1)
+        if degree >= old.size - 1:
+            changes[node] = (np.pad(old, (0, degree + 1 - old.size)), -1.0, 1.0)
+            rest.append(None)
+            continue
+        half = (_DEVIATIONS + _DEVIATIONS_BY_DEGREE * degree) * max(reach.deviation, 1e-3)
+        low, high = max(-1.0, reach.mean - half), min(1.0, reach.mean + half)
+        moved = _moved(old, low, high)
+        centre, width = (2 * reach.mean - low - high) / (high - low), 2 * reach.deviation / (high - low)
+        new = _projected(moved, degree, centre, _WIDER * max(width, 1e-3))
+        moved[: new.size] -= new
+        changes[node] = (new, low, high)
+        rest.append(moved)
+    return _with_polynomials(program, changes), rest
+
+
+def _projected(coefficients: Array, degree: int, mean: float, deviation: float) -> Array:
+    """The polynomial of that degree nearest to this one on [-1, 1], weighed with a normal density that has a floor."""
+    t = np.cos(np.pi * (np.arange(_FIT_POINTS) + 0.5) / _FIT_POINTS)
+    weight = np.exp(-0.5 * ((t - mean) / deviation) ** 2) + _FLOOR
+    # The points are denser at the ends.
+    root = np.sqrt(weight * np.sqrt(1 - t * t))
+    basis = chebyshev.chebvander(t, degree)
+    values = chebyshev.chebval(t, coefficients)
+    found: Array = np.linalg.lstsq(basis * root[:, None], values * root, rcond=None)[0]
+    return found
+
+
+def _on_intervals(program: Program, seen: Sequence[tuple[float, float]]) -> Program:
+    """The same polynomials on the intervals of their arguments (-1 to 1 is the old interval), with room on both sides."""
+    changes = {}
+    for node, (low, high) in zip(_polynomials(program), seen, strict=True):
+        old = program.array(node.attrs["coefficients"]).astype(np.float64)
+        room = _ROOM / max(1, old.size - 1) * max(high - low, 1e-6)
+        changes[node] = (_moved(old, low - room, high + room), low - room, high + room)
+    return _with_polynomials(program, changes)
+
+
+def _with_polynomials(program: Program, changes: Mapping[Node, tuple[Array, float, float]]) -> Program:
+    """The program with other coefficients and intervals, these in the coordinates of the old ones."""
+    builder = Builder(program.name, program.stage, program)
+
+    def emit(node: Node, operands: list[Node]) -> Node:
+        if node not in changes:
+            return builder.copy(node, operands)
+        coefficients, low, high = changes[node]
+        middle, half = (node.attrs["low"] + node.attrs["high"]) / 2, (node.attrs["high"] - node.attrs["low"]) / 2
+        attrs = {
+            **node.attrs,
+            "coefficients": builder.constant(coefficients, f"{node.loc.layer or node.op}.refined"),
+            "low": middle + half * low,
+            "high": middle + half * high,
+        }
+        return builder.op("poly", operands, node.loc, **attrs)
+
+    return builder.rewrite(program, emit)
