@@ -60,6 +60,8 @@ _CHUNK = 64
 _SIZE_MARGIN = 0.5
 # Of chains without bootstraps so many lengths are looked at on each ring.
 _LENGTHS = 6
+# No chain is longer, whatever the ring.
+_MOST_LEVELS = 100
 # So many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
@@ -335,7 +337,7 @@ def _chains(
 
 def _longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
     """The longest chain between `least` and `most` levels on a ring; less than `least` where there is none."""
-    low, high = least - 1, most
+    low, high = least - 1, min(most, _MOST_LEVELS)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if candidates(log_ring, middle, headroom, options) else (low, middle - 1)
