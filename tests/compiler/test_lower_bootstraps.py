@@ -448,3 +448,26 @@ def test_a_secure_chain_has_secure_lower_parts() -> None:
             assert lower.secure
             assert lower.log_pq < whole.log_pq
     assert not whole.lower(22, 1, bootstraps=True).secure
+
+
+# ---------------------------------------------------------------------------------------------- the planner's choice
+
+
+def planned(chains: int | None) -> hg.Artifact:
+    """Four layers of degree 31 and ten of degree 3, at full security."""
+    builder = Builder("mixed", Stage.TENSOR)
+    h = builder.input("x", shape=(SIZE,), low=-1.0, high=1.0)
+    for degree in [31] * 4 + [3] * 10:
+        h = builder.op("tanh", (h,), degree=degree)
+    return hg.compile(builder.finish([h]), hg.Options(log_ring=16, bootstrap=True, chains=chains))
+
+
+def test_the_planner_takes_a_second_chain_where_it_pays() -> None:
+    one, several = planned(1), planned(None)
+    assert not any(chain.ring.bootstrap for chain in one.program.planned.chains[1:])
+    lower = [chain.ring for chain in several.program.planned.chains[1:] if chain.ring.bootstrap is not None]
+    assert lower
+    assert all(ring.secure and ring.legal for ring in lower)
+    # Faster, and its keys are not larger: that is what it was taken for.
+    assert several.report.figures.predicted_ms < one.report.figures.predicted_ms
+    assert several.report.figures.evaluation_key_bytes <= one.report.figures.evaluation_key_bytes
