@@ -36,8 +36,9 @@ _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
 _LEAST_VARIANCE = 1e-12
 # A channel has statistics to speak of where its variance is this share of the others', and moves by no more than a factor.
 _ALIVE, _MOST_MOVED = 1e-3, 10.0
-# From this part of the training on the bound on polynomials' arguments gives way, over the part that follows, to the last.
-_GIVES_WAY, _WITHIN, _LAST_BOUND = 0.4, 0.3, 2.0
+# From this part of the training on the bound on polynomials' arguments gives way, over the part that follows, to where the
+# Chebyshev polynomial of their degree is so large.
+_GIVES_WAY, _WITHIN, _LARGEST = 0.4, 0.3, 8.0
 _WARM_UP = 0.15
 # Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
 # coefficients, and every one of them moves all values of a layer.
@@ -279,10 +280,12 @@ class _Run:
     def set_polynomials(self, done: float) -> None:
         """What is left of what fades, and how far arguments may lie, when that share of the training is done."""
         left = 1.0 - done / self.training.fade if done < self.training.fade else 0.0
-        bound = 1.0 + (_LAST_BOUND - 1.0) * min(1.0, max(0.0, (done - _GIVES_WAY) / _WITHIN))
+        given = min(1.0, max(0.0, (done - _GIVES_WAY) / _WITHIN))
         for step, fading in zip(self.student.polynomials, self.fading, strict=True):
             step.fading = None if fading is None or not left else left * fading
-            step.outer = bound
+            coefficients: Any = step.coefficients
+            degree = max(1, coefficients.numel() - 1)
+            step.outer = 1.0 + given * (math.cosh(math.acosh(_LARGEST) / degree) - 1.0)
 
     def follow_norms(self, inputs: Sequence[Tensor]) -> None:
         """Move the batch norms' statistics to where their outputs on these samples have the teacher's means and variances.
