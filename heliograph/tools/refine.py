@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import time
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from heliograph.compiler.allocation import allocation_curve
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.polynomials import approximate
@@ -165,7 +165,7 @@ def refine(
         if given is not None:
             refiner.round(_by_layer(refiner.program, given), None)
         else:
-            _descend(refiner, allocate or _allocation_curve, rounds, loss)
+            _descend(refiner, allocate or allocation_curve, rounds, loss)
     except KeyboardInterrupt:
         # Between two trainings: what was reached stands.
         if not refiner.rounds:
@@ -175,13 +175,6 @@ def refine(
     if checkpoint is not None and not refined.interrupted:
         Path(checkpoint).unlink(missing_ok=True)
     return refined
-
-
-def _allocation_curve(program: Program, options: Options) -> Sequence[Point]:
-    found: Sequence[Point] = importlib.import_module("heliograph.compiler.allocation").allocation_curve(
-        program, options
-    )
-    return found
 
 
 def _descend(refiner: _Refiner, allocate: Allocate, rounds: int, loss: float) -> None:
