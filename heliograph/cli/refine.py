@@ -35,9 +35,6 @@ _CALIBRATION = 512
 )
 @click.option("--epochs", type=int, default=10, show_default=True, help="Passes over the samples in each round.")
 @click.option("--rounds", type=int, default=4, show_default=True, help="Most rounds, each with a cheaper allocation.")
-@click.option(
-    "--changed", type=float, default=0.01, show_default=True, help="Share of the classes that rounds may change."
-)
 @click.option("--rate", type=float, default=None, help="Learning rate; 0.0005 by default.")
 @click.option("--batch-size", type=int, default=None, help="Samples of a step; 128 by default.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
@@ -52,7 +49,6 @@ def refine_command(
     input_range: tuple[tuple[float, float], ...],
     epochs: int,
     rounds: int,
-    changed: float,
     rate: float | None,
     batch_size: int | None,
     seed: int,
@@ -65,8 +61,8 @@ def refine_command(
     degree, and write a program that `heliograph compile` takes.
 
     --degree and --degree-of say which degrees. Without them they are allocated, and in each round cheaper ones, until
-    more classes change than --changed allows. While it runs, FILE.checkpoint stands beside the output: the same command
-    goes on from there after a killed run. Ctrl-C writes the best so far.
+    more classes change than --accuracy-loss allows. While it runs, FILE.checkpoint stands beside the output: the same
+    command goes on from there after a killed run. Ctrl-C writes the best so far.
     """
     from heliograph.frontends.torch_distill import Training
     from heliograph.tools.refine import refine
@@ -89,7 +85,6 @@ def refine_command(
             rounds=rounds,
             epochs=epochs,
             augment=function,
-            accuracy_loss=changed,
             progress=progress,
             training=training,
             checkpoint=path.with_name(f"{path.name}.checkpoint"),

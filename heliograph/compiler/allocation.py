@@ -168,13 +168,18 @@ def allocate(source: Program, fused: Program, options: Options) -> tuple[Options
 
 
 def allocation_curve(program: Program, options: Options) -> list[Point]:
-    """The front of time against predicted loss of a program as it was written, the cheapest last."""
+    """Allocations of a program as it was written, the cheapest last: the one that `compile` would take, and all that are
+    cheaper and lose more.
+    """
     require_program(program, "allocation_curve")
-    return list(reversed(Allocator.of(program, linear_passes(program, options.errors)[-1].program, options).points))
+    fused = linear_passes(program, options.errors)[-1].program
+    allocator = Allocator.of(program, fused, options)
+    place, _ = bisected(allocator)
+    return list(reversed(allocator.points[: place + 1]))
 
 
-def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
-    """The point that is taken of a front, and the record of it."""
+def bisected(allocator: Allocator) -> tuple[int, dict[int, float]]:
+    """Which point is taken, by its place on the front, and what was measured on the way, by place."""
     points, allowed = allocator.points, allocator.options.accuracy_loss
     measured: dict[int, float] = {}
     # What comes later costs more and loses less: bisection finds the first that serves, as far as losses fall.
@@ -185,6 +190,13 @@ def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
         low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
     if low not in measured:
         measured[low] = allocator.measured(points[low])
+    return low, measured
+
+
+def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
+    """The point that is taken of a front, and the record of it."""
+    points, allowed = allocator.points, allocator.options.accuracy_loss
+    low, measured = bisected(allocator)
     point, table = points[low], allocator.table
     total = table.loss(point.degrees) or 1.0
     layers = []

@@ -1,1 +1,1 @@
-"""Tools for those who write programs: debug, measure, simulate, demo."""
+"""Tools for those who write programs: debug, measure, simulate, refine, demo."""

@@ -43,7 +43,6 @@ _CALIBRATION = 512
 _APART, _MOST_APART = 8, 1024
 # A round takes the next allocation that is predicted to take at most this share of the time.
 _CHEAPER = 0.8
-_ACCURACY_LOSS = 0.01
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 
@@ -137,7 +136,8 @@ def refine(
     With `degrees`, one for all activations or by layer (others have 15), there is one round. Without, and without a degree
     in the options, each round takes the degrees that `allocate(program, options)` gives for the network as it is then,
     by default `compiler.allocation`'s, at least a fifth cheaper than those before, until a round changes more than
-    `accuracy_loss` (0.01) of the classes: then that round is undone. `augment` gets the tensors of a batch and returns
+    `accuracy_loss` of the classes (by default that of the options): then that round is undone. `augment` gets the tensors
+    of a batch and returns
     others like them (it should draw from torch, whose generator is seeded); `training` has the other settings, and
     `epochs` wins over its. `progress(stage, done, total)` is called after every step. `checkpoint` is a file that is
     written after every epoch, from which the same call goes on; it is removed when nothing is left to do.
@@ -155,7 +155,7 @@ def refine(
     if not program.calibration:
         program = replace(program, calibration=tuple(each[:_CALIBRATION].astype(np.float64) for each in arrays))
     given: Any = degrees if degrees is not None else options.degree or options.degrees or None
-    loss = _ACCURACY_LOSS if accuracy_loss is None else accuracy_loss
+    loss = options.accuracy_loss if accuracy_loss is None else accuracy_loss
     if progress is not None:
         progress("approximating", 0, 0)
     refiner = _Refiner(program, arrays, options, training, augment, progress or (lambda stage, done, total: None))
