@@ -82,6 +82,9 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
     whole(ring.levels, "levels", 1, 100)
     whole(ring.digits, "digits", 1, 101)
     whole(ring.bootstrap_iterations, "bootstrap_iterations", 1, 2)
+    whole(ring.bootstrap_babies, "bootstrap_babies", 0, 64)
+    if ring.bootstrap_babies & (ring.bootstrap_babies - 1) or (ring.bootstrap_babies and 1 in (ring.bootstrap or (1,))):
+        raise refuse(f"bootstrap_babies is {ring.bootstrap_babies}, which its bootstraps cannot have")
     for levels in ring.bootstrap or ():
         whole(levels, "a level budget", 1, 8)
     if ring.bootstrap is None and ring.bootstrap_iterations > 1:

@@ -16,15 +16,25 @@ from heliograph.ckks.ring import Ring
 
 
 @dataclass(frozen=True, slots=True)
-class _Factor:
-    """`2 * 2**layers - 1` diagonals that lie `scale` apart, taken in giant steps of `giant` of them."""
+class Factor:
+    """`2 * 2**layers - 1` diagonals that lie `scale` apart, taken in giant steps of `giant` of them.
+
+    There are as many baby steps, with a key each; `babies` of them where that is asked for and OpenFHE lets it be.
+    """
 
     scale: int
     layers: int
+    babies: int = 0
 
     @property
     def giant(self) -> int:
+        if 0 < self.babies <= self.diagonals:
+            return self.babies
         return 1 << self.layers // 2 + (2 if self.layers > 2 else 1)
+
+    @property
+    def giant_steps(self) -> int:
+        return (self.diagonals + 1) // self.giant
 
     @property
     def diagonals(self) -> int:
@@ -35,7 +45,7 @@ class _Factor:
         yield from (j * self.scale for j in range(self.giant + 1))
 
 
-def _factors(slots: int, budget: int, encoding: bool) -> list[_Factor]:
+def _factors(slots: int, budget: int, encoding: bool, babies: int) -> list[Factor]:
     """The factors of the transform of `slots` points: at most `budget`, in the order of their scales.
 
     A fast Fourier transform of n points is a product of log2(n) sparse matrices (layers): layer j combines slots that lie
@@ -43,6 +53,7 @@ def _factors(slots: int, budget: int, encoding: bool) -> list[_Factor]:
     levels, `budget`. Each factor gets the same number of layers, and one gets the rest: 10 layers in 3 factors are
     4 + 4 + 2. Where equal numbers would leave a level unused, the rest is the larger part: 9 layers in 4 factors are not
     3 + 3 + 3, but 2 + 2 + 2 + 3. `encoding` is CoeffsToSlots, else SlotsToCoeffs; they differ in where the rest stands.
+    `babies` is the ring's (`Ring.bootstrap_babies`).
     """
     log_slots = max(1, slots.bit_length() - 1)
     budget = max(1, min(budget, log_slots))
@@ -57,10 +68,18 @@ def _factors(slots: int, budget: int, encoding: bool) -> list[_Factor]:
         rest = log_slots - rows * layers
     # The rest takes the first layers in CoeffsToSlots (scale one), the last in SlotsToCoeffs (the largest scale).
     first = rest if encoding else 0
-    factors = [_Factor(1 << first + row * layers, layers) for row in range(rows)]
+    factors = [Factor(1 << first + row * layers, layers, babies) for row in range(rows)]
     if rest:
-        factors.insert(0 if encoding else rows, _Factor(1 if encoding else 1 << rows * layers, rest))
+        # OpenFHE decides on the baby steps of the rest itself.
+        factors.insert(0 if encoding else rows, Factor(1 if encoding else 1 << rows * layers, rest))
     return factors
+
+
+def bootstrap_factors(ring: Ring, slots: int) -> tuple[list[Factor], list[Factor]]:
+    """The factors of CoeffsToSlots and of SlotsToCoeffs."""
+    assert ring.bootstrap is not None
+    encode, decode = ring.bootstrap
+    return _factors(slots, encode, True, ring.bootstrap_babies), _factors(slots, decode, False, ring.bootstrap_babies)
 
 
 @functools.lru_cache(maxsize=256)
@@ -71,7 +90,7 @@ def bootstrap_rotations(ring: Ring, slots: int) -> tuple[int, ...]:
     secret and back.
     """
     assert ring.bootstrap is not None
-    encode, decode = (_factors(slots, n, encoding) for n, encoding in zip(ring.bootstrap, (True, False), strict=True))
+    encode, decode = bootstrap_factors(ring, slots)
     if len(encode) == len(decode) == 1:
         # One product with the whole matrix each.
         giant = encode[0].giant
@@ -102,7 +121,7 @@ def bootstrap_table_bytes(ring: Ring, slots: int) -> int:
     encoded from. (Measured for rings from 2**12 to 2**16: within 4 %.)
     """
     assert ring.bootstrap is not None
-    encode, decode = (_factors(slots, n, encoding) for n, encoding in zip(ring.bootstrap, (True, False), strict=True))
+    encode, decode = bootstrap_factors(ring, slots)
     # CoeffsToSlots goes through its factors from the last to the first, SlotsToCoeffs from the first to the last.
     towers = [(factor, ring.towers - number) for number, factor in enumerate(reversed(encode))]
     towers += [(factor, ring.bootstrap_input_level + 1 - number) for number, factor in enumerate(decode)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import MODULAR_REDUCTION_LEVELS, MODULAR_REDUCTION_PRODUCTS, Ring
 
 # OpenFHE's bootstrap takes this share of what its operations would cost one by one: it keeps sums of rotations in the
@@ -95,7 +96,20 @@ class CostTable:
             level = begin - i * MODULAR_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS
             each = self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
             total += each * (2 if paired else 1)
+        if ring.bootstrap_babies:
+            total += self._fewer_babies_ms(ring, slots)
         return _BOOTSTRAP_SHARE * total * ring.bootstrap_iterations
+
+    def _fewer_babies_ms(self, ring: Ring, slots: int) -> float:
+        """What fewer baby steps cost a bootstrap, beside those that OpenFHE takes by itself: giant steps share no digits."""
+        more = 0.0
+        tops = (ring.levels, ring.bootstrap_input_level)
+        usual = bootstrap_factors(replace(ring, bootstrap_babies=0), slots)
+        for top, asked, usually in zip(tops, bootstrap_factors(ring, slots), usual, strict=True):
+            for place, (one, other) in enumerate(zip(asked, usually, strict=True)):
+                more += (one.giant - other.giant) * self.rotate_ms(ring, top - place, hoisted=True)
+                more += (one.giant_steps - other.giant_steps) * self.rotate_ms(ring, top - place)
+        return more
 
     def rescale_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return self._ms(ring, parts * (level + 1), parts * level, 0)

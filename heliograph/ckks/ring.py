@@ -44,6 +44,9 @@ class Ring:
     With two `bootstrap_iterations` a bootstrap is followed by one of what it left over, which takes a level more (Bae,
     Cheon, Cho, Kim and Kim, "META-BTS", 2022).
 
+    `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0 leaves it to OpenFHE, which takes many.
+    Fewer take fewer keys and more time (`ckks/bootstrap.py`).
+
     With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
     digits and special primes of its own. The secret is the same; keys made here are smaller, and bootstraps, where it has
     them, cheaper (see `lower`).
@@ -58,6 +61,7 @@ class Ring:
     bootstrap: tuple[int, int] | None = None
     chain_levels: int | None = None
     bootstrap_iterations: int = 1
+    bootstrap_babies: int = 0
 
     def __post_init__(self) -> None:
         # Whoever reads a ring from a text computes with it before it is judged: primes of any size would take for ever.
@@ -171,6 +175,7 @@ class Ring:
             bootstrap=self.bootstrap if bootstraps else None,
             chain_levels=self.chain_levels or self.levels,
             bootstrap_iterations=self.bootstrap_iterations if bootstraps else 1,
+            bootstrap_babies=self.bootstrap_babies if bootstraps else 0,
         )
 
     @property
@@ -193,6 +198,8 @@ class Ring:
             made["bootstrap"] = list(self.bootstrap)
         if self.bootstrap_iterations > 1:
             made["bootstrap_iterations"] = self.bootstrap_iterations
+        if self.bootstrap_babies:
+            made["bootstrap_babies"] = self.bootstrap_babies
         return made
 
     @staticmethod

@@ -34,6 +34,8 @@ _BOOTSTRAP_SCALES = (55, 57)
 _BOOTSTRAP_HEADROOM_BITS = 5
 # By how much observed sizes are widened where neither the options nor a range of the program say it.
 _SIZE_MARGIN = 0.5
+# Baby steps of the maps in bootstraps, where OpenFHE's own number takes more keys.
+_BABIES = (8, 4)
 # So many chains bootstrap at most: each has keys and tables of its own.
 _MOST_CHAINS = 3
 # Levels between bootstraps beyond which nothing is gained, where security does not bound them.
@@ -73,6 +75,19 @@ class _Choice:
             keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
             total += keys + sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
         return total
+
+    def with_babies(self, babies: int, options: Options) -> _Choice | None:
+        """The same with so many baby steps in the maps of its bootstraps, where that takes fewer keys."""
+        rings = (self.ring, *self.lower)
+        fewer = tuple(replace(ring, bootstrap_babies=babies) for ring in rings)
+        if 1 in (self.ring.bootstrap or ()):
+            return None
+        more = 0.0
+        for level, slots in self.placed.returns:
+            place = bootstrap_chain(rings, level)
+            more += options.costs.bootstrap_ms(fewer[place], slots) - options.costs.bootstrap_ms(rings[place], slots)
+        made = _Choice(replace(self.placed, cost_ms=self.cost_ms + more), fewer[0], fewer[1:])
+        return made if made.bootstrap_bytes < self.bootstrap_bytes else None
 
 
 def bootstrapping_rings(log_ring: int, scale: int, options: Options, iterations: int = 1) -> list[Ring]:
@@ -180,6 +195,13 @@ def _choices(
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
     least = min((choice.cost_ms for choice in found), default=0.0)
+    found += [
+        fewer
+        for choice in found
+        if choice.cost_ms <= _NEARLY * least
+        for babies in _BABIES
+        if (fewer := choice.with_babies(babies, options)) is not None
+    ]
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]

@@ -126,4 +126,6 @@ def scratch_bytes(key: EvaluationKey) -> int:
     """
     if key.kind != "encapsulation":
         return 0
-    return (len(bootstrap_rotations(replace(key.ring, bootstrap=(1, 1)), 1)) + 3) * key.ring.rotation_key_bytes
+    return (
+        len(bootstrap_rotations(replace(key.ring, bootstrap=(1, 1), bootstrap_babies=0), 1)) + 3
+    ) * key.ring.rotation_key_bytes

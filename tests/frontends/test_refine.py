@@ -193,3 +193,13 @@ def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         exec(block, names)
     assert names["refined"].agreement > 0.95
     assert isinstance(names["artifact"], hg.Artifact)
+
+
+def test_allocations_are_the_compilers_where_none_are_given(program: Program) -> None:
+    refined = refine(program, TRAIN, hg.Options(security_bits=None, margin=0.2), epochs=1, rounds=2, accuracy_loss=1.0)
+    assert 1 <= len(refined.rounds) <= 2
+    times = [each.predicted_ms for each in refined.rounds]
+    assert all(ms is not None for ms in times)
+    if len(times) == 2:
+        assert times[1] <= 0.8 * times[0]
+    assert set(refined.degrees) == {"2", "4", "7"}

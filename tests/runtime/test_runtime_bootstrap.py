@@ -63,6 +63,17 @@ def test_a_second_iteration_is_finer_by_what_the_simulator_says(log_ring: int, s
     assert errors[2] < errors[1] / 64
 
 
+def test_fewer_baby_steps_are_fewer_keys_and_the_same_bootstrap() -> None:
+    x, errors, keys = np.random.default_rng(5).uniform(-1, 1, 1 << 9), {}, {}
+    for babies in (0, 8, 4):
+        ring = Ring(11, 60, 55, 18, 4, None, (2, 2), bootstrap_babies=babies)
+        made = only_bootstrap(ring, 1 << 9)
+        (measured,), _ = run(made, [x], openfhe(made))
+        errors[babies], keys[babies] = np.std(measured - x), len(bootstrap_rotations(ring, 1 << 9))
+    assert keys[4] < keys[8] < keys[0]
+    assert max(errors.values()) < 2 * min(errors.values())
+
+
 @pytest.mark.parametrize("returns_to", [RING.bootstrap_level, LOWER])
 def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(returns_to: int) -> None:
     builder = Builder("pair", Stage.MANAGED)
@@ -94,20 +105,22 @@ def test_two_values_share_a_bootstrap_and_come_apart_in_any_part_of_the_chain(re
 
 
 @pytest.mark.parametrize(
-    ("log_ring", "budget", "log_slots"),
+    ("log_ring", "budget", "log_slots", "babies"),
     [
-        (10, (1, 1), 5), (10, (2, 2), 9), (10, (3, 3), 6), (10, (1, 2), 8), (10, (3, 2), 4), (11, (4, 3), 9),
-        (11, (2, 3), 10), (11, (3, 3), 10), (11, (2, 1), 7),
+        (10, (1, 1), 5, 0), (10, (2, 2), 9, 0), (10, (3, 3), 6, 0), (10, (1, 2), 8, 0), (10, (3, 2), 4, 0),
+        (11, (4, 3), 9, 0), (11, (2, 3), 10, 0), (11, (3, 3), 10, 0), (11, (2, 1), 7, 0), (10, (2, 2), 9, 4),
+        (10, (2, 2), 9, 8), (10, (3, 3), 6, 4), (11, (3, 3), 10, 4), (11, (2, 3), 10, 8), (11, (3, 2), 4, 16),
     ],
 )  # fmt: skip
 def test_the_rotations_of_a_bootstrap_are_those_of_openfhe(
-    log_ring: int, budget: tuple[int, int], log_slots: int
+    log_ring: int, budget: tuple[int, int], log_slots: int, babies: int
 ) -> None:
-    ring, slots, openfhe_module = Ring(log_ring, 60, 55, 19, 4, None, budget), 1 << log_slots, library()
+    ring = Ring(log_ring, 60, 55, 19, 4, None, budget, bootstrap_babies=babies)
+    slots, openfhe_module = 1 << log_slots, library()
     context, order = make_context(ring), 2 << log_ring
     secret = context.KeyGen().secretKey
     try:
-        context.EvalBootstrapSetup(list(budget), [0, 0], slots, 0, False, True)
+        context.EvalBootstrapSetup(list(budget), [babies, babies], slots, 0, False, True)
         context.EvalBootstrapKeyGen(secret, slots)
         found = set(context.GetExistingEvalAutomorphismKeyIndices(secret.GetKeyTag()))
     finally:

@@ -34,8 +34,9 @@ def prepare(ring: Ring, slots: int, paired: bool = False) -> None:
     with registry.changing():
         ready = _ready.setdefault(ring, set())
         if (slots, paired) not in ready:
+            babies = [ring.bootstrap_babies] * 2
             # The last two: with its tables, and with SlotsToCoeffs at the low end of the chain.
-            _context(ring, paired).EvalBootstrapSetup(list(ring.bootstrap), [0, 0], slots, 0, True, True)
+            _context(ring, paired).EvalBootstrapSetup(list(ring.bootstrap), babies, slots, 0, True, True)
             ready.add((slots, paired))
 
 
