@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heliograph.dp.accounting import Tolerance, delta, epsilon
@@ -86,6 +87,7 @@ def test_order_does_not_matter(items: list[tuple[Mechanism, int]], at: float) ->
 
 @settings(max_examples=20, deadline=None)
 @given(mechanisms, st.integers(1, 20), deltas)
+@example(Laplace(1.0), 8, 1e-8)
 def test_delta_and_epsilon_are_inverse(mechanism: Mechanism, count: int, at: float) -> None:
     found = epsilon(mechanism * count, at, method="pld")
     if math.isinf(found.upper):
@@ -93,6 +95,19 @@ def test_delta_and_epsilon_are_inverse(mechanism: Mechanism, count: int, at: flo
     assert delta(mechanism * count, found.upper, method="pld").lower <= at * (1 + 1e-9)
     if found.lower > 0:
         assert delta(mechanism * count, found.lower, method="pld").upper >= at * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+@pytest.mark.parametrize("at", [1e-4, 1e-6, 1e-8, 1e-10])
+def test_the_largest_loss_of_a_laplace_mechanism_counts(count: int, at: float) -> None:
+    """All losses are 1 with probability 2^-count: delta is at least 2^-count (1 - e^(epsilon - count)).
+
+    There the tilt is so steep that one node of the lattice is all that matters.
+    """
+    found = epsilon(Laplace(1.0) * count, at, method="pld")
+    assert found.lower <= found.upper
+    if at * 2.0**count < 0.5:
+        assert found.upper >= count + math.log1p(-at * 2.0**count) - 1e-12
 
 
 @settings(max_examples=8, deadline=None)

@@ -173,7 +173,9 @@ class Composed:
         theta, width = self.theta, self.width
         reach = min(self.need / max(theta, 1e-9), max(self.high - epsilon, 0.0) + self.step, width)
         first = math.floor((epsilon - self.origin) / self.step) + 1
-        count = max(min(int(reach / self.step), self.values.size - 1), 1)
+        # All nodes within reach: those that are left out lie further away than `covered`.
+        count = max(min(math.ceil(reach / self.step), self.values.size - 1), 1)
+        covered = count * self.step
         index = np.arange(first, first + count)
         gap = (self.origin - epsilon) + self.step * index
         weights = np.exp(-theta * gap)
@@ -192,11 +194,11 @@ class Composed:
         relative = math.expm1(min(self.relative + (theta + 1) * place + exponent, 50.0))
         noise = self.entry_error * spread + place * slope
         tail = math.exp(-self.need)
-        beyond_reach = tail if epsilon + reach >= self.high else 1.0
-        beyond = math.exp(-theta * reach) * beyond_reach
+        beyond_reach = tail if epsilon + covered >= self.high else 1.0
+        beyond = math.exp(-theta * covered) * beyond_reach
         # Wrap-around: what lies a whole circle above the terms, or below them.
         wrapped = tail if epsilon + width >= self.high else 1.0
-        wrapped += tail if epsilon + reach - width <= self.low else 1.0
+        wrapped += tail if epsilon + covered - width <= self.low else 1.0
         above = self.infinite_above + factor * (max(value, 0.0) + noise + beyond) * (1 + relative)
         below = self.infinite_below + factor * max(value - noise - wrapped, 0.0) * max(1 - relative, 0.0)
         return min(max(below, 0.0), 1.0), min(above, 1.0), factor * slope
