@@ -5,7 +5,8 @@
 
 Accuracy is that on the 500 test images, in the clear with polynomials; simulated and encrypted images are the first of them.
 What takes long is kept in a folder as it is finished (deep_network.py). `--chains` runs one encrypted image of the refined
-ResNet-20 with one chain that bootstraps and with several.
+ResNet-20 with one chain that bootstraps and with several. `--times` allocates degrees to ResNet-32 and to a plain chain of
+100 layers, each in a process of its own, and says what that takes beside compilation.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from heliograph.compiler.allocation import allocate
+from heliograph.compiler.pipeline import linear_passes
+from heliograph.ir import Builder, Location, Stage
+from heliograph.report.text import bytes_text
+from heliograph.tools.measure import peak_rss_bytes
 from ola_models import NETWORKS, Augment, Network
 
 MODES = ("uniform", "paper", "joint", "refined")
@@ -47,6 +53,7 @@ def arguments() -> argparse.Namespace:
         "--accuracy-loss", type=float, default=0.02, help="share of classes that allocations may change"
     )
     parser.add_argument("--chains", action="store_true", help="one encrypted image with one chain, one with several")
+    parser.add_argument("--times", action="store_true", help="seconds and memory of allocating")
     parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
@@ -102,6 +109,45 @@ def compiled(
         program = refined(network, program, images, options)
     chosen = replace(chosen_options(network, mode, options.accuracy_loss), chains=chains)
     return compiled_program(program, clear, images, chosen, options), clear
+
+
+def plain_chain(layers: int = 100, size: int = 32) -> hg.Program:
+    """A multilayer perceptron with random weights and 200 samples."""
+    random = np.random.default_rng(0)
+    builder = Builder("chain", Stage.TENSOR)
+    value = builder.input("x", shape=(size,), low=-4.0, high=4.0)
+    for layer in range(layers):
+        weight = builder.constant(random.normal(size=(size, size)) * np.sqrt(2 / size), f"w{layer}")
+        value = builder.op("linear", (value,), Location(layer=f"fc{layer}"), weight=weight)
+        value = builder.op("relu", (value,), Location(layer=f"act{layer}"))
+    weight = builder.constant(random.normal(size=(4, size)), "head")
+    builder.calibration = (random.normal(size=(200, size)).clip(-4, 4),)
+    return builder.finish([builder.op("linear", (value,), Location(layer="head"), weight=weight)])
+
+
+def allocated(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds and peak memory of allocating degrees to one program."""
+    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    if name == "chain of 100 layers":
+        program, chosen = plain_chain(), hg.Options(allocate="plan", margin=0.3)
+    else:
+        network, images = NETWORKS[name], cifar10()
+        module = network.module(options.folder, images)
+        program = hg.trace(
+            module, torch.from_numpy(images.test[:1]), input_range=images.interval,
+            calibration=images.train[:CALIBRATION], name=name,
+        )  # fmt: skip
+        chosen = chosen_options(network, "joint", options.accuracy_loss)
+    fused = linear_passes(program)[-1].program
+    before, begun = peak_rss_bytes(), time.perf_counter()
+    _, found = allocate(program, fused, chosen)
+    return {
+        "seconds": time.perf_counter() - begun,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_before_bytes": before,
+        "points": len(found.curve),
+        "load_average": os.getloadavg()[0],
+    }
 
 
 def row(made: Compiled, images: Images, options: argparse.Namespace, count: int) -> dict[str, Any]:
@@ -160,6 +206,13 @@ def main() -> None:
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 made, _ = pool.submit(compiled, "resnet20", "refined", options, chains).result()
             results["chains"][label] = row(made, images, options, 1) | {"lower": made.report["lower_chains"]}
+    if options.times:
+        results["times"] = {}
+        for name in ("resnet32", "chain of 100 layers"):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                found = results["times"][name] = pool.submit(allocated, name, options).result()
+            say(f"allocation of {name}: {found['seconds']:.1f} s, peak {bytes_text(found['peak_rss_bytes'])} "
+                f"({bytes_text(found['peak_before_bytes'])} before), {found['points']} points")  # fmt: skip
     print(json.dumps(results))
 
 
