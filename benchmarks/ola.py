@@ -45,8 +45,8 @@ KEYS = (
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
     parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
     parser.add_argument(
@@ -140,7 +140,7 @@ def allocated(name: str, options: argparse.Namespace) -> dict[str, Any]:
         chosen = chosen_options(network, "joint", options.accuracy_loss)
     fused = linear_passes(program)[-1].program
     before, begun = peak_rss_bytes(), time.perf_counter()
-    _, found = allocate(program, fused, chosen)
+    found = allocate(program, fused, chosen).record
     return {
         "seconds": time.perf_counter() - begun,
         "peak_rss_bytes": peak_rss_bytes(),

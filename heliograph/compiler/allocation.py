@@ -23,7 +23,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
 from heliograph.compiler.planner import candidates, log_rings, reach_of
-from heliograph.compiler.unseen import approximate_pass
+from heliograph.compiler.unseen import Calibrated, approximate_pass
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
@@ -52,9 +52,10 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.passes.simplify import Simplify
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
 
-# Impacts are taken on so many samples, and the polynomials of a point are looked at on so many of those kept apart.
+# Impacts are taken on so many samples. Points are compared on so many of those kept apart, and the one that is taken is
+# looked at on more.
 _IMPACT_SAMPLES = 128
-_MEASURED = 256
+_COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
 # By how much sizes that were observed are widened where no margin was asked for.
 _SIZE_MARGIN = 0.5
@@ -66,14 +67,16 @@ _MOST_LEVELS = 100
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
 _APART = 1.005
+# Where a point does not serve after all, the next that is looked at lies this share of the front further.
+_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
     """What allocating needs of one program; `points` is the front, the cheapest first.
 
-    `fused` is the program of few maps and activations, `partly` what half of its calibration samples showed; the other half
-    are `samples`, with the program's own outputs on them (`exact`).
+    `fused` is the program of few maps and activations, `observed` what its calibration samples showed, `partly` what half of
+    them did; the other half are `samples`, with the program's own outputs on them (`exact`).
     """
 
     source: Program
@@ -81,6 +84,7 @@ class Allocator:
     options: Options
     table: Table
     points: tuple[Point, ...]
+    observed: Mapping[Node, Observed]
     partly: Mapping[Node, Observed]
     samples: tuple[Array, ...]
     exact: Sequence[Array]
@@ -111,10 +115,10 @@ class Allocator:
             if options.allocate == "paper"
             else _plan(polynomial, table, options, exact)
         )
-        return cls(source, fused, options, table, tuple(_front(points)), partly, apart, exact)
+        return cls(source, fused, options, table, tuple(_front(points)), observed, partly, apart, exact)
 
-    def measured(self, point: Point) -> float:
-        """What a point does to the samples kept apart, by polynomials whose ranges were set without them.
+    def measured(self, point: Point, most: int = _MEASURED) -> float:
+        """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
 
         The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
         share of the outputs' variance.
@@ -125,12 +129,13 @@ class Allocator:
             fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
             partly = Calibrate().run(replace(fused, calibration=_setting(fused)))
         asked = replace(self.options, allocate=None, degrees={**given, **degrees})
-        found = run_in_chunks(apply(approximate_pass(asked, partly), fused), self.samples)
-        same = class_agreement(self.source, self.exact, found)
+        samples, exact = [array[:most] for array in self.samples], [array[:most] for array in self.exact]
+        found = run_in_chunks(apply(approximate_pass(asked, partly), fused), samples)
+        same = class_agreement(self.source, exact, found)
         if same is not None:
             return 1.0 - same.agree / same.samples
-        error = sum(float(np.square(a - b).sum()) for a, b in zip(self.exact, found, strict=True))
-        spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in self.exact)
+        error = sum(float(np.square(a - b).sum()) for a, b in zip(exact, found, strict=True))
+        spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in exact)
         return error / spread if spread > 0 else float(error > 0)
 
 
@@ -151,8 +156,19 @@ def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def allocate(source: Program, fused: Program, options: Options) -> tuple[Options, Allocation]:
-    """The options with the degrees by layer, and how these came about: the cheapest point that changes the class of no more
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The options with the degrees by layer, how these came about, and what the samples showed of the program: all of them,
+    and half of them.
+    """
+
+    options: Options
+    record: Allocation
+    calibrated: Calibrated
+
+
+def allocate(source: Program, fused: Program, options: Options) -> Allocated:
+    """The degrees by layer: the cheapest point that changes the class of no more
     samples than `options.accuracy_loss` allows. Where none does, ReLUs may be composed of several polynomials; where that
     does not help either, the point is taken that loses least.
     """
@@ -164,7 +180,8 @@ def allocate(source: Program, fused: Program, options: Options) -> tuple[Options
     given = degrees_by_layer(fused, options.degrees)
     errors = {**options.errors, **point.errors}
     degrees = {layer: degree for layer, degree in point.degrees.items() if layer not in point.errors}
-    return replace(options, allocate=None, degrees={**given, **degrees}, errors=errors), record
+    found = replace(options, allocate=None, degrees={**given, **degrees}, errors=errors)
+    return Allocated(found, record, (allocator.observed, allocator.partly))
 
 
 def allocation_curve(program: Program, options: Options) -> list[Point]:
@@ -179,16 +196,19 @@ def allocation_curve(program: Program, options: Options) -> list[Point]:
 
 
 def bisected(allocator: Allocator) -> tuple[int, dict[int, float]]:
-    """Which point is taken, by its place on the front, and what was measured on the way, by place."""
+    """Which point is taken, by its place on the front, and what was measured of it and of those beside it, by place."""
     points, allowed = allocator.points, allocator.options.accuracy_loss
-    measured: dict[int, float] = {}
     # What comes later costs more and loses less: bisection finds the first that serves, as far as losses fall.
+    measured: dict[int, float] = {}
     low, high = 0, len(points) - 1
     while low < high:
         middle = (low + high) // 2
-        measured[middle] = allocator.measured(points[middle])
+        measured[middle] = allocator.measured(points[middle], _COMPARED)
         low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
-    if low not in measured:
+    measured[low] = allocator.measured(points[low])
+    # More samples may say otherwise.
+    while measured[low] > allowed and low < len(points) - 1:
+        low = min(low + max(1, len(points) // _STEPS), len(points) - 1)
         measured[low] = allocator.measured(points[low])
     return low, measured
 

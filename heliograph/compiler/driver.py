@@ -103,21 +103,23 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         show(linear)
         fused = linear[-1].program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
-    allocation = None
+    allocation, shown = None, None
     if options.allocate is not None:
         if program.stage is Stage.PACKED:
             raise ProgramError(
                 "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
             )
-        options, allocation = allocate(program, fused, options)
+        allocated = allocate(program, fused, options)
+        options, allocation, shown = allocated.options, allocated.record, allocated.calibrated
         if options.errors:
+            shown = None
             linear = linear_passes(program, options.errors)
             show(linear)
             fused = linear[-1].program
     if program.stage is Stage.PACKED:
         polynomial, observation = fused, Observation(Calibrate().run(fused))
     else:
-        observation = observe(fused, options)
+        observation = observe(fused, options, shown)
         trail = polynomial_passes(fused, options, observation.observed, observation.approximated)
         show(trail)
         polynomial = trail[-1].program

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -117,15 +117,22 @@ class Observation:
     approximated: Program | None = None
 
 
-def observe(fused: Program, options: Options) -> Observation:
-    """What the calibration samples show of a program of few maps and activations; nothing where it has none."""
-    observed = Calibrate().run(fused)
+# What all calibration samples showed of each value, and what every other one of them did.
+Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
+
+
+def observe(fused: Program, options: Options, calibrated: Calibrated | None = None) -> Observation:
+    """What the calibration samples show of a program of few maps and activations; nothing where it has none.
+
+    Where the program ran on them before, `calibrated` is what that gave.
+    """
+    observed = Calibrate().run(fused) if calibrated is None else calibrated[0]
     count = fused.calibration[0].shape[0] if fused.calibration else 0
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
         return Observation(observed, Unseen(count))
     setting = tuple(samples[0::2] for samples in fused.calibration)
     apart = tuple(samples[1::2][: options.samples_apart] for samples in fused.calibration)
-    partly = Calibrate().run(replace(fused, calibration=setting))
+    partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
     approximated = None
     if options.margin is None and options.target_error is None:
         # The degrees are those of the compiled program: what is measured is how its polynomials do.
