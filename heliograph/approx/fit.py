@@ -80,7 +80,7 @@ def minimax(
     size = float(np.abs(np.polynomial.chebyshev.chebval(points(1000), start) - scaled(points(1000))).max())
     if not size > 0 or not math.isfinite(size):
         return start
-    parity, line = _symmetry(scaled) if low == -high else (None, np.zeros(2))
+    parity, line = symmetry(scaled) if low == -high else (None, np.zeros(2))
     try:
         if parity is None:
             made = remez(scaled, [(-1.0, 1.0)], degree, kinks=corners)
@@ -108,7 +108,7 @@ def _less_line(
     return np.asarray(function(t) - line[0] - line[1] * t)
 
 
-def _symmetry(function: Function) -> tuple[int | None, npt.NDArray[np.float64]]:
+def symmetry(function: Function) -> tuple[int | None, npt.NDArray[np.float64]]:
     """(0 or 1 where the function on [-1, 1] less a line is even or odd, else None; the line's two coefficients)."""
     t: npt.NDArray[np.float64] = np.linspace(0.0, 1.0, 257, dtype=np.float64)
     plus, minus = function(t), function(-t)
@@ -153,7 +153,7 @@ Moments = float | npt.NDArray[np.float64]
 # The weight that least squares has far from the samples, as a share of the density's peak: of one normal, whose tails are
 # not those of the samples, and of a mixture, which has them: there it is the first with which the error stays under this
 # share of the function's range, so that what lies far out is off and not lost.
-_FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
+FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
 # A normal of a mixture is at least so wide, as a share of the interval: a peak at one point is no use to least squares.
 _NARROWEST = 5e-3
 
@@ -192,12 +192,12 @@ def gaussian(
     likely = density(x, mean, width, shares)
     # A function that is even or odd up to a line is fitted so: the weight is not even, and coefficients that are dropped
     # after the fit would be missed.
-    parity, line = _symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
+    parity, line = symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
     kept = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
     target = function(x) if parity is None else _less_line(lambda t: np.asarray(function(middle + half * t)), line, t)
     basis = np.polynomial.chebyshev.chebvander(t, degree)[:, kept]
     made = np.zeros(degree + 1)
-    for floor in (_FLOOR,) if shares is None else _FLOORS_OF_MIXTURES:
+    for floor in (FLOOR,) if shares is None else _FLOORS_OF_MIXTURES:
         # The points crowd at the ends of the interval; dx makes the sum an integral over x.
         weight = np.sqrt((likely + floor) * np.gradient(x))
         made[kept] = np.linalg.lstsq(basis * weight[:, None], target * weight, rcond=None)[0]
@@ -267,7 +267,7 @@ def _symmetrize(
     """Drop the odd (or even) coefficients where the function, less its linear part, is even (or odd)."""
     if low != -high:
         return coefficients
-    parity, line = _symmetry(lambda t: np.asarray(function(high * t)))
+    parity, line = symmetry(lambda t: np.asarray(function(high * t)))
     if parity is None:
         return coefficients
     out = coefficients.copy()

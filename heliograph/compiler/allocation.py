@@ -23,7 +23,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
 from heliograph.compiler.planner import candidates, log_rings, reach_of
-from heliograph.compiler.unseen import Calibrated, approximate_pass
+from heliograph.compiler.unseen import Calibrated, apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
@@ -34,7 +34,6 @@ from heliograph.passes.allocate_degrees import (
     Candidate,
     Point,
     Table,
-    compositions,
     paper_errors,
     paper_points,
     products_of,
@@ -75,14 +74,16 @@ _STEPS = 16
 class Allocator:
     """What allocating needs of one program; `points` is the front, the cheapest first.
 
-    `fused` is the program of few maps and activations, `observed` what its calibration samples showed, `partly` what half of
-    them did; the other half are `samples`, with the program's own outputs on them (`exact`).
+    `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
+    samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
+    (`exact`).
     """
 
     source: Program
     fused: Program
     options: Options
     table: Table
+    polynomial: Program
     points: tuple[Point, ...]
     observed: Mapping[Node, Observed]
     partly: Mapping[Node, Observed]
@@ -90,10 +91,8 @@ class Allocator:
     exact: Sequence[Array]
 
     @classmethod
-    def of(cls, source: Program, fused: Program, options: Options, compose: bool = False) -> Allocator:
-        """The front of a program as it was written, with its calibration samples; `options.allocate` says which. With
-        `compose` ReLUs may be composed.
-        """
+    def of(cls, source: Program, fused: Program, options: Options) -> Allocator:
+        """The front of a program as it was written, with its calibration samples; `options.allocate` says which."""
         if not fused.calibration or fused.calibration[0].shape[0] < 2:
             raise ProgramError(
                 "degrees are allocated by what samples show, and there are none",
@@ -105,17 +104,23 @@ class Allocator:
         approximate = replace(approximate_pass(options, observed), activations=activations)
         polynomial = apply(FoldScaling(), apply(approximate, fused))
         errors = paper_errors if options.allocate == "paper" else worthwhile
-        table = Table(_candidates(source, activations, errors, compose))
+        table = Table(_candidates(source, activations, errors))
         require_candidates(table, source.name)
-        apart = tuple(samples[1::2][:_MEASURED] for samples in fused.calibration)
-        partly = Calibrate().run(replace(fused, calibration=_setting(fused)))
+        apart = apart_of(fused, _MEASURED)
+        partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
         exact = run_in_chunks(fused, apart)
         points = (
             _paper(polynomial, table, options)
             if options.allocate == "paper"
             else _plan(polynomial, table, options, exact)
         )
-        return cls(source, fused, options, table, tuple(_front(points)), observed, partly, apart, exact)
+        return cls(source, fused, options, table, polynomial, tuple(_front(points)), observed, partly, apart, exact)
+
+    def composing(self) -> Allocator:
+        """The same where ReLUs may be composed of several polynomials."""
+        table = self.table.composing()
+        points = _plan(self.polynomial, table, self.options, self.exact)
+        return replace(self, table=table, points=tuple(_front(points)))
 
     def measured(self, point: Point, most: int = _MEASURED) -> float:
         """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
@@ -124,11 +129,10 @@ class Allocator:
         share of the outputs' variance.
         """
         given, fused, partly = degrees_by_layer(self.fused, self.options.degrees), self.fused, self.partly
-        degrees = {layer: degree for layer, degree in point.degrees.items() if layer not in point.errors}
         if point.errors:
             fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
-            partly = Calibrate().run(replace(fused, calibration=_setting(fused)))
-        asked = replace(self.options, allocate=None, degrees={**given, **degrees})
+            partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
+        asked = replace(self.options, allocate=None, degrees={**given, **point.single})
         samples, exact = [array[:most] for array in self.samples], [array[:most] for array in self.exact]
         found = run_in_chunks(apply(approximate_pass(asked, partly), fused), samples)
         same = class_agreement(self.source, exact, found)
@@ -137,11 +141,6 @@ class Allocator:
         error = sum(float(np.square(a - b).sum()) for a, b in zip(exact, found, strict=True))
         spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in exact)
         return error / spread if spread > 0 else float(error > 0)
-
-
-def _setting(fused: Program) -> tuple[Array, ...]:
-    """The samples that set the ranges of what is measured on the others."""
-    return tuple(samples[0::2] for samples in fused.calibration)
 
 
 def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
@@ -168,19 +167,18 @@ class Allocated:
 
 
 def allocate(source: Program, fused: Program, options: Options) -> Allocated:
-    """The degrees by layer: the cheapest point that changes the class of no more
-    samples than `options.accuracy_loss` allows. Where none does, ReLUs may be composed of several polynomials; where that
-    does not help either, the point is taken that loses least.
+    """The degrees by layer: the cheapest point that changes the class of no more samples than `accuracy_loss` allows.
+
+    Where none does, ReLUs may be composed of several polynomials; where that does not help either, the point is taken that
+    loses least.
     """
     allocator = Allocator.of(source, fused, options)
     point, record = chosen(allocator)
     if record.measured > options.accuracy_loss and options.allocate == "plan" and allocator.table.composable:
-        finer = Allocator.of(source, fused, options, compose=True)
-        point, record = chosen(finer)
+        point, record = chosen(allocator.composing())
     given = degrees_by_layer(fused, options.degrees)
     errors = {**options.errors, **point.errors}
-    degrees = {layer: degree for layer, degree in point.degrees.items() if layer not in point.errors}
-    found = replace(options, allocate=None, degrees={**given, **degrees}, errors=errors)
+    found = replace(options, allocate=None, degrees={**given, **point.single}, errors=errors)
     return Allocated(found, record, (allocator.observed, allocator.partly))
 
 
@@ -222,17 +220,15 @@ def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     layers = []
     for candidate in table.candidates.values():
         degree, activation = point.degrees[candidate.layer], candidate.activation
-        share = activation.shares / activation.shares.sum()
-        mean = float(share @ activation.mean) * activation.size
-        square = float(share @ (activation.std**2 + activation.mean**2)) * activation.size**2
+        mean, std = activation.moments
         layers.append(
             LayerImpact(
                 candidate.layer,
                 activation.node.loc.short,
                 activation.node.op,
                 degree,
-                rounding.nearest(mean),
-                rounding.nearest(max(square - mean**2, 0.0) ** 0.5),
+                rounding.nearest(mean * activation.size),
+                rounding.nearest(std * activation.size),
                 rounding.nearest(candidate.impact),
                 rounding.nearest(candidate.error(degree)),
                 rounding.nearest(candidate.loss(degree) / total),
@@ -255,7 +251,6 @@ def _candidates(
     source: Program,
     activations: Mapping[int, Activation],
     errors: Callable[[Activation], Mapping[int, float]],
-    compose: bool,
 ) -> dict[int, Candidate]:
     """Each activation with its impact: those of the program before its maps are fused are the same, in the same order."""
     expanded = apply(Expand(), apply(Simplify(), source))
@@ -269,7 +264,6 @@ def _candidates(
             activation,
             impacts[activation.node.loc.layer, activation.node.op].pop(0),
             errors(activation),
-            compositions(activation) if compose else {},
         )
         for entry, activation in sorted(activations.items())
     }

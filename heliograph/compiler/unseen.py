@@ -121,6 +121,16 @@ class Observation:
 Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
 
 
+def setting_of(fused: Program) -> tuple[Array, ...]:
+    """The calibration samples that set the ranges of what is looked at with the others."""
+    return tuple(samples[0::2] for samples in fused.calibration)
+
+
+def apart_of(fused: Program, most: int) -> tuple[Array, ...]:
+    """The calibration samples that are kept apart, so many at most."""
+    return tuple(samples[1::2][:most] for samples in fused.calibration)
+
+
 def observe(fused: Program, options: Options, calibrated: Calibrated | None = None) -> Observation:
     """What the calibration samples show of a program of few maps and activations; nothing where it has none.
 
@@ -130,8 +140,7 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
     count = fused.calibration[0].shape[0] if fused.calibration else 0
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
         return Observation(observed, Unseen(count))
-    setting = tuple(samples[0::2] for samples in fused.calibration)
-    apart = tuple(samples[1::2][: options.samples_apart] for samples in fused.calibration)
+    setting, apart = setting_of(fused), apart_of(fused, options.samples_apart)
     partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
     approximated = None
     if options.margin is None and options.target_error is None:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from heliograph.approx.evaluate import plan_polynomial
-from heliograph.approx.fit import density
+from heliograph.approx.fit import FLOOR, density, symmetry
 from heliograph.approx.hermite import errors as hermite_errors
 from heliograph.approx.sign import odd_multiplications, sign
 from heliograph.errors import ProgramError
@@ -40,8 +40,6 @@ _COMPOSED_BITS = (9, 11, 13)
 PAPER_DEGREES = (1, 3, 7, 15, 31, 63, 127, 88, 154, 210)
 # So many steps of the budget for each layer.
 _BUDGET_STEPS = 40
-# What least squares weigh far from the samples, as a share of the density's peak (approx/fit.py has the same).
-_FLOOR = 1e-3
 _GRID = 2001
 Vector = npt.NDArray[np.float64]
 
@@ -69,7 +67,20 @@ class Activation:
     @property
     def parity(self) -> int | None:
         """0 or 1 where the function on its interval is even or odd but for a line, else None."""
-        return _parity(self.function, self.high) if self.low == -self.high else None
+        return self._symmetry()[0]
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        """(mean, standard deviation) of the inputs, all together, in multiples of the sizes."""
+        share = self.shares / self.shares.sum()
+        mean = float(share @ self.mean)
+        return mean, math.sqrt(max(float(share @ (self.std**2 + self.mean**2)) - mean**2, 0.0))
+
+    def _symmetry(self) -> tuple[int | None, Vector]:
+        """The parity, and the line without which the function has it: its two coefficients on [-1, 1]."""
+        if self.low != -self.high:
+            return None, np.zeros(2)
+        return symmetry(lambda t: np.asarray(self.function(self.high * t)))
 
     def errors(self, most: int) -> Vector:
         """E(0), ..., E(most): the mean square error of the weighted least squares of each degree, in the values' own units.
@@ -80,14 +91,12 @@ class Activation:
         x = (self.high + self.low) / 2 + (self.high - self.low) / 2 * t
         width = np.maximum(self.spread * self.std, (self.high - self.low) * 1e-3)
         measure = np.gradient(x)
-        weight = np.sqrt((density(x, self.mean, width, self.shares) + _FLOOR) * measure)
+        weight = np.sqrt((density(x, self.mean, width, self.shares) + FLOOR) * measure)
         true = density(x, self.mean, np.maximum(self.std, (self.high - self.low) * 1e-3), self.shares) * measure
-        parity, target = self.parity, np.asarray(self.function(x), dtype=np.float64)
+        parity, line = self._symmetry()
         # A function that is even or odd but for a line is fitted so (approx/fit.py): the other parity is the line.
         kept = np.arange(most + 1) if parity is None else np.arange(parity, most + 1, 2)
-        if parity is not None:
-            ends = np.asarray(self.function(np.array([self.low, 0.0, self.high])), dtype=np.float64)
-            target = target - ((ends[2] - ends[0]) / 2 * t if parity == 0 else ends[1])
+        target = np.asarray(self.function(x), dtype=np.float64) - line[0] - line[1] * t
         basis, _ = np.linalg.qr(np.polynomial.chebyshev.chebvander(t, most)[:, kept] * weight[:, None])
         values = np.cumsum(basis * (basis.T @ (target * weight)), axis=1) / weight[:, None]
         squares = np.empty(most + 1)
@@ -98,16 +107,6 @@ class Activation:
             others = np.arange(1 - parity, most + 1, 2)
             squares[others] = [squares[d - 1] if d else lowest for d in others]
         return np.asarray(squares * self.size**2)
-
-
-def _parity(function: Callable[[Array], Array], reach: float) -> int | None:
-    t: Vector = np.linspace(0.0, reach, 257, dtype=np.float64)
-    plus, minus = function(t), function(-t)
-    scale = max(float(np.abs(plus).max()), float(np.abs(minus).max()), 1e-300)
-    slope = (plus - minus) / 2
-    if np.abs(slope - slope[-1] * t / reach).max() < 1e-12 * scale:
-        return 0
-    return 1 if np.abs(plus + minus - 2 * plus[0]).max() < 1e-12 * scale else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -254,6 +253,10 @@ class Table:
                 found[each.layer] = min(error, found.get(each.layer, error))
         return found
 
+    def composing(self) -> Table:
+        """The table in which ReLUs may be composed."""
+        return Table({e: replace(each, composed=compositions(each.activation)) for e, each in self.candidates.items()})
+
     @property
     def composable(self) -> bool:
         """Whether there are ReLUs, which can be composed of several polynomials."""
@@ -272,12 +275,16 @@ class Point:
     predicted_ms: float
     errors: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def single(self) -> dict[str, int]:
+        """The degrees of the layers for which one polynomial stands."""
+        return {layer: degree for layer, degree in self.degrees.items() if layer not in self.errors}
+
 
 def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES) -> dict[int, float]:
     """E_i(d) as OLA has it: under one normal on the whole line, of that activation's inputs all together."""
-    share = activation.shares / activation.shares.sum()
-    mean = float(share @ activation.mean)
-    std = math.sqrt(max(float(share @ (activation.std**2 + activation.mean**2)) - mean**2, 1e-30))
+    mean, std = activation.moments
+    std = max(std, 1e-15)
     found = hermite_errors(activation.function, mean, activation.spread * std, max(degrees), activation.kinks)
     return {degree: float(found[degree]) * activation.size**2 for degree in sorted(degrees)}
 

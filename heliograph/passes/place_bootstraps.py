@@ -64,14 +64,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A point of the front: roughly the milliseconds of a run, the units of loss, the degree of each entry, and how many
-    bootstraps there are.
-    """
+    """A point of the front: roughly the milliseconds of a run, the units of loss, and the degree of each entry."""
 
     cost_ms: float
     loss: int
     degrees: Mapping[int, int]
-    bootstraps: int
 
 
 def slot_periods(program: Program) -> dict[Node, int]:
@@ -114,7 +111,7 @@ def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: floa
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a value takes, whatever the chain: calls of each kind; a polynomial's are made in the middle of its levels."""
+    """What a value takes, whatever the chain: calls of each kind; products are made in the middle of its levels."""
 
     depth: int = 0
     decompositions: int = 0
@@ -196,12 +193,12 @@ class _Prices:
             by_level(lambda level: costs.add_ms(ring, level)),
         )
 
-    def cost(self, work: _Work, polynomial: bool) -> Whole:
+    def cost(self, work: _Work) -> Whole:
         """What it takes by the level at which it begins, roughly; exact prices are those of the plan that is made of it."""
-        products = self.product
-        if polynomial:
-            levels = np.arange(len(products))
-            products = products[np.maximum(1, levels - work.depth // 2).clip(max=len(products) - 1)]
+        levels = np.arange(len(self.product))
+        products: npt.NDArray[np.float64] = self.product[
+            np.maximum(1, levels - work.depth // 2).clip(max=len(levels) - 1)
+        ]
         total = (
             work.decompositions * self.decompose
             + work.hoisted * self.hoisted
@@ -289,7 +286,7 @@ class PlaceBootstraps:
 
         def allocated(found: Found) -> Allocated:
             chosen = {entry: ways[entry][found.ways[place]].degree for place, entry in places.items()}
-            return Allocated(found.cost / _NS, found.loss, chosen, len(found.refreshed))
+            return Allocated(found.cost / _NS, found.loss, chosen)
 
         return [allocated(found) for found in self.search(prepared, ways, groups).run()]
 
@@ -300,7 +297,7 @@ class PlaceBootstraps:
         sizes = {
             node: _Bound(bits) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
         }
-        inputs = {node: bound for node, bound in prepared.inputs.items() if node.type.secret and node.op != "input"}
+        inputs = {node: bound for node, bound in prepared.inputs.items() if node.op != "input"}
         return sizes | inputs
 
     def search(
@@ -318,29 +315,28 @@ class PlaceBootstraps:
         index = {node: place for place, node in enumerate(prepared.nodes)}
         made: dict[_Work, Whole] = {}
 
-        def way(work: _Work, polynomial: bool, loss: int = 0, tie: int = 0) -> Way:
+        def way(work: _Work, loss: int = 0, tie: int = 0) -> Way:
             if work not in made:
-                made[work] = prices.cost(work, polynomial)
+                made[work] = prices.cost(work)
             return Way(work.depth, made[work], loss, tie)
 
         steps = []
         for node, work in zip(prepared.nodes, prepared.works, strict=True):
-            polynomial, entry = node.op == "poly", None
-            if ways and polynomial and node.attrs.get("range") in ways:
+            entry = None
+            if ways and node.op == "poly" and node.attrs.get("range") in ways:
                 entry = int(node.attrs["range"])
                 # What loses one unit once is counted with the first of the tensor's ciphertexts.
                 first = node.attrs.get("chunk", 0) == 0
                 own = tuple(
                     way(
                         _Work(each.depth, products=each.products),
-                        True,
                         each.loss if first else 0,
                         digest(node.loc.layer, node.op, each.degree) if first else 0,
                     )
                     for each in ways[entry]
                 )
             else:
-                own = (way(work, polynomial),)
+                own = (way(work),)
             bound = bounded.get(node)
             refresh, slots = None, 0
             if node.op == "bootstrap":

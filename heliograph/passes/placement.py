@@ -313,7 +313,6 @@ def _unbeaten(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         candidates = np.concatenate([front, block])
-        beaten = np.zeros(len(block), dtype=bool)
         # Whoever comes earlier costs no more.
         earlier = np.arange(len(candidates))[:, None] < len(front) + np.arange(len(block))[None, :]
         beats = earlier & (states.loss[candidates][:, None] <= states.loss[block][None, :])
