@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -22,6 +22,7 @@ from heliograph.compiler.polynomials import approximate
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file, write_file
 from heliograph.ir import Array, Builder, ConstantName, Node, Program, shape_of
+from heliograph.passes.allocate_degrees import Point
 
 if TYPE_CHECKING:
     import torch
@@ -45,17 +46,6 @@ _APART, _MOST_APART = 8, 1024
 _CHEAPER = 0.8
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
-
-
-class Point(Protocol):
-    """An allocation: the degree of each layer, the predicted time, the share of classes that it is predicted to change."""
-
-    @property
-    def degrees(self) -> Mapping[str, int]: ...
-    @property
-    def predicted_ms(self) -> float: ...
-    @property
-    def loss(self) -> float: ...
 
 
 # The allocations of a program, cheapest last.
