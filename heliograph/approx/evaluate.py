@@ -2,7 +2,8 @@
 
 Paterson-Stockmeyer in the Chebyshev basis: p = q * T_g + r with g the largest power of two not above the degree, down
 to combinations of a few low T_i. Depth is ceil(log2(degree + 1)), coefficients included: a leaf on the critical path is
-split further where the plain product by its coefficients would cost a level. The remainders of one value are summed
+split further where the plain product by its coefficients would cost a level. A whole number of squares takes one level: sums
+take its place for the product. The remainders of one value are summed
 before they are rescaled and relinearized, so that a sum of products pays one key switch.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.ir.depth import depth_of_degree, trim
+from heliograph.ir.depth import depth_of_degree, trim, whole_square
 
 Vector = npt.NDArray[np.float64]
 
@@ -146,6 +147,8 @@ def plan_polynomial(coefficients: Sequence[float], product_cost: float = 1.0, sc
     degree = len(c) - 1
     if degree == 0:
         return Plan(0, (SumStep(0, (), ((1, 0.0),), c[0]),), 1)
+    if whole_square(c) is not None:
+        return Plan(2, (PowerStep(2, 1, 1), SumStep(0, (), ((2, c[2]),), c[0])), 1)
     budget = depth_of_degree(degree)
     best: tuple[float, Plan] | None = None
     for log_babies in range(1, budget + 1):

@@ -277,8 +277,8 @@ def _degrees(
                 function=entry.function,
                 degree=entry.degree,
                 rms_error=entry.rms_error,
-                # Depth ceil(log2(degree + 1)), coefficients included (approx/evaluate.py).
-                levels=entry.degree.bit_length(),
+                # Depth ceil(log2(degree + 1)), coefficients included (approx/evaluate.py), or a square.
+                levels=1 if entry.frame is not None else entry.degree.bit_length(),
                 chain=chains[chain].ring.levels,
                 ms=at_place.get(place, 0.0) / sharing[place] + bootstraps,
                 impact=None if impact is None else impact.impact,

@@ -78,7 +78,7 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
     elif node.op == "linear":
         extra = 0, result * shape_of(node.inputs[0])[-1]
     elif node.op == "affine":
-        extra = 0, sum(program.matrix(name).data.size for name in a["matrices"])
+        extra = 0, sum(program.linear_map(name).nnz for name in a["matrices"])
     elif node.op == "poly":
         extra = 0, result * program.array(a["coefficients"]).size
     return around[0] + extra[0], around[1] + extra[1]

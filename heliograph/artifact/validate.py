@@ -15,6 +15,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.depth import MOST_WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.slot_ops import transform_diagonals
@@ -348,6 +349,8 @@ def _check_ranges(program: Program, ring: Ring) -> None:
         real(entry.high, "the high end of a polynomial's range")
         if entry.unit_sizes is not None:
             raise refuse("the range of a polynomial has sizes of units")
+        for number in entry.frame or ():
+            real(number, "the frame of a polynomial's range")
     for node in program.nodes:
         entries = [entry for entry in node.attrs.get("ranges", ()) if entry != -1]
         if "range" in node.attrs:
@@ -377,7 +380,7 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
     for scale in a.get("plain_log_scales", ()):
         real(scale, f"a plaintext's scale {what}", 0.0, MAX_LOG_SCALE)
     if "factor" in a:
-        whole(a["factor"], f"the factor {what}", -(1 << 20), 1 << 20)
+        whole(a["factor"], f"the factor {what}", -MOST_WHOLE, MOST_WHOLE)
         if a["factor"] == 0:
             raise refuse("a ciphertext is multiplied by zero")
     if node.op == "linear_transform":

@@ -20,13 +20,13 @@ from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
 from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale, lower_parts
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes, pack_passes
+from heliograph.compiler.pipeline import linear_passes, unproved_pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
 from heliograph.compiler.planner import candidates, log_rings, reach_of
 from heliograph.compiler.unseen import Calibrated, apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Node, Program
+from heliograph.ir import Array, Builder, Node, Program
 from heliograph.ir.depth import depth_of_degree, levels_below
 from heliograph.ir.ops import OPS
 from heliograph.passes.allocate_degrees import (
@@ -71,6 +71,35 @@ _STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """A program whose polynomials take any degree: its maps are written once for all of them."""
+
+    program: Program
+    activations: Mapping[int, Activation]
+
+    @classmethod
+    def of(cls, fused: Program, options: Options, observed: Mapping[Node, Observed]) -> Trial:
+        activations: dict[int, Activation] = {}
+        return cls(apply(replace(approximate_pass(options, observed), activations=activations), fused), activations)
+
+    def with_degrees(self, degrees: Mapping[str, int]) -> Program:
+        """The program with polynomials of these degrees, by layer."""
+        builder = Builder(self.program.name, self.program.stage, self.program)
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            entry: int = node.attrs.get("range", -1) if node.op == "poly" else -1
+            if entry not in self.activations or node.loc.layer not in degrees:
+                return builder.copy(node, operands)
+            made = self.activations[entry].polynomial(degrees[node.loc.layer])
+            series = builder.constant(np.array(made.coefficients), f"{node.loc.layer}.poly")
+            # By unit the interval stays; else it may follow the degree.
+            ends = {} if self.program.ranges[entry].units else {"low": made.low, "high": made.high}
+            return builder.op("poly", operands, node.loc, **{**node.attrs, "coefficients": series, **ends})
+
+        return builder.rewrite(self.program, emit)
+
+
+@dataclass(frozen=True, slots=True)
 class Allocator:
     """What allocating needs of one program; `points` is the front, the cheapest first.
 
@@ -85,6 +114,7 @@ class Allocator:
     table: Table
     polynomial: Program
     points: tuple[Point, ...]
+    trial: Trial
     observed: Mapping[Node, Observed]
     partly: Mapping[Node, Observed]
     samples: tuple[Array, ...]
@@ -100,21 +130,24 @@ class Allocator:
                 hint="pass calibration=samples to trace, or give degrees by layer",
             )
         observed = Calibrate().run(fused)
-        activations: dict[int, Activation] = {}
-        approximate = replace(approximate_pass(options, observed), activations=activations)
-        polynomial = apply(FoldScaling(), apply(approximate, fused))
+        known = Trial.of(fused, options, observed)
+        polynomial = apply(FoldScaling(), known.program)
         errors = paper_errors if options.allocate == "paper" else worthwhile
-        table = Table(_candidates(source, activations, errors))
+        table = Table(_candidates(source, known.activations, errors))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
         partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
         exact = run_in_chunks(fused, apart)
+        del known
         points = (
             _paper(polynomial, table, options)
             if options.allocate == "paper"
             else _plan(polynomial, table, options, exact)
         )
-        return cls(source, fused, options, table, polynomial, tuple(_front(points)), observed, partly, apart, exact)
+        trial = Trial.of(fused, options, partly)
+        return cls(
+            source, fused, options, table, polynomial, tuple(_front(points)), trial, observed, partly, apart, exact
+        )
 
     def composing(self) -> Allocator:
         """The same where ReLUs may be composed of several polynomials."""
@@ -128,13 +161,12 @@ class Allocator:
         The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
         share of the outputs' variance.
         """
-        given, fused, partly = degrees_by_layer(self.fused, self.options.degrees), self.fused, self.partly
+        trial = self.trial
         if point.errors:
             fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
-            partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
-        asked = replace(self.options, allocate=None, degrees={**given, **point.single})
+            trial = Trial.of(fused, self.options, Calibrate().run(replace(fused, calibration=setting_of(fused))))
         samples, exact = [array[:most] for array in self.samples], [array[:most] for array in self.exact]
-        found = run_in_chunks(apply(approximate_pass(asked, partly), fused), samples)
+        found = run_in_chunks(trial.with_degrees(point.single), samples)
         same = class_agreement(self.source, exact, found)
         if same is not None:
             return 1.0 - same.agree / same.samples
@@ -290,9 +322,14 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
     for ring, prepared, sizes in _chains(program, table, options, outputs):
         place = PlaceBootstraps(ring, options.costs, sizes)
         try:
-            fronts.append((add(place, prepared), place, prepared))
+            cost = add(place, prepared)
+            # The search needs no constants, which are most of a program's memory.
+            bare = replace(prepared, program=replace(prepared.program, constants={}))
+            fronts.append((cost, place, bare))
         except TooFewLevelsError as few:
             failure = few
+        # Packed programs are large: this one may go before the next is made.
+        del prepared
     if options.chains != 1:
         # On the best chains once more with a lower part that bootstraps too, which half the room takes.
         fronts.sort(key=lambda front: front[0])
@@ -331,9 +368,10 @@ def _chains(
     packed: dict[int, Prepared] = {}
 
     def packed_for(ring: Ring) -> Prepared:
-        """The program packed for the slots of a ring, once."""
+        """The program packed for the slots of a ring, once; of two rings, one at a time is kept."""
         if ring.log_ring not in packed:
-            made = pack_passes(program, ring, options)[-1].program
+            packed.clear()
+            made = unproved_pack_passes(program, ring, options)[-1].program
             packed[ring.log_ring] = Prepared.of(made, ring.slots)
         return packed[ring.log_ring]
 

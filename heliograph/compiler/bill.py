@@ -14,7 +14,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation, Unseen
-from heliograph.ir import Array, Program, SparseMatrix, Stage
+from heliograph.ir import Array, Matrix, Program, Stage
 from heliograph.ir.depth import critical_depth, node_depth
 from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
@@ -137,5 +137,5 @@ def _depth_by_line(polynomial: Program) -> list[SpentLevels]:
 
 def _worth_varying(program: Program) -> bool:
     """Whether variants of the program are compiled for the report: each takes as long as the program itself."""
-    entries = sum(constant.data.size for constant in program.constants.values() if isinstance(constant, SparseMatrix))
+    entries = sum(constant.nnz for constant in program.constants.values() if isinstance(constant, Matrix))
     return entries <= _MOST_ENTRIES_TO_VARY

@@ -74,12 +74,12 @@ def fuse_into(program: Program, node: Node) -> Program:
         terms: dict[Node, Any] = {}
         bias: Any = builder.context.array(old.attrs["bias"]) if "bias" in old.attrs else 0.0
         for operand, name in zip(old.inputs, old.attrs["matrices"], strict=True):
-            outer = program.matrix(name).csr()
+            outer = program.linear_map(name).csr()
             if operand.op != "affine":
                 terms[operand] = terms.get(operand, 0) + outer
                 continue
             for inner, inner_name in zip(operand.inputs, operand.attrs["matrices"], strict=True):
-                terms[inner] = terms.get(inner, 0) + outer @ program.matrix(inner_name).csr()
+                terms[inner] = terms.get(inner, 0) + outer @ program.linear_map(inner_name).csr()
             if "bias" in operand.attrs:
                 bias = bias + outer @ program.array(operand.attrs["bias"])
         matrices = tuple(builder.constant(SparseMatrix.of(matrix), "fused") for matrix in terms.values())
@@ -141,7 +141,8 @@ def _compiled(
         if change.kind != "degree":
             continue
         old = len(polynomial.array(change.node.attrs["coefficients"])) - 1
-        degree = 2 ** (depth_of_degree(old) - 1) - 1
+        # One of degree 2 may become a square, of one level.
+        degree = 2 if old == 3 else 2 ** (depth_of_degree(old) - 1) - 1
         degrees[change.layer] = degree
         texts.append(f"degree {degree} instead of {old} for {_named(change)}")
     try:
@@ -186,10 +187,7 @@ def _named(change: _Change) -> str:
 
 def _entries(program: Program) -> int:
     return sum(
-        int(program.matrix(name).data.size)
-        for node in program.nodes
-        if node.op == "affine"
-        for name in node.attrs["matrices"]
+        program.linear_map(name).nnz for node in program.nodes if node.op == "affine" for name in node.attrs["matrices"]
     )
 
 

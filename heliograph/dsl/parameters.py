@@ -16,7 +16,7 @@ import numpy as np
 from heliograph.arrays import read_npy, sound_shape
 from heliograph.dsl.diagnostics import Fault, Span, did_you_mean, shown
 from heliograph.files import open_file
-from heliograph.ir.node import Array, SparseMatrix
+from heliograph.ir.node import Array, Matrix
 
 MAX_BYTES = 512 * 1024 * 1024
 _MAX_HEADER = 16 * 1024 * 1024
@@ -64,7 +64,7 @@ class Loader:
                 hint=did_you_mean(key, map(str, self.given)),
             )
         value = self.given[key]
-        if isinstance(value, SparseMatrix):
+        if isinstance(value, Matrix):
             # As `to_language` means it: the printed param is dense, the op that reads it makes it sparse again.
             self._spend(value.shape[0] * value.shape[1] * 8, span)
             value = value.csr().toarray()

@@ -14,7 +14,7 @@ import numpy as np
 from heliograph.dsl.format import format_text
 from heliograph.dsl.tokens import MAX_WORD, RESERVED, STARTERS
 from heliograph.errors import ProgramError, UnsupportedError
-from heliograph.ir import ConstantName, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import ConstantName, Matrix, Node, Program, Stage, TensorType
 from heliograph.ir.node import Array, Constant, constant_digest, live_nodes
 
 # Constants up to this many elements are written out; all those written out stay under the second number.
@@ -170,12 +170,12 @@ class _Printer:
         constant: Constant = self.program.constants[name]
         if isinstance(constant, np.ndarray):
             return constant
-        if isinstance(constant, SparseMatrix) and constant.shape[0] * constant.shape[1] <= _INLINE_TOTAL:
+        if isinstance(constant, Matrix) and constant.shape[0] * constant.shape[1] <= _INLINE_TOTAL:
             return np.asarray(constant.csr().toarray())
         raise UnsupportedError(
             f"constant @{name} cannot be written in the language",
             where=self.program.name,
-            why="it is a large sparse matrix" if isinstance(constant, SparseMatrix) else "its contents are not known",
+            why="it is a large sparse matrix" if isinstance(constant, Matrix) else "its contents are not known",
         )
 
     def _attribute(self, node: Node, value: Any) -> str:

@@ -3,8 +3,9 @@
 Three things make deep networks of degree 2 and 3 trainable at all, and none of them changes what is computed in the end.
 
 * What a polynomial of high degree has beyond the one of low degree fades: the network works from the first step on.
-* Values far outside an interval are held, so that no sample explodes; the range penalty brings them back, and the bound
-  gives way when it has.
+* Values far outside an interval are held, so that no sample explodes; the range penalty brings them back. When it has, both
+  give way: values are held further out, and punished only where the polynomial begins to grow, but then by the sum over the
+  samples instead of the mean, for it is the few that explode when nothing is held any more.
 * While the polynomials change, batch norms take their statistics from samples again; after that these are fixed.
 """
 
@@ -24,7 +25,7 @@ from torch import nn
 
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes
-from heliograph.frontends.torch_modules import ProgramModule
+from heliograph.frontends.torch_modules import INNER, ProgramModule
 
 Tensor = torch.Tensor
 # Of one batch of each input.
@@ -36,9 +37,12 @@ _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
 _LEAST_VARIANCE = 1e-12
 # A channel has statistics to speak of where its variance is this share of the others', and moves by no more than a factor.
 _ALIVE, _MOST_MOVED = 1e-3, 10.0
-# From this part of the training on the bound on polynomials' arguments gives way, over the part that follows, to where the
-# Chebyshev polynomial of their degree is so large.
-_GIVES_WAY, _WITHIN, _LARGEST = 0.4, 0.3, 8.0
+# From this part of the training on the bounds on polynomials' arguments give way, over the part that follows, to where the
+# Chebyshev polynomial of their degree is so large: beyond the first arguments are punished, at the second they are held.
+_GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
+# A sample whose outputs are no numbers, or so many times as large as the teacher's largest, counts as so many of another
+# class.
+_TOO_LARGE, _DIVERGED = 100.0, 10.0
 _WARM_UP = 0.15
 # Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
 # coefficients, and every one of them moves all values of a layer.
@@ -52,7 +56,8 @@ class Training:
     epochs, batch, rate: passes over the samples, samples of a step, the largest learning rate (AdamW, one cycle).
     temperature: divides class scores before they are compared.
     features: weight of the relative squared error of what activations read, beside that of the outputs.
-    penalty: weight of log(1 + range penalty), summed over the polynomials.
+    penalty: weight of log(1 + excess) (ProgramModule.range_excesses), summed over the polynomials; the mean over the samples
+        of a batch, in the last part of the training the sum.
     fade: the share of the training over which what the low degrees lack fades.
     clip: bound on the norm of a step's gradient.
     seed: of the order of the samples and of what `augment` draws from torch.
@@ -130,7 +135,7 @@ def distil(
         torch.manual_seed(training.seed)
         if resume is None:
             run.best = run.look()
-            run.result = Distilled(run.best[0], run.best[0], copy.deepcopy(student.state_dict()))
+            run.result = Distilled(run.best[2], run.best[2], copy.deepcopy(student.state_dict()))
         else:
             run.resume(resume)
         try:
@@ -182,7 +187,7 @@ class _Run:
         with torch.no_grad():
             self.wanted = [self.outputs(self.teacher, part)[0] for part in self.parts(self.apart)]
         self.classes = _are_scores(self.wanted)
-        self.best = (-math.inf, -math.inf)
+        self.best = (-math.inf, -math.inf, 0.0)
         self.result = Distilled(0.0, 0.0, {})
 
     def outputs(self, module: nn.Module, inputs: Sequence[Tensor], places: Sequence[int] = ()) -> tuple[Any, Any]:
@@ -194,26 +199,30 @@ class _Run:
         for start in range(0, len(inputs[0]), self.batch):
             yield [each[start : start + self.batch] for each in inputs]
 
-    def look(self) -> tuple[float, float]:
-        """The agreement on the samples kept apart, and minus the loss, as the program will be: nothing fades or is held."""
+    def look(self) -> tuple[float, float, float]:
+        """On the samples kept apart, as the program will be (nothing fades or is held): how good the state is, which is the
+        agreement less what samples that diverge cost, minus the loss, and the agreement.
+        """
         self.still()
         self.student.eval()
-        losses, agreed, count = [], 0.0, 0
+        losses, agreed, diverged, count = [], 0.0, 0, 0
         with torch.no_grad():
             for part, wanted in zip(self.parts(self.apart), self.wanted, strict=True):
                 found, _ = self.outputs(self.student, part)
                 losses.append(float(self.loss(found, wanted)) * len(part[0]))
                 count += len(part[0])
+                diverged += int(_diverged(found, wanted))
                 if self.classes:
                     agreed += float((found[0].argmax(1) == wanted[0].argmax(1)).sum())
         loss = sum(losses) / count
         loss = loss if math.isfinite(loss) else math.inf
-        return (agreed / count if self.classes else max(0.0, 1.0 - loss)), -loss
+        agreement = agreed / count if self.classes else max(0.0, 1.0 - loss)
+        return agreement - _DIVERGED * diverged / count, -loss, agreement
 
     def still(self) -> None:
         """Nothing fades, bounds are the intervals, and nothing is folded."""
         for step in self.student.polynomials:
-            step.fading, step.outer = None, 1.0
+            step.fading, step.inner, step.outer = None, INNER, 1.0
         for each in self.folds:
             each.folds_norms = False
 
@@ -231,9 +240,9 @@ class _Run:
         found = self.look()
         if found > self.best:
             self.best = found
-            self.result.agreement, self.result.state = found[0], copy.deepcopy(self.student.state_dict())
+            self.result.agreement, self.result.state = found[2], copy.deepcopy(self.student.state_dict())
         seconds = time.perf_counter() - begun
-        self.result.epochs.append(Epoch(sum(losses) / len(losses), found[0], seconds))
+        self.result.epochs.append(Epoch(sum(losses) / len(losses), found[2], seconds))
 
     def step(self, number: int, inputs: Sequence[Tensor]) -> float:
         """One step of the optimizer; the loss."""
@@ -251,9 +260,10 @@ class _Run:
             wanted, theirs = self.outputs(self.teacher, inputs, self.theirs)
         found, own = self.outputs(self.student, inputs, self.own)
         loss = self.loss(found, wanted)
-        for excess in self.student.range_penalties():
-            # In logarithms, so that one layer that is far out does not silence the others.
-            loss = loss + self.training.penalty * torch.log1p(excess)
+        weight = self.training.penalty * len(inputs[0]) ** self.given(done)
+        for excess in self.student.range_excesses():
+            # In logarithms, so that one sample or layer that is far out does not silence the others.
+            loss = loss + weight * torch.log1p(excess).mean()
         for left, right in zip(own, theirs, strict=True):
             loss = loss + self.training.features / len(own) * _relative(left, right)
         self.optimizer.zero_grad()
@@ -280,12 +290,17 @@ class _Run:
     def set_polynomials(self, done: float) -> None:
         """What is left of what fades, and how far arguments may lie, when that share of the training is done."""
         left = 1.0 - done / self.training.fade if done < self.training.fade else 0.0
-        given = min(1.0, max(0.0, (done - _GIVES_WAY) / _WITHIN))
+        given = self.given(done)
         for step, fading in zip(self.student.polynomials, self.fading, strict=True):
             step.fading = None if fading is None or not left else left * fading
             coefficients: Any = step.coefficients
             degree = max(1, coefficients.numel() - 1)
-            step.outer = 1.0 + given * (math.cosh(math.acosh(_LARGEST) / degree) - 1.0)
+            inner, outer = (math.cosh(math.acosh(each) / degree) for each in (_GROWS, _LARGEST))
+            step.inner, step.outer = INNER + given * (inner - INNER), 1.0 + given * (outer - 1.0)
+
+    def given(self, done: float) -> float:
+        """How far the bounds have given way when that share of the training is done, 0 to 1."""
+        return min(1.0, max(0.0, (done - _GIVES_WAY) / _WITHIN))
 
     def follow_norms(self, inputs: Sequence[Tensor]) -> None:
         """Move the batch norms' statistics to where their outputs on these samples have the teacher's means and variances.
@@ -343,7 +358,7 @@ class _Run:
             "optimizer": self.optimizer.state_dict(),
             "schedule": {key: value for key, value in self.schedule.state_dict().items() if key != "_anneal_func_type"},
             "random": torch.get_rng_state(),
-            "best": list(self.best),
+            "best": list(self.best[:2]),
             "before": self.result.before,
             "agreement": self.result.agreement,
             "state": self.result.state,
@@ -355,13 +370,21 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         torch.set_rng_state(state["random"])
-        self.best = (state["best"][0], state["best"][1])
+        self.best = (state["best"][0], state["best"][1], state["agreement"])
         epochs = [Epoch(*each) for each in state["epochs"]]
         self.result = Distilled(state["before"], state["agreement"], dict(state["state"]), epochs)
 
 
 def _listed(value: Any) -> list[Tensor]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _diverged(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """How many samples have outputs that are no numbers, or too large to be any use."""
+    out = torch.zeros(len(found[0]), dtype=torch.bool)
+    for own, theirs in zip(found, wanted, strict=True):
+        out |= ~(own.abs().flatten(1).amax(1) <= _TOO_LARGE * theirs.abs().max())
+    return out.sum()
 
 
 def _relative(found: Tensor, wanted: Tensor) -> Tensor:

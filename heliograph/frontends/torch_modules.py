@@ -26,7 +26,7 @@ _TRAINED = {"linear": ("weight", "bias"), "conv": ("weight", "bias"), "batch_nor
             "layer_norm": ("weight", "bias"), "affine": ("bias",)}  # fmt: skip
 _NAMES = {("batch_norm", "mean"): "running_mean", ("batch_norm", "variance"): "running_var"}
 # Where training is to keep the inputs of polynomials: those of other samples reach further.
-_INNER = 0.9
+INNER = 0.9
 
 Tensor = torch.Tensor
 
@@ -62,9 +62,11 @@ class _Step(nn.Module):
     def __init__(self, node: Node, run: Callable[[_Step, Any], Tensor]) -> None:
         super().__init__()
         self.op, self.layer, self.attrs, self.run = node.op, node.loc.layer, dict(node.attrs), run
-        self.penalty: Tensor | None = None
-        # Training holds a polynomial's argument to this multiple of its interval.
-        self.outer = 1.0
+        # Of a polynomial in training mode: the sum of squared excesses of each sample.
+        self.excess: Tensor | None = None
+        # Training holds a polynomial's argument to the second multiple of its interval, and punishes what is beyond the
+        # first.
+        self.inner, self.outer = INNER, 1.0
         # What is added to a polynomial's coefficients, (degree + 1,) of any higher degree: training lets it fade.
         self.fading: Tensor | None = None
         assert isinstance(node.type, TensorType)
@@ -158,7 +160,7 @@ class ProgramModule(nn.Module):
         """Training or eval mode; what `range_penalty` summed up before is forgotten."""
         for step in self.modules():
             if isinstance(step, _Step):
-                step.penalty = None
+                step.excess = None
         return super().train(mode)
 
     def range_penalty(self) -> Tensor:
@@ -167,12 +169,12 @@ class ProgramModule(nn.Module):
         The excess of an input is how far it lies outside the inner nine tenths of the interval, in units of half its width;
         the sum is divided by the number of samples.
         """
-        penalties = self.range_penalties()
-        return torch.stack(penalties).sum() if penalties else torch.zeros(())
+        excesses = self.range_excesses()
+        return torch.stack([each.mean() for each in excesses]).sum() if excesses else torch.zeros(())
 
-    def range_penalties(self) -> list[Tensor]:
-        """The parts of `range_penalty` by polynomial, in program order."""
-        return [step.penalty for step in self.polynomials if step.penalty is not None]
+    def range_excesses(self) -> list[Tensor]:
+        """The parts of `range_penalty` by polynomial, in program order, and by sample: vectors."""
+        return [step.excess for step in self.polynomials if step.excess is not None]
 
     @property
     def polynomials(self) -> list[_Step]:
@@ -203,7 +205,7 @@ class ProgramModule(nn.Module):
             for name, value in node.attrs.items():
                 if name == "matrices":
                     attrs[name] = tuple(
-                        builder.constant(_matrix_of(step, number, program.matrix(each)), str(each))
+                        builder.constant(_matrix_of(step, number, program.linear_map(each).sparse()), str(each))
                         for number, each in enumerate(value)
                     )
                 elif _is_constant(program, value):
@@ -270,7 +272,7 @@ def _matrix_of(step: Any, place: int, old: SparseMatrix) -> SparseMatrix:
 def _hold_matrix(
     step: _Step, place: int, program: Program, name: Any, dtype: torch.dtype, shared: dict[Any, Tensor]
 ) -> None:
-    matrix = program.matrix(name)
+    matrix = program.linear_map(name).sparse()
     if str(name) not in shared:
         shared[str(name)] = nn.Parameter(torch.from_numpy(matrix.data.copy()).to(dtype))
     step.register_parameter(f"values{place}", shared[str(name)])  # type: ignore[arg-type]
@@ -412,8 +414,8 @@ def _poly(step: _Step, operands: Any) -> Tensor:
         coefficients = F.pad(coefficients, (0, len(step.fading) - len(coefficients))) + step.fading
     if not step.training:
         return polynomial(operands[0], coefficients, a["low"], a["high"])  # type: ignore[no-any-return]
-    values, excess = held_polynomial(operands[0], coefficients, a["low"], a["high"], _INNER, step.outer)
-    step.penalty = excess / len(operands[0])
+    values, excess = held_polynomial(operands[0], coefficients, a["low"], a["high"], step.inner, step.outer)
+    step.excess = excess
     return values
 
 

@@ -22,9 +22,10 @@ _PRODUCTS = 1 << 24
 _PART, _LEAST_PART, _ROWS_AND_COLUMNS = 1 << 16, 1 << 12, 1 << 19
 
 
-def _parts(degree: int, *flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same parts of all these vectors, one after the other."""
+def _parts(degree: int, *flat: torch.Tensor, whole: int = 1) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same parts of all these vectors, one after the other, each a multiple of `whole` numbers."""
     step = max(_LEAST_PART, min(_PART, _ROWS_AND_COLUMNS // (degree + 1)))
+    step = max(1, step // whole) * whole
     for start in range(0, flat[0].numel(), step):
         yield tuple(each[start : start + step] for each in flat)
 
@@ -100,26 +101,30 @@ def _gradients(
     low: float,
     high: float,
     gradient: torch.Tensor,
-    held: tuple[float, float, float] | None = None,
+    held: tuple[float, float, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients by x and by the coefficients, of a polynomial whose values have this gradient.
 
-    `held` is of one whose argument is held: the share of the interval that is its inner part, the multiple of it that is
-    the outer bound, and the gradient of the sum of squared excesses.
+    `held` is of one whose argument is held: the multiples of the interval that are the inner and the outer bound, and the
+    gradient of each sample's sum of squared excesses.
     """
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     sums = torch.zeros(coefficients.numel(), dtype=torch.float64, device=x.device)
     degree, slope = coefficients.numel() - 1, _slope(coefficients, low, high)
-    for part, above, out in _parts(degree, x.reshape(-1), gradient.reshape(-1), by_x.view(-1)):
+    row, first = 1 if held is None else x.numel() // max(1, held[2].numel()), 0
+    for part, above, out in _parts(degree, x.reshape(-1), gradient.reshape(-1), by_x.view(-1), whole=max(1, row)):
         t = _position(part, low, high)
         inside = t if held is None else t.clamp(-held[1], held[1])
         rows = _basis(inside, degree)
         torch.mv(rows.t(), slope, out=out)
         out *= above
         if held is not None:
-            inner, _, weight = held
+            inner, _, weights = held
             out *= inside == t
-            out.add_(t.sub_(t.clamp(-inner, inner)), alpha=weight * 4.0 / (high - low))
+            excess = t.sub_(t.clamp(-inner, inner)).view(-1, row)
+            weight = weights[first : first + len(excess), None] * (4.0 / (high - low))
+            out.view(-1, row).addcmul_(excess, weight)
+            first += len(excess)
         sums += torch.mv(rows, above)
     return by_x, sums.to(coefficients.dtype)
 
@@ -138,18 +143,17 @@ class _HeldPolynomial(torch.autograd.Function):
         ctx.save_for_backward(x, coefficients)
         result = torch.empty_like(x, memory_format=torch.contiguous_format)
         series: list[float] = coefficients.tolist()
-        penalty = torch.zeros((), dtype=x.dtype, device=x.device)
-        for part, out in _parts(len(series), x.reshape(-1), result.view(-1)):
+        row, excesses = max(1, x.numel() // max(1, len(x))), []
+        for part, out in _parts(len(series), x.reshape(-1), result.view(-1), whole=row):
             t = _position(part, low, high)
-            excess = t - t.clamp(-inner, inner)
-            penalty += torch.dot(excess, excess)
+            excesses.append((t - t.clamp(-inner, inner)).square_().view(-1, row).sum(1))
             _clenshaw(t.clamp_(-outer, outer), series, out)
-        return result, penalty
+        return result, torch.cat(excesses) if excesses else x.new_zeros(len(x))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, by_penalty: torch.Tensor) -> tuple[Any, ...]:
         x, coefficients = ctx.saved_tensors
-        held = *ctx.bounds, float(by_penalty)
+        held = *ctx.bounds, by_penalty
         by_x, by_coefficients = _gradients(x, coefficients, ctx.low, ctx.high, gradient, held)
         return by_x, by_coefficients, None, None, None, None
 
@@ -157,10 +161,11 @@ class _HeldPolynomial(torch.autograd.Function):
 def held_polynomial(
     x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float, inner: float, outer: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The polynomial of x moved to the nearest point that is not too far out, and the sum of the squared excesses of x.
+    """The polynomial of x moved to the nearest point that is not too far out, and the sums of the squared excesses of x by
+    sample, which is the first axis.
 
     Distances are from the middle of [low, high], in units of half its width: x is held to `outer`, and an excess is how far
-    it lies beyond `inner`. Where x is held the polynomial is constant, and only the sum has a gradient by x.
+    it lies beyond `inner`. Where x is held the polynomial is constant, and only the sums have a gradient by x.
     """
     return _HeldPolynomial.apply(x, coefficients, low, high, inner, outer)  # type: ignore[no-any-return]
 

@@ -18,8 +18,8 @@ from heliograph.ir.node import (
     Array,
     Attr,
     ConstantName,
+    Matrix,
     Node,
-    SparseMatrix,
     Stage,
     freeze_attrs,
     live_nodes,
@@ -59,8 +59,8 @@ class Builder:
 
     def constant(self, value: Any, name: str = "c") -> ConstantName:
         """Register an array or sparse matrix and return its name; equal contents given here share one entry."""
-        stored: Array | SparseMatrix
-        if isinstance(value, SparseMatrix):
+        stored: Array | Matrix
+        if isinstance(value, Matrix):
             stored = value
         else:
             array = np.asarray(value, order="C")  # ascontiguousarray would turn a scalar into a vector of one

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, constant_digest
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, Matrix, Node, OpaqueConstant, constant_digest
 
 
 class _Digest:
@@ -74,9 +74,9 @@ class Constants(dict[str, Constant]):
         return used
 
 
-def resemblance(constant: Array | SparseMatrix) -> tuple[object, ...]:
+def resemblance(constant: Array | Matrix) -> tuple[object, ...]:
     """A key that equal constants share, and others rarely: kind, shape, and the bytes of both ends."""
-    values = _parts(constant)[0]
+    values = _parts(constant)[0].reshape(-1)
     return type(constant), values.dtype, constant.shape, values.size, values[:8].tobytes(), values[-8:].tobytes()
 
 
@@ -89,6 +89,7 @@ def same(left: Constant, right: Constant) -> bool:
     return (
         type(left) is type(right)
         and left.shape == right.shape
+        and len(_parts(left)) == len(_parts(right))
         and all(
             a.dtype == b.dtype and np.array_equal(_bits(a), _bits(b))
             for a, b in zip(_parts(left), _parts(right), strict=True)
@@ -96,9 +97,9 @@ def same(left: Constant, right: Constant) -> bool:
     )
 
 
-def _parts(constant: Array | SparseMatrix) -> tuple[Array, ...]:
-    if isinstance(constant, SparseMatrix):
-        return constant.data, constant.indices, constant.indptr
+def _parts(constant: Array | Matrix) -> tuple[Array, ...]:
+    if isinstance(constant, Matrix):
+        return constant.numbers
     return (constant.reshape(-1),)
 
 

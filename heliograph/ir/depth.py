@@ -11,11 +11,27 @@ from heliograph.ir import Node, Program, SlotsType
 from heliograph.ir.ops import OPS
 
 Vector = npt.NDArray[np.float64]
+# The largest whole number that a ciphertext is multiplied with at no level (`mul_int`).
+MOST_WHOLE = 1 << 20
 
 
 def depth_of_degree(degree: int) -> int:
     """Levels that a polynomial of that degree takes: ceil(log2(degree + 1)), at least 1."""
     return max(1, degree.bit_length())
+
+
+def depth_of_series(coefficients: Sequence[float] | Vector) -> int:
+    """Levels that a Chebyshev series takes: those of its degree, and one where it is a whole number of squares."""
+    kept = trim(coefficients)
+    return 1 if whole_square(kept) is not None else depth_of_degree(len(kept) - 1)
+
+
+def whole_square(coefficients: Sequence[float]) -> int | None:
+    """n where a Chebyshev series in t is n t^2 and a constant, n a whole number; else None."""
+    if len(coefficients) != 3 or coefficients[1]:
+        return None
+    twice = 2.0 * float(coefficients[2])
+    return int(twice) if twice.is_integer() and 0 < abs(twice) <= MOST_WHOLE else None
 
 
 def trim(coefficients: Sequence[float] | Vector) -> tuple[float, ...]:
@@ -32,10 +48,9 @@ def node_depth(program: Program, node: Node) -> int:
     if not node.type.secret:
         return 0
     if node.op == "poly":
-        degree = len(trim(program.array(node.attrs["coefficients"]))) - 1
         # On tensors the scaling to [-1, 1] is folded into what comes before; on slots it is a product.
         scaled = isinstance(node.type, SlotsType) and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0)
-        return depth_of_degree(degree) + int(scaled)
+        return depth_of_series(program.array(node.attrs["coefficients"])) + int(scaled)
     return OPS[node.op].depth
 
 

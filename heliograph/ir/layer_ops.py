@@ -13,7 +13,9 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import ProgramError
-from heliograph.ir.node import Array
+from heliograph.ir.gather import gather_matrix
+from heliograph.ir.kronecker import KroneckerMatrix, identity_places
+from heliograph.ir.node import Array, Matrix, SparseMatrix
 from heliograph.ir.spec import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
 from heliograph.ir.types import TensorType, Type
 
@@ -36,8 +38,12 @@ def _linear(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 def _linear_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
     repeat = math.prod(operands[0].shape[:-1])
-    weight = scipy.sparse.csr_array(context.array(a["weight"]).astype(np.float64))
-    matrix = weight if repeat == 1 else scipy.sparse.csr_array(scipy.sparse.kron(np.eye(repeat), weight))
+    weight = context.array(a["weight"]).astype(np.float64)
+    matrix: Any
+    if repeat == 1:
+        matrix = KroneckerMatrix.of(weight[np.newaxis], [identity_places(1)])
+    else:
+        matrix = scipy.sparse.csr_array(scipy.sparse.kron(np.eye(repeat), scipy.sparse.csr_array(weight)))
     bias = np.tile(context.array(a["bias"]), repeat) if "bias" in a else None
     return [matrix], bias
 
@@ -142,29 +148,15 @@ def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
     weight = context.array(a["weight"]).astype(np.float64)
     out_channels, per_group, *kernel = weight.shape
     groups, rank = a["groups"], len(kernel)
-    index = windows(flat_indices(operands[0].shape) + 1, kernel, a, a["dilation"])[0] - 1
-    spatial = index.shape[1 : 1 + rank]
-    places = math.prod(spatial)
-    index = index.reshape(groups, per_group, places, -1)
-    weight = weight.reshape(groups, out_channels // groups, per_group, -1)
-    counts, indices, data = [], [], []
+    index = windows(flat_indices((1, *operands[0].shape[1:])) + 1, kernel, a, a["dilation"])[0, 0] - 1
+    places, columns = math.prod(index.shape[:rank]), math.prod(operands[0].shape[1:])
+    index, weight = index.reshape(places, -1), weight.reshape(out_channels, per_group, -1)
+    taps: Array = np.zeros((weight.shape[2], out_channels, per_group * groups))
+    own = out_channels // groups
     for g in range(groups):
-        # (out / groups, places, per_group, taps): row by row as they stand in compressed rows.
-        columns = np.broadcast_to(
-            index[g].transpose(1, 0, 2).astype(np.int32),
-            (out_channels // groups, places, per_group, index.shape[-1]),
-        )
-        values = np.broadcast_to(weight[g][:, np.newaxis], columns.shape)
-        keep = (columns >= 0) & (values != 0)
-        counts.append(np.count_nonzero(keep, axis=(2, 3)).ravel())
-        indices.append(columns[keep])
-        data.append(values[keep])
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-    matrix = scipy.sparse.csr_array(
-        (np.concatenate(data), np.concatenate(indices), indptr.astype(np.int32)),
-        shape=(out_channels * places, operands[0].size),
-    )
-    matrix.sort_indices()
+        here = slice(g * own, (g + 1) * own), slice(g * per_group, (g + 1) * per_group)
+        taps[:, here[0], here[1]] = weight[here[0]].transpose(2, 0, 1)
+    matrix = KroneckerMatrix.of(taps, [SparseMatrix.of(gather_matrix(tap, columns)) for tap in index.T])
     bias = np.repeat(context.array(a["bias"]), places) if "bias" in a else None
     return [matrix], bias
 
@@ -220,7 +212,7 @@ def _batch_norm(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 def _batch_norm_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
     factor, offset = _batch_norm_affine(a, context)
     repeat = operands[0].size // operands[0].shape[0]
-    return [scipy.sparse.diags_array(np.repeat(factor, repeat)).tocsr()], np.repeat(offset, repeat)
+    return [KroneckerMatrix.of(np.diag(factor)[np.newaxis], [identity_places(repeat)])], np.repeat(offset, repeat)
 
 
 define(
@@ -267,15 +259,19 @@ def _pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 def _pool_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
     shape, rank = operands[0].shape, len(a["kernel"])
-    index = windows(flat_indices(shape) + 1, a["kernel"], a, (1,) * rank)[0] - 1
-    places = math.prod(index.shape[: 1 + rank])
+    index = windows(flat_indices((1, *shape[1:])) + 1, a["kernel"], a, (1,) * rank)[0, 0] - 1
+    places = math.prod(index.shape[:rank])
     columns = index.reshape(places, -1)
-    weights = np.broadcast_to(np.tile(_pool_weights(shape[1:], a).ravel(), shape[0])[:, np.newaxis], columns.shape)
+    weights = np.broadcast_to(_pool_weights(shape[1:], a).reshape(-1, 1), columns.shape)
     rows = np.broadcast_to(np.arange(places)[:, np.newaxis], columns.shape)
     keep = columns >= 0
-    return [
-        scipy.sparse.csr_array((weights[keep], (rows[keep], columns[keep])), shape=(places, operands[0].size))
-    ], None
+    entries = (weights[keep], (rows[keep], columns[keep]))
+    return [_of_each_channel(shape[0], scipy.sparse.csr_array(entries, shape=(places, math.prod(shape[1:]))))], None
+
+
+def _of_each_channel(channels: int, matrix: Any) -> Matrix:
+    """The same map of the places of each channel."""
+    return KroneckerMatrix.of(np.eye(channels)[np.newaxis], [SparseMatrix.of(matrix)])
 
 
 define(
@@ -319,10 +315,10 @@ def _adaptive(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 def _adaptive_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
     shape = operands[0].shape
-    matrix = scipy.sparse.identity(shape[0], format="csr")
+    matrix = scipy.sparse.eye_array(1, format="csr")
     for size, out in zip(shape[1:], a["output_size"], strict=True):
         matrix = scipy.sparse.kron(matrix, _adaptive_matrix(size, out), format="csr")
-    return [scipy.sparse.csr_array(matrix)], None
+    return [_of_each_channel(shape[0], matrix)], None
 
 
 define(

@@ -81,8 +81,48 @@ def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
     return MappingProxyType({key: attrs[key] for key in sorted(attrs) if attrs[key] is not None})
 
 
+class Matrix:
+    """A matrix as a constant: a sparse one, or a smaller form of one (ir/kronecker.py). Its arrays are read-only."""
+
+    __slots__ = ()
+    shape: tuple[int, int]
+
+    @property
+    def nnz(self) -> int:
+        """The number of entries that are not zero."""
+        raise NotImplementedError
+
+    @property
+    def numbers(self) -> tuple[Array, ...]:
+        """The arrays that it is made of."""
+        raise NotImplementedError
+
+    def csr(self) -> Any:
+        """As a `scipy.sparse.csr_array`."""
+        raise NotImplementedError
+
+    def sparse(self) -> SparseMatrix:
+        """The same as a sparse matrix."""
+        raise NotImplementedError
+
+    def apply(self, x: Array) -> Array:
+        """The map of each row: (samples, columns) to (samples, rows)."""
+        raise NotImplementedError
+
+    def absolute(self) -> Matrix:
+        """The map whose entries are the sizes of these."""
+        raise NotImplementedError
+
+    def times(self, factor: float) -> Matrix:
+        raise NotImplementedError
+
+    def scaled(self, rows: Array | None = None, columns: Array | None = None) -> Matrix:
+        """Each row and each column times its factor."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class SparseMatrix:
+class SparseMatrix(Matrix):
     """A sparse matrix as a constant: compressed rows, canonical (sorted columns, no explicit zero).
 
     Its arrays are read-only views of those that it is made of, which nobody changes from then on.
@@ -109,8 +149,35 @@ class SparseMatrix:
         rows, cols = csr.shape
         return SparseMatrix((int(rows), int(cols)), csr.data, csr.indices.astype(np.int32), csr.indptr.astype(np.int32))
 
+    @property
+    def nnz(self) -> int:
+        return int(self.data.size)
+
+    @property
+    def numbers(self) -> tuple[Array, ...]:
+        return self.data, self.indices, self.indptr
+
+    def sparse(self) -> SparseMatrix:
+        return self
+
+    def apply(self, x: Array) -> Array:
+        return np.asarray((self.csr() @ x.T).T)
+
+    def absolute(self) -> Matrix:
+        return SparseMatrix(self.shape, np.abs(self.data), self.indices, self.indptr)
+
+    def times(self, factor: float) -> Matrix:
+        return SparseMatrix(self.shape, self.data * factor, self.indices, self.indptr)
+
+    def scaled(self, rows: Array | None = None, columns: Array | None = None) -> Matrix:
+        data = self.data
+        if columns is not None:
+            data = data * columns[self.indices]
+        if rows is not None:
+            data = data * np.repeat(rows, np.diff(self.indptr))
+        return SparseMatrix(self.shape, data, self.indices, self.indptr)
+
     def csr(self) -> Any:
-        """As a `scipy.sparse.csr_array`."""
         return scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
 
@@ -123,7 +190,7 @@ class OpaqueConstant:
     digest: str
 
 
-Constant: TypeAlias = "Array | SparseMatrix | OpaqueConstant"
+Constant: TypeAlias = "Array | Matrix | OpaqueConstant"
 
 
 def constant_digest(constant: Constant) -> str:
@@ -132,9 +199,9 @@ def constant_digest(constant: Constant) -> str:
         return constant.digest
     sha = hashlib.sha256()
     parts: tuple[Array, ...]
-    if isinstance(constant, SparseMatrix):
-        sha.update(f"sparse{constant.shape}".encode())
-        parts = (constant.data, constant.indices, constant.indptr)
+    if isinstance(constant, Matrix):
+        sha.update(f"{'sparse' if isinstance(constant, SparseMatrix) else 'kronecker'}{constant.shape}".encode())
+        parts = constant.numbers
     else:
         sha.update(f"{constant.dtype.str}{constant.shape}".encode())
         parts = (constant,)

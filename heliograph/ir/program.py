@@ -11,7 +11,7 @@ import numpy as np
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.ir.interface import Interface
-from heliograph.ir.node import Array, Attr, Constant, Node, SparseMatrix, Stage
+from heliograph.ir.node import Array, Attr, Constant, Matrix, Node, SparseMatrix, Stage
 from heliograph.ir.ranges import RangeEntry
 
 # Inputs and outputs that a program's one line names.
@@ -79,6 +79,12 @@ class Program:
         """The sparse constant of that name."""
         value = self.constants[str(name)]
         assert isinstance(value, SparseMatrix), f"constant {name} is {type(value).__name__}"
+        return value
+
+    def linear_map(self, name: Attr) -> Matrix:
+        """The matrix of that name, in whatever form it is."""
+        value = self.constants[str(name)]
+        assert isinstance(value, Matrix), f"constant {name} is {type(value).__name__}"
         return value
 
     def users(self) -> dict[Node, list[Node]]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from heliograph.ir.layout import Layout
+from heliograph.ir.node import Array
 
 # What the report does not show: they serve the passes and the watch over ranges.
-_INSIDE = ("unit_sizes", "layout")
+_INSIDE = ("unit_sizes", "layout", "frame")
 # What only some entries have; the report leaves it out of the others.
 _OF_SOME = (
     "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits", "count",
@@ -27,7 +28,9 @@ class RangeEntry:
 
     By units: `units` counts them, `smallest_unit` is the smallest one's half range, and `unit_sizes`, until scaling is
     folded, what a unit of the input is in the values of the original program. Of compositions: the degrees of the parts,
-    the name of the construction, and what it rests on. `layout` is that of the input, once it is packed.
+    the name of the construction, and what it rests on. `layout` is that of the input, once it is packed. `frame` is
+    (centre, radius) where a slot of it holds y and the input, in units in which the interval is [-1, 1], is
+    centre + radius * y; without it the two are the same (passes/squares.py).
     """
 
     layer: str
@@ -58,6 +61,14 @@ class RangeEntry:
     squarings: int | None = None
     unit_sizes: tuple[float, ...] | None = None
     layout: Layout | None = None
+    frame: tuple[float, float] | None = None
+
+    def placed(self, slots: Array) -> Array:
+        """What slots of the input hold, in units in which the interval is [-1, 1]."""
+        if self.frame is None:
+            return slots
+        centre, radius = self.frame
+        return centre + radius * slots
 
     def to_json(self) -> dict[str, Any]:
         """The entry as the report has it."""

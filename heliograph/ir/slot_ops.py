@@ -19,7 +19,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
-from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_map, shift_for
+from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_map, diagonal_offsets, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, Node, SparseMatrix
 from heliograph.ir.slot_rules import (
@@ -205,6 +205,12 @@ def transform_diagonals(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: 
     """The diagonals of each operand of a `linear_transform`; `matrix` gives the constant of a name."""
     geometry = _geometry(a, slots)
     return [diagonal_map(matrix(name), geometry) for name in a["matrices"]]
+
+
+def transform_offsets(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: int) -> list[tuple[int, ...]]:
+    """The offsets of these diagonals alone."""
+    geometry = _geometry(a, slots)
+    return [diagonal_offsets(matrix(name), geometry) for name in a["matrices"]]
 
 
 def _geometry(a: Attrs, slots: int) -> MapGeometry:

@@ -15,7 +15,7 @@ import numpy as np
 
 from heliograph.errors import InternalError, ProgramError
 from heliograph.functions import Family
-from heliograph.ir.node import Array, Attr, Constant, ConstantName, Node, OpaqueConstant, SparseMatrix, Stage
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, Matrix, Node, OpaqueConstant, SparseMatrix, Stage
 from heliograph.ir.types import CipherType, TensorType, Type
 
 
@@ -30,7 +30,7 @@ class Context:
     def array(self, name: Attr) -> Array:
         """The dense constant of that name."""
         value = self.constants[str(name)]
-        if isinstance(value, SparseMatrix | OpaqueConstant):
+        if isinstance(value, Matrix | OpaqueConstant):
             raise ProgramError(f"constant @{name} is not an array that can be computed with")
         return value
 
@@ -39,6 +39,13 @@ class Context:
         value = self.constants[str(name)]
         if not isinstance(value, SparseMatrix):
             raise ProgramError(f"constant @{name} is not a sparse matrix")
+        return value
+
+    def linear_map(self, name: Attr) -> Matrix:
+        """The matrix of that name, in whatever form it is."""
+        value = self.constants[str(name)]
+        if not isinstance(value, Matrix):
+            raise ProgramError(f"constant @{name} is not a matrix")
         return value
 
     def shape(self, name: Attr) -> tuple[int, ...]:

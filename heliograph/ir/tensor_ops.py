@@ -13,8 +13,9 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import ProgramError
-from heliograph.ir.gather import gather_matrix
-from heliograph.ir.node import Array, Stage
+from heliograph.ir.gather import gather_map, gather_matrix
+from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.ir.node import Array, SparseMatrix, Stage
 from heliograph.ir.slot_rules import slotwise
 from heliograph.ir.spec import (
     ARITHMETIC,
@@ -52,8 +53,8 @@ def _structural(
 
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
         # Shifted by one so that an element which `move` pads with zero becomes -1, "none".
-        moved = move(flat_indices(operands[0].shape) + 1, a) - 1
-        return [gather_matrix(moved, operands[0].size)], None
+        index = move(flat_indices(operands[0].shape) + 1, a)[0] - 1
+        return [gather_map(index, operands[0].shape, index.shape)], None
 
     define(
         OpSpec(
@@ -326,6 +327,10 @@ def _define_reduction(name: str, mean: bool, doc: str) -> None:
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
         shape = operands[0].shape
         kept = _reduced(shape, {**a, "keepdims": True}, name)
+        if len(shape) > 1 and kept == (shape[0], *(1,) * (len(shape) - 1)):
+            # Over all places of each channel.
+            row = SparseMatrix.of(np.full((1, math.prod(shape[1:])), factor(shape, a)))
+            return [KroneckerMatrix.of(np.eye(shape[0])[np.newaxis], [row])], None
         rows = np.broadcast_to(flat_indices(kept)[0], shape).ravel()
         data = np.full(rows.size, factor(shape, a))
         return [scipy.sparse.csr_array((data, (rows, np.arange(rows.size))), shape=(math.prod(kept), rows.size))], None
@@ -444,7 +449,8 @@ def _concat_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> t
     matrices = []
     for position, operand in enumerate(operands):
         index = [flat_indices(o.shape) if i == position else np.full((1, *o.shape), -1) for i, o in enumerate(operands)]
-        matrices.append(gather_matrix(_concat(index, a, context), operand.size))
+        joined = _concat(index, a, context)[0]
+        matrices.append(gather_map(joined, operand.shape, joined.shape))
     return matrices, None
 
 
@@ -479,7 +485,7 @@ def _affine_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
 def _affine(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     total: Any = context.array(a["bias"])[np.newaxis] if "bias" in a else 0.0
     for value, name in zip(values, a["matrices"], strict=True):
-        total = total + (context.matrix(name).csr() @ value.reshape(value.shape[0], -1).T).T
+        total = total + context.linear_map(name).apply(value.reshape(value.shape[0], -1))
     return np.asarray(total).reshape(-1, *a["shape"])
 
 
@@ -494,7 +500,7 @@ define(
         "Sparse linear maps of the flattened operands, summed, plus a bias.",
         depth=1,
         linear=lambda operands, a, context: (
-            [context.matrix(name).csr() for name in a["matrices"]],
+            [context.linear_map(name) for name in a["matrices"]],
             context.array(a["bias"]) if "bias" in a else None,
         ),
         word="linear map",

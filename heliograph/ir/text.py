@@ -42,6 +42,7 @@ from heliograph.ir.node import (
     Attr,
     Constant,
     ConstantName,
+    Matrix,
     Node,
     OpaqueConstant,
     SparseMatrix,
@@ -53,6 +54,7 @@ from heliograph.ir.ranges import RangeEntry
 from heliograph.ir.records import plain, record
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
+_MATRICES = ("sparse", "kronecker")
 _INLINE = 8  # constants up to this many elements are written out
 _KINDS = {np.dtype(np.float64): "f64", np.dtype(np.float32): "f32"}
 _DTYPES = {"f64": np.float64, "f32": np.float32}
@@ -87,8 +89,8 @@ def _constant(name: str, constants: Constants) -> str:
     dims = "x".join(map(str, constant.shape))
     if isinstance(constant, OpaqueConstant):
         kind = constant.kind
-    elif isinstance(constant, SparseMatrix):
-        kind = "sparse"
+    elif isinstance(constant, Matrix):
+        kind = _MATRICES[not isinstance(constant, SparseMatrix)]
     else:
         kind = _KINDS[constant.dtype]
         if constant.size <= _INLINE:
@@ -354,13 +356,13 @@ def _read_constant(tree: Any, given: Mapping[str, Constant] | None, table: Const
     if getattr(children[0], "data", "") == "dims":
         shape = _dims(children.pop(0))
     digest = _string(children.pop(0))
-    if kind != "sparse" and kind not in _DTYPES:
+    if kind not in _MATRICES and kind not in _DTYPES:
         raise ProgramError(f"constant @{name}: unknown kind {kind}")
     if name in table:
         raise ProgramError(f"constant @{name} is defined twice")
     if children:
         numbers = [float(_number(number.children[0])) for number in children[0].children]
-        if kind == "sparse" or len(numbers) != math.prod(shape):
+        if kind in _MATRICES or len(numbers) != math.prod(shape):
             raise ProgramError(f"constant @{name}: {len(numbers)} values do not fill shape {shape}")
         with np.errstate(over="ignore"):
             table.put(name, np.array(numbers, dtype=_DTYPES[kind]).reshape(shape))

@@ -6,7 +6,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir.bootstraps import bootstraps
-from heliograph.ir.node import Node, SparseMatrix, Stage
+from heliograph.ir.node import Matrix, Node, Stage
 from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
 from heliograph.ir.text import print_node
@@ -61,8 +61,8 @@ def verify(program: Program, after: str = "construction") -> Program:
             raise _fail(program, after, "inputs have names of their own", node, f"another one is called {label[0]!r}")
         labels.add(label)
     for name, constant in program.constants.items():
-        values = constant.data if isinstance(constant, SparseMatrix) else constant
-        if isinstance(values, np.ndarray) and not np.isfinite(values).all():
+        values = constant.numbers if isinstance(constant, Matrix) else (constant,)
+        if any(isinstance(each, np.ndarray) and not np.isfinite(each).all() for each in values):
             raise VerifyError(f"after {after}: constant @{name} holds NaN or infinity")
     if program.stage is Stage.EXECUTABLE:
         _verify_executable(program, after)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heliograph.approx.evaluate import plan_polynomial
-from heliograph.approx.fit import FLOOR, density, symmetry
+from heliograph.approx.fit import FLOOR, Fit, density, symmetry
 from heliograph.approx.hermite import errors as hermite_errors
 from heliograph.approx.sign import odd_multiplications, sign
 from heliograph.errors import ProgramError
@@ -31,6 +31,7 @@ from heliograph.ir import Array, Node
 from heliograph.ir.depth import depth_of_degree
 from heliograph.passes.place_bootstraps import PolynomialWay
 from heliograph.passes.placement import MOST_LOSS
+from heliograph.passes.squares import fits_a_square
 
 # Degrees that a plan chooses from: the best of each number of levels and products.
 MOST_DEGREE = 127
@@ -47,7 +48,8 @@ Vector = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Activation:
     """What is known of an activation whose degree can be chosen: its node in the fused program, the function and interval of
-    its polynomial, and the distribution of its inputs, one normal or a mixture with `shares`.
+    its polynomial, which `polynomial` gives for any degree, and the distribution of its inputs, one normal or a mixture with
+    `shares`.
 
     By units, everything is in multiples of their sizes; `size` is the root mean square of these, `largest` the largest.
     """
@@ -55,6 +57,7 @@ class Activation:
     node: Node
     function: Callable[[Array], Array]
     kinks: tuple[float, ...]
+    polynomial: Callable[[int], Fit]
     low: float
     high: float
     mean: Vector
@@ -87,11 +90,7 @@ class Activation:
 
         Least squares of rising degrees are nested: one orthogonal basis serves all.
         """
-        t = np.cos(np.linspace(math.pi, 0.0, _GRID))
-        x = (self.high + self.low) / 2 + (self.high - self.low) / 2 * t
-        width = np.maximum(self.spread * self.std, (self.high - self.low) * 1e-3)
-        measure = np.gradient(x)
-        weight = np.sqrt((density(x, self.mean, width, self.shares) + FLOOR) * measure)
+        t, x, measure, weight = self._weighted()
         true = density(x, self.mean, np.maximum(self.std, (self.high - self.low) * 1e-3), self.shares) * measure
         parity, line = self._symmetry()
         # A function that is even or odd but for a line is fitted so (approx/fit.py): the other parity is the line.
@@ -107,6 +106,24 @@ class Activation:
             others = np.arange(1 - parity, most + 1, 2)
             squares[others] = [squares[d - 1] if d else lowest for d in others]
         return np.asarray(squares * self.size**2)
+
+    def depth(self, degree: int) -> int:
+        """Levels of the polynomial of that degree; of degree 2 where it becomes a square (passes/squares.py)."""
+        if degree == 2:
+            t, x, _, weight = self._weighted()
+            basis = np.polynomial.chebyshev.chebvander(t, 2) * weight[:, None]
+            fit = np.linalg.lstsq(basis, np.asarray(self.function(x), dtype=np.float64) * weight, rcond=None)[0]
+            if fits_a_square(fit):
+                return 1
+        return depth_of_degree(degree)
+
+    def _weighted(self) -> tuple[Vector, Vector, Vector, Vector]:
+        """Points of [-1, 1] and of the interval, the measure that each stands for, and the root of its weight in the fit."""
+        t = np.cos(np.linspace(math.pi, 0.0, _GRID))
+        x = (self.high + self.low) / 2 + (self.high - self.low) / 2 * t
+        width = np.maximum(self.spread * self.std, (self.high - self.low) * 1e-3)
+        measure = np.gradient(x)
+        return t, x, measure, np.sqrt((density(x, self.mean, width, self.shares) + FLOOR) * measure)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -162,7 +179,7 @@ class Candidate:
         """(levels, products) of that degree."""
         if degree in self.composed:
             return self.composed[degree].depth, self.composed[degree].products
-        return depth_of_degree(degree), products_of(degree, self.activation.parity)
+        return self.activation.depth(degree), products_of(degree, self.activation.parity)
 
 
 def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, float]:
@@ -172,7 +189,7 @@ def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, flo
     kept: list[tuple[int, int, float]] = []
     # A lower degree of the same error, levels and products comes first.
     for degree in range(1, most + 1):
-        depth, products, error = depth_of_degree(degree), products_of(degree, parity), float(errors[degree])
+        depth, products, error = activation.depth(degree), products_of(degree, parity), float(errors[degree])
         if any(d <= depth and p <= products and e <= error * (1 + 1e-9) for d, p, e in kept):
             continue
         # One of the same levels and products as a lower degree, with less error, takes its place.

@@ -14,7 +14,7 @@ from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
-from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, size_of
+from heliograph.ir import Array, Builder, Node, Program, Stage, size_of
 from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.ops import OPS, Bounds
 from heliograph.ir.ranges import RangeEntry
@@ -129,16 +129,30 @@ class Approximate:
         std: Any,
         unit: float = 1.0,
         sizes: Array | None = None,
-    ) -> tuple[Fit, tuple[float, bool]]:
+    ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit]]:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
 
-        With it the bound on its error, and whether that is proved; a target is met by what is proved.
+        With it the bound on its error, and whether that is proved; a target is met by what is proved. The last is what gives
+        the polynomial of any degree.
         """
         assert isinstance(self.degrees, Mapping)
 
         def bound(made: Fit) -> tuple[float, bool]:
             size = sum(map(abs, made.coefficients))
             return largest_error(made.coefficients, made.low, made.high, of, _NEGLIGIBLE * size)
+
+        def make(degree: int, low: float, high: float, mean: Moments, std: Moments, shares: Array | None) -> Fit:
+            return fit(
+                of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, shares=shares, coarse=True
+            )
+
+        chooses = self.chooser is not None and node.inputs[0] in self.chooser.wide
+
+        def polynomial(degree: int | None) -> Fit:
+            if chooses:
+                assert self.chooser is not None
+                return self.chooser.polynomial(node, of.evaluate, make, low, high, degree, sizes)
+            return make(DEFAULT_DEGREE if degree is None else degree, low, high, mean, std, None)
 
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
         if degree is None and self.target_error is not None:
@@ -155,20 +169,19 @@ class Approximate:
                 bound=lambda made: bound(made)[0],
                 coarse=True,
             )
-        elif self.chooser is not None and node.inputs[0] in self.chooser.wide:
-
-            def make(degree: int, low: float, high: float, mean: Moments, std: Moments, shares: Array | None) -> Fit:
-                return fit(
-                    of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, shares=shares, coarse=True
-                )
-
-            chosen = self.chooser.polynomial(node, of.evaluate, make, low, high, degree, sizes)
         else:
-            degree = DEFAULT_DEGREE if degree is None else degree
-            chosen = fit(of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, coarse=True)
-        return chosen, bound(chosen)
+            chosen = polynomial(degree)
+        return chosen, bound(chosen), polynomial
 
-    def note(self, entry: int, node: Node, of: Function, made: Fit, sizes: Array | None = None) -> None:
+    def note(
+        self,
+        entry: int,
+        node: Node,
+        of: Function,
+        made: Fit,
+        polynomial: Callable[[int], Fit],
+        sizes: Array | None = None,
+    ) -> None:
         """Keep what is known of an activation, where that was asked for."""
         seen = self.observed.get(node.inputs[0])
         asked = node.loc.layer in self.degrees or "degree" in node.attrs
@@ -180,6 +193,7 @@ class Approximate:
             node,
             of.evaluate,
             tuple(of.kinks),
+            polynomial,
             made.low,
             made.high,
             normals.mean,
@@ -302,8 +316,8 @@ class _Approximator:
         method = node.attrs.get("method") or options.method or of.method or ("gaussian" if seen else "minimax")
         mean, std = (seen.mean, seen.std) if seen else (None, None)
         with at(node.loc):
-            chosen, bound = options.fit(node, of, low, high, method, mean, std)
-        options.note(len(ranges), node, of, chosen)
+            chosen, bound, polynomial = options.fit(node, of, low, high, method, mean, std)
+        options.note(len(ranges), node, of, chosen, polynomial)
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly",
@@ -366,7 +380,7 @@ class _Approximator:
         size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
         method = node.attrs.get("method") or options.method or of.method or "gaussian"
         with at(node.loc):
-            chosen, (bound, known) = options.fit(
+            chosen, (bound, known), polynomial = options.fit(
                 node,
                 of,
                 -reach,
@@ -377,7 +391,7 @@ class _Approximator:
                 largest,
                 sizes,
             )
-        options.note(len(ranges), node, of, chosen, sizes)
+        options.note(len(ranges), node, of, chosen, polynomial, sizes)
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)
@@ -514,13 +528,7 @@ def _scaled(
     """An `affine` with the columns of its matrices and the rows of the whole multiplied."""
     matrices = []
     for name, column in zip(node.attrs["matrices"], columns, strict=True):
-        matrix = builder.context.matrix(name)
-        data = matrix.data
-        if column is not None:
-            data = data * column[matrix.indices]
-        if rows is not None:
-            data = data * np.repeat(rows, np.diff(matrix.indptr))
-        matrices.append(builder.constant(SparseMatrix(matrix.shape, data, matrix.indices, matrix.indptr), name))
+        matrices.append(builder.constant(builder.context.linear_map(name).scaled(rows, column), name))
     attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
     if "bias" in attrs and rows is not None:
         attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) * rows, attrs["bias"])

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.depth import trim
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import Bounds
 from heliograph.ir.ranges import RangeEntry
@@ -18,6 +19,7 @@ from heliograph.passes.intervals import Interval, hull
 from heliograph.passes.place_bootstraps import MAX_SIZE_BITS
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.slot_intervals import slot_intervals
+from heliograph.passes.squares import square
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +143,17 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
             why="a polynomial says nothing outside its interval",
             hint="give poly the interval that its input has",
         )
+    coefficients = builder.context.array(node.attrs["coefficients"])
+    made = square(trim(coefficients), low, high)
+    if made is not None and (half, middle) == (1.0, 0.0) and made.frame != (0.0, 1.0):
+        made = None  # its scaling would cost the level that it saves
+    if made is not None:
+        half, middle = made.half, (made.high + made.low) / 2
     if (half, middle) != (1.0, 0.0):
         operand = builder.op("lincomb", (operand,), node.loc, weights=(1.0 / half,), constant=-middle / half)
     # Bounds are widened against rounding; a polynomial does not notice that little.
     slack = 1e-9 * (high - low)
     inside = proved.low >= low - slack and proved.high <= high + slack
-    degree = len(builder.context.array(node.attrs["coefficients"])) - 1
     fitting.ranges.append(
         range_entry(
             node,
@@ -154,12 +161,16 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
             Interval(low, high),
             "proved" if inside else "declared",
             error=(0.0, True),  # the polynomial is the meaning
-            degree=degree,
+            degree=len(coefficients) - 1,
             method="given",
             proved=proved,
+            frame=None if made is None else made.frame,
         )
     )
-    attrs = {**node.attrs, "low": -1.0, "high": 1.0, "range": len(fitting.ranges) - 1}
+    series = (
+        node.attrs["coefficients"] if made is None else builder.constant(made.coefficients, node.attrs["coefficients"])
+    )
+    attrs = {**node.attrs, "coefficients": series, "low": -1.0, "high": 1.0, "range": len(fitting.ranges) - 1}
     return builder.op("poly", (operand,), node.loc, **attrs)
 
 

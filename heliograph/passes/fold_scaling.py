@@ -1,5 +1,7 @@
 """Bring the input of every polynomial to [-1, 1] without spending a level, by scaling what comes before and after.
 
+Those of degree 2 become squares by the same means, which saves one of their two levels (squares.py).
+
 Each value is kept divided by a factor. Values that are added share one factor; linear maps and polynomials take any
 factor in and give any out, at no cost, because their coefficients absorb it. Only where a product or an input fixes the
 factor does a polynomial need a scaling of its own, which costs a level.
@@ -15,7 +17,9 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.depth import trim
 from heliograph.ir.ops import Context, Role, role_of
+from heliograph.passes.squares import Square, square
 
 # Whose operands and result are kept divided by the same factor.
 _SHARING = (Role.SUM, Role.ROWS, Role.MOVE)
@@ -30,10 +34,15 @@ class FoldScaling:
     makes: ClassVar[Stage] = Stage.POLYNOMIAL
 
     def run(self, program: Program) -> Program:
-        factors, users = _factors(program), program.users()
+        users = program.users()
+        factors, squares = _factors(program)
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
         # The sizes are inside the maps by now; they would only swell the text.
         builder.ranges = [replace(entry, unit_sizes=None) for entry in program.ranges]
+        for node, made in squares.items():
+            if "range" in node.attrs:
+                entry = builder.ranges[node.attrs["range"]]
+                builder.ranges[node.attrs["range"]] = replace(entry, frame=made.frame)
 
         def emit(node: Node, operands: list[Node]) -> Node:
             factor = factors[node]
@@ -49,7 +58,8 @@ class FoldScaling:
                 return _affine(builder, node, operands, [factors[operand] / factor for operand in node.inputs], factor)
             if node.op == "poly":
                 shared = len(users[node.inputs[0]]) > 1 or node.inputs[0] in program.outputs
-                return self._poly(builder, node, operands[0], factors[node.inputs[0]], factor, shared)
+                scaling = _Scaling(factors[node.inputs[0]], factor, shared, squares.get(node))
+                return self._poly(builder, node, operands[0], scaling)
             return builder.copy(node, [self._divided(builder, operand, factor) for operand in operands])
 
         return builder.rewrite(program, emit)
@@ -63,9 +73,10 @@ class FoldScaling:
         return builder.op("mul", (operand, scale), operand.loc)
 
     @staticmethod
-    def _poly(builder: Builder, node: Node, operand: Node, factor_in: float, factor_out: float, shared: bool) -> Node:
-        """The polynomial on [-1, 1]; an operand that others read too is not computed a second time with another bias."""
-        low, high = node.attrs["low"], node.attrs["high"]
+    def _poly(builder: Builder, node: Node, operand: Node, scaling: _Scaling) -> Node:
+        """The polynomial on [-1, 1]."""
+        square, factor_in, factor_out = scaling.square, scaling.factor_in, scaling.factor_out
+        low, high = (node.attrs["low"], node.attrs["high"]) if square is None else (square.low, square.high)
         half, middle = (high - low) / 2, (high + low) / 2
         assert isinstance(operand.type, TensorType)
         if _is_linear(builder.context, node):
@@ -82,16 +93,15 @@ class FoldScaling:
             matrix = builder.constant(scale, "to_interval")
             operand = builder.op("affine", (operand,), node.loc, matrices=(matrix,), bias=offset, shape=shape)
         elif middle:
-            if operand.op == "affine" and not shared:
+            if operand.op == "affine" and not scaling.shared:
                 old = builder.context.array(operand.attrs["bias"]) if "bias" in operand.attrs else np.zeros(size)
                 bias = builder.constant(old - middle / half, operand.attrs.get("bias", "centre"))
                 operand = builder.op("affine", operand.inputs, operand.loc, **{**operand.attrs, "bias": bias})
             else:
                 centre = builder.constant(np.full(shape, -middle / half), "centre")
                 operand = builder.op("add", (operand, builder.op("constant", (), node.loc, value=centre)), node.loc)
-        coefficients = builder.constant(
-            builder.context.array(node.attrs["coefficients"]) / factor_out, node.attrs["coefficients"]
-        )
+        series = builder.context.array(node.attrs["coefficients"]) / factor_out
+        coefficients = builder.constant(series if square is None else square.coefficients, node.attrs["coefficients"])
         return builder.op(
             "poly",
             (operand,),
@@ -103,13 +113,25 @@ class FoldScaling:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Scaling:
+    """How a polynomial is scaled: its operand and its value are divided by factors; a shared operand is not computed a
+    second time with another bias.
+    """
+
+    factor_in: float
+    factor_out: float
+    shared: bool
+    square: Square | None
+
+
 def _affine(builder: Builder, node: Node, operands: list[Node], ratios: list[float], factor: float) -> Node:
     """The map from operands divided by their factors to a value divided by its own; ratios are those of the factors."""
     matrices = []
     for ratio, name in zip(ratios, node.attrs["matrices"], strict=True):
-        matrix = builder.context.matrix(name)
+        matrix = builder.context.linear_map(name)
         if ratio != 1.0:
-            matrix = SparseMatrix(matrix.shape, matrix.data * ratio, matrix.indices, matrix.indptr)
+            matrix = matrix.times(ratio)
         matrices.append(builder.constant(matrix, name))
     attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
     if "bias" in attrs:
@@ -122,8 +144,8 @@ def _is_linear(context: Context, node: Node) -> bool:
     return context.shape(node.attrs["coefficients"]) == (2,) and "range" not in node.attrs
 
 
-def _factors(program: Program) -> dict[Node, float]:
-    """The factor that each value is divided by."""
+def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
+    """The factor that each value is divided by, and the polynomials that become squares."""
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(program.nodes)
     for node in program.nodes:
@@ -131,14 +153,44 @@ def _factors(program: Program) -> dict[Node, float]:
             graph.add_edges_from((node, o) for o in node.inputs if o.type.secret or o.op == "constant")
     fixed = set(program.outputs) | {node for node in program.nodes if node.op in ("input", "mul")}
     fixed |= {operand for node in program.nodes if node.op == "mul" for operand in node.inputs}
-    wanted: dict[Node, float] = {}
+    groups = list(networkx.connected_components(graph))
+    group_of = {node: number for number, group in enumerate(groups) for node in group}
+    context = Context(program.constants)
+    readers: dict[int, list[Node]] = {number: [] for number in range(len(groups))}
     for node in program.nodes:
-        if node.op == "poly" and not _is_linear(Context(program.constants), node):
-            half = (node.attrs["high"] - node.attrs["low"]) / 2
-            wanted[node.inputs[0]] = max(half, wanted.get(node.inputs[0], 0.0))
-    factors: dict[Node, float] = {}
-    for group in networkx.connected_components(graph):
-        # The reader with the widest interval sets the factor; others with another interval scale for themselves.
-        factor = 1.0 if group & fixed else max((wanted[node] for node in group if node in wanted), default=1.0)
-        factors.update(dict.fromkeys(group, factor))
-    return factors
+        if node.op == "poly" and node.type.secret and not _is_linear(context, node):
+            readers[group_of[node.inputs[0]]].append(node)
+    # A square's interval follows from the factor of what comes out, which is to be known before.
+    alone = {(group_of[own[0].inputs[0]], group_of[own[0]]): own[0] for own in readers.values() if len(own) == 1}
+    after: networkx.DiGraph = networkx.DiGraph()
+    after.add_nodes_from(range(len(groups)))
+    after.add_edges_from(
+        edge for edge, node in alone.items() if len(trim(context.array(node.attrs["coefficients"]))) == 3
+    )
+    circles = {
+        number for members in networkx.strongly_connected_components(after) if len(members) > 1 for number in members
+    }
+    circles |= {number for number, _ in networkx.selfloop_edges(after)}
+    found: dict[int, float] = {}
+    squares: dict[Node, Square] = {}
+    for number in _last_first(after, circles):
+        factor = 1.0
+        is_fixed = bool(groups[number] & fixed)
+        if not is_fixed:
+            factor = max(((each.attrs["high"] - each.attrs["low"]) / 2 for each in readers[number]), default=1.0)
+        for target in after.successors(number) if number not in circles else ():
+            node = alone[number, target]
+            a = node.attrs
+            made = square(trim(context.array(a["coefficients"])), a["low"], a["high"], found[target])
+            # Where the factor is given and the interval fits it already, another one would cost the level that is saved.
+            if made is not None and not (is_fixed and factor == (a["high"] - a["low"]) / 2):
+                squares[node] = made
+                factor = factor if is_fixed else made.half
+        found[number] = factor
+    return {node: found[group_of[node]] for node in program.nodes}, squares
+
+
+def _last_first(graph: networkx.DiGraph, circles: set[int]) -> list[int]:
+    """The groups, each after those that it leads to; those of a circle in any order."""
+    free = graph.subgraph(set(graph) - circles)
+    return [*sorted(circles), *reversed(list(networkx.lexicographical_topological_sort(free)))]

@@ -1,4 +1,7 @@
-"""Write every linear op as a sparse matrix and multiply neighbours together, so that each run of them costs one level."""
+"""Write every linear op as a matrix and multiply neighbours together, so that each run of them costs one level.
+
+Matrices of convolutions and the like stay in their small form (ir/kronecker.py) as long as products and sums have one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import UnsupportedError
-from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.gather import gather_matrix
+from heliograph.ir.kronecker import KroneckerMatrix
 from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
 _MAX_ENTRIES = 60_000_000
+# Smaller maps are kept entry by entry.
+_FEW_ENTRIES = 1 << 16
 # Dense numbers held at once while a product with a constant is written as a matrix.
 _MATMUL_ENTRIES = 4_000_000
 # Elementwise products that a matrix product of two run-time values may take.
@@ -43,8 +49,15 @@ def _entries(form: _Form) -> int:
     return sum(int(matrix.nnz) for matrix in form.terms.values())
 
 
+def _general(matrix: Any) -> Any:
+    """The matrix entry by entry, as a `csr_array`."""
+    return matrix.csr() if isinstance(matrix, Matrix) else scipy.sparse.csr_array(matrix)
+
+
 def _identity_sign(matrix: Any) -> int:
     """1 or -1 where the matrix is plus or minus the identity, else 0."""
+    if isinstance(matrix, KroneckerMatrix):
+        return matrix.sign
     rows, cols = matrix.shape
     if rows != cols or matrix.nnz != rows:
         return 0
@@ -55,7 +68,19 @@ def _identity_sign(matrix: Any) -> int:
 
 
 def _product(matrix: Any, inner: Any) -> Any:
-    """matrix @ inner; a diagonal one, as of a batch norm, only multiplies the rows."""
+    """matrix @ inner; a diagonal one only multiplies the rows."""
+    if _identity_sign(inner) == 1:
+        return matrix
+    if isinstance(matrix, KroneckerMatrix) and isinstance(inner, KroneckerMatrix):
+        found = matrix.after(inner)
+        if found is not None:
+            return found if isinstance(found, KroneckerMatrix) else found.csr()
+    if isinstance(inner, KroneckerMatrix) and not isinstance(matrix, KroneckerMatrix):
+        rows, cols = matrix.shape
+        if rows == cols == matrix.nnz and _is_diagonal(matrix):
+            found = inner.scaled(rows=matrix.data)
+            return found if isinstance(found, KroneckerMatrix) else found.csr()
+    matrix, inner = _general(matrix), _general(inner)
     rows, cols = matrix.shape
     if rows == cols == matrix.nnz and _is_diagonal(matrix):
         factors = np.repeat(matrix.data, np.diff(inner.indptr))
@@ -63,6 +88,14 @@ def _product(matrix: Any, inner: Any) -> Any:
         places = (inner.indices.copy(), inner.indptr.copy())
         return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
     return scipy.sparse.csr_array(matrix @ inner)
+
+
+def _sum(left: Any, right: Any) -> Any:
+    if isinstance(left, KroneckerMatrix) and isinstance(right, KroneckerMatrix):
+        found = left.plus(right)
+        if found is not None:
+            return found if isinstance(found, KroneckerMatrix) else found.csr()
+    return _general(left) + _general(right)
 
 
 def _is_diagonal(matrix: Any) -> bool:
@@ -74,6 +107,13 @@ def _is_diagonal(matrix: Any) -> bool:
 def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
     """The form under another shape of as many elements."""
     return _Form(shape, form.terms, form.offset, form.loc, form.named)
+
+
+def _stored(matrix: Any) -> Matrix:
+    """The constant: entry by entry where these are few."""
+    if isinstance(matrix, KroneckerMatrix):
+        return matrix if matrix.nnz > _FEW_ENTRIES else matrix.sparse()
+    return SparseMatrix.of(matrix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +191,8 @@ class _Fuser:
         offset = None if bias is None else np.asarray(bias, dtype=np.float64)
         loc, named = node.loc, node.op in _NAMING
         for operand, matrix in zip(operands, matrices, strict=True):
-            matrix = scipy.sparse.csr_array(matrix)
+            if not isinstance(matrix, KroneckerMatrix):
+                matrix = _general(matrix)
             work = matrix.nnz * max(1, _entries(operand)) / max(1, operand.size)
             if operand.terms and work > _MAX_ENTRIES:
                 operand = self._anchor(operand)
@@ -161,9 +202,10 @@ class _Fuser:
             same = _identity_sign(matrix) == 1
             for base, inner in operand.terms.items():
                 product = inner if same else _product(matrix, inner)
-                terms[base] = terms[base] + product if base in terms else product
+                terms[base] = _sum(terms[base], product) if base in terms else product
             if operand.offset is not None:
-                shift = matrix @ operand.offset
+                small = isinstance(matrix, KroneckerMatrix)
+                shift = matrix.apply_to_constant(operand.offset) if small else matrix @ operand.offset
                 offset = shift if offset is None else offset + shift
         return _Form(shape_of(node), terms, offset, loc, named)
 
@@ -272,7 +314,7 @@ class _Fuser:
         total: Node | None = None
         if mapped:
             label = loc.layer or "map"
-            names = tuple(builder.constant(SparseMatrix.of(m), f"{label}.matrix") for m in mapped.values())
+            names = tuple(builder.constant(_stored(m), f"{label}.matrix") for m in mapped.values())
             bias = None if offset is None else builder.constant(offset, f"{label}.offset")
             total = builder.op("affine", tuple(mapped), loc, matrices=names, bias=bias, shape=form.shape)
             offset = None

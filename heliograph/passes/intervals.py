@@ -75,9 +75,9 @@ def transfer(
         middle: Array = np.zeros(size)
         radius: Array = np.zeros(size)
         for (low, high), name in zip(known, node.attrs["matrices"], strict=True):
-            matrix = context.matrix(name).csr()
-            middle += matrix @ ((low + high) / 2)
-            radius += abs(matrix) @ ((high - low) / 2)
+            matrix = context.linear_map(name)
+            middle += matrix.apply((low + high)[np.newaxis] / 2)[0]
+            radius += matrix.absolute().apply((high - low)[np.newaxis] / 2)[0]
         if "bias" in node.attrs:
             middle = middle + context.array(node.attrs["bias"])
         radius = radius + WIDEN * (np.abs(middle) + radius)

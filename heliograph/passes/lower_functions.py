@@ -102,7 +102,7 @@ class Lowering:
         matrices, bias = [matrix], None
         if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [size_of(n) for n in x.inputs]):
             operands = x.inputs
-            matrices = [matrix @ self.builder.context.matrix(name).csr() for name in x.attrs["matrices"]]
+            matrices = [matrix @ self.builder.context.linear_map(name).csr() for name in x.attrs["matrices"]]
             if "bias" in x.attrs:
                 bias = self.builder.constant(
                     matrix @ self.builder.context.array(x.attrs["bias"]), f"{self.node.op}.bias"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from heliograph.approx.evaluate import PowerStep, plan_polynomial
 from heliograph.ir import Builder, Location, Node, Program, Stage
+from heliograph.ir.depth import trim, whole_square
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ def emit_polynomial(
     The first node that reads x carries `interval` as its attribute `range`, and `chunk`: x can be found later.
     """
     marks = {} if interval is None else {"range": interval, "chunk": chunk}
+    factor = whole_square(trim(coefficients))
+    if factor is not None:
+        product = builder.op("mul_ct", (x, x), loc, **marks)
+        product = product if factor == 1 else builder.op("mul_int", (product,), loc, factor=factor)
+        return builder.op("add_scalar", (product,), loc, value=coefficients[0] - coefficients[2])
     power: dict[int, Node] = {1: x}
     value: dict[int, Node] = {}
     result = x

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heliograph.ir import Array, SparseMatrix
+from heliograph.ir import Array, Matrix, SparseMatrix
 from heliograph.ir.diagonals import MapGeometry
+from heliograph.ir.kronecker import KroneckerMatrix
 from heliograph.ir.layout import Layout
 
 # The diagonals of each block: (ciphertext of the result, ciphertext of the operand) -> sorted offsets.
@@ -35,20 +36,26 @@ class MapOffsets:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._structures: dict[int, tuple[SparseMatrix, str]] = {}
+        self._structures: dict[int, tuple[Matrix, str]] = {}
         self._connections: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _Connections] = {}
         self._blocks: dict[tuple[str, Layout, Layout], Blocks] = {}
 
-    def structure(self, matrix: SparseMatrix) -> str:
+    def structure(self, matrix: Matrix) -> str:
         """Equal for matrices that have their entries at the same places."""
         known = self._structures.get(id(matrix))
         if known is None or known[0] is not matrix:
-            digest = hashlib.blake2b(matrix.indices.tobytes(), digest_size=16)
-            digest.update(matrix.indptr.tobytes())
+            digest = hashlib.blake2b(digest_size=16)
+            if isinstance(matrix, KroneckerMatrix):
+                digest.update(f"{matrix.weights.shape}".encode())
+                digest.update(np.packbits(matrix.weights != 0).tobytes())
+            for part in matrix.numbers:
+                # What tells where entries are, not what they are.
+                if part.dtype.kind == "i":
+                    digest.update(part.tobytes())
             known = self._structures[id(matrix)] = (matrix, f"{matrix.shape}{digest.hexdigest()}")
         return known[1]
 
-    def blocks(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
+    def blocks(self, matrix: Matrix, layout: Layout, out: Layout) -> Blocks:
         """The offsets of the diagonals between layouts, by block, in [0, modulus) (see ir/diagonals.py).
 
         With moved copies of the result, a few may be named that are not there.
@@ -62,11 +69,11 @@ class MapOffsets:
                 self._blocks[key] = self._between(matrix, layout, out, modulus)
         return self._blocks[key]
 
-    def _between(self, matrix: SparseMatrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
+    def _between(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
         found = self._by_axes(matrix, layout, out, modulus)
         return self._by_entries(matrix, layout, out, modulus) if found is None else found
 
-    def _between_copies(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> Blocks:
+    def _between_copies(self, matrix: Matrix, layout: Layout, out: Layout) -> Blocks:
         """For layouts with moved copies, of one ciphertext each (ir/diagonals.py).
 
         First the distances from row to position, counted modulo the operand's whole period. An operand with moved copies
@@ -85,26 +92,21 @@ class MapOffsets:
         }
         return {key: _sums(offsets, np.array(sorted(moves)), whole) for key, offsets in blocks.items()}
 
-    def _connected(self, matrix: SparseMatrix, layout: Layout, out: Layout) -> _Connections:
+    def _connected(self, matrix: Matrix, layout: Layout, out: Layout) -> _Connections:
         shapes = (layout.channels_rows_columns, out.channels_rows_columns)
         key = (self.structure(matrix), *shapes)
         if key not in self._connections:
-            rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-            axes, combinations = [], 1
-            inner = [shape[1] * shape[2] for shape in shapes], [shape[2] for shape in shapes], [1, 1]
-            for axis, (step_in, step_out) in enumerate(inner):
-                size_in, size_out = shapes[0][axis], shapes[1][axis]
-                index_in = np.arange(matrix.shape[1], dtype=np.int64) // step_in % size_in
-                index_out = np.arange(matrix.shape[0], dtype=np.int64) // step_out % size_out * size_in
-                there = np.zeros(size_in * size_out, dtype=bool)
-                there[index_in[matrix.indices] + index_out[rows]] = True
-                pairs = np.flatnonzero(there)
-                combinations *= pairs.size
-                axes.append((pairs % size_in, pairs // size_in))
-            self._connections[key] = _Connections(tuple(axes), combinations == matrix.data.size)
+            by_channel = isinstance(matrix, KroneckerMatrix) and matrix.weights.shape[1:] == (
+                shapes[1][0],
+                shapes[0][0],
+            )
+            if isinstance(matrix, KroneckerMatrix) and by_channel:
+                self._connections[key] = _of_kernel(matrix, *shapes)
+            else:
+                self._connections[key] = _of_entries(matrix.sparse(), *shapes)
         return self._connections[key]
 
-    def _by_axes(self, matrix: SparseMatrix, layout: Layout, out: Layout, modulus: int) -> Blocks | None:
+    def _by_axes(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks | None:
         connected = self._connected(matrix, layout, out)
         if not connected.whole or not (_split_by_channels(layout) and _split_by_channels(out)):
             return None
@@ -124,7 +126,8 @@ class MapOffsets:
             blocks[divmod(int(number), layout.ciphertexts)] = _sums(distances, apart, modulus)
         return blocks
 
-    def _by_entries(self, matrix: SparseMatrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
+    def _by_entries(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
+        matrix = matrix.sparse()
         places_in, places_out = layout.places(), out.places()
         rows = np.repeat(places_out, np.diff(matrix.indptr))
         columns = places_in[matrix.indices]
@@ -135,6 +138,45 @@ class MapOffsets:
         there = np.flatnonzero(np.bincount(key))
         block = there // modulus
         return {divmod(int(number), count): there[block == number] % modulus for number in np.unique(block)}
+
+
+def _of_entries(matrix: SparseMatrix, shape: tuple[int, ...], out_shape: tuple[int, ...]) -> _Connections:
+    """What a matrix connects, between tensors of channels, rows and columns."""
+    shapes = (shape, out_shape)
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
+    axes, combinations = [], 1
+    inner = [each[1] * each[2] for each in shapes], [each[2] for each in shapes], [1, 1]
+    for axis, (step_in, step_out) in enumerate(inner):
+        size_in, size_out = shapes[0][axis], shapes[1][axis]
+        index_in = np.arange(matrix.shape[1], dtype=np.int64) // step_in % size_in
+        index_out = np.arange(matrix.shape[0], dtype=np.int64) // step_out % size_out * size_in
+        there = np.zeros(size_in * size_out, dtype=bool)
+        there[index_in[matrix.indices] + index_out[rows]] = True
+        pairs = np.flatnonzero(there)
+        combinations *= pairs.size
+        axes.append((pairs % size_in, pairs // size_in))
+    return _Connections(tuple(axes), combinations == matrix.data.size)
+
+
+def _of_kernel(matrix: KroneckerMatrix, shape: tuple[int, ...], out_shape: tuple[int, ...]) -> _Connections:
+    """The same of a small form with these channels."""
+    there = (matrix.weights != 0).any(axis=0)
+    channel_out, channel_in = np.nonzero(there)
+    axes = [(channel_in, channel_out)]
+    combinations = channel_in.size
+    places = [
+        (each.indices.astype(np.int64), np.repeat(np.arange(each.shape[0]), np.diff(each.indptr)))
+        for each in matrix.places
+    ]
+    place_in, place_out = (np.concatenate(column) for column in zip(*places, strict=True))
+    for step_in, step_out, size_in, size_out in (
+        (shape[2], out_shape[2], shape[1], out_shape[1]),
+        (1, 1, shape[2], out_shape[2]),
+    ):
+        pairs = distinct(place_out // step_out % size_out * size_in + place_in // step_in % size_in, size_in * size_out)
+        combinations *= pairs.size
+        axes.append((pairs % size_in, pairs // size_in))
+    return _Connections(tuple(axes), combinations == matrix.nnz)
 
 
 def distinct(values: Array, modulus: int) -> Array:

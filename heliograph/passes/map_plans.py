@@ -14,7 +14,7 @@ from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Node, Program, SparseMatrix
 from heliograph.ir.depth import levels_below, program_depth
-from heliograph.ir.diagonals import MapGeometry, make_diagonal_map, shift_for
+from heliograph.ir.diagonals import MapGeometry, diagonal_offsets, shift_for
 from heliograph.ir.layout import Layout
 from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
@@ -51,7 +51,7 @@ class MapPlans:
         """The price of one map, by the splits that are quickly found."""
         cost = self.steps(node, [(name, layout)], out, thorough=False)[0]
         shifted = self.shifted(operand, layout, out)
-        if shifted is not None and self.program.matrix(name).data.size:
+        if shifted is not None and self.program.linear_map(name).nnz:
             cost = min(cost, self.shifted_steps(node, name, shifted, out)[0])
         return cost
 
@@ -62,7 +62,7 @@ class MapPlans:
         if not self.geometry(maps[0][1], out).copies_fit:
             return math.inf, Steps((), (), math.inf)
         level = self._level(node)
-        structures = tuple((self._offsets.structure(self.program.matrix(name)), layout) for name, layout in maps)
+        structures = tuple((self._offsets.structure(self.program.linear_map(name)), layout) for name, layout in maps)
         key = (structures, out, level, thorough)
         if key not in self._known:
             blocks = [
@@ -97,7 +97,7 @@ class MapPlans:
         return self.geometry(layout, out).modulus
 
     def offsets(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Array]:
-        return self._offsets.blocks(self.program.matrix(name), layout, out)
+        return self._offsets.blocks(self.program.linear_map(name), layout, out)
 
     def shifted(self, operand: Node, layout: Layout, out: Layout) -> Layout | None:
         """The layout with shifted copies, for an input that one map reads; the client packs that for nothing."""
@@ -117,7 +117,7 @@ class MapPlans:
         if key not in self._known:
             matrix = self.blocks(name, layout, out)[0, 0]
             geometry = MapGeometry(self.slots, layout.period, out.period, layout.shift)
-            offsets = make_diagonal_map(matrix, geometry).offsets
+            offsets = diagonal_offsets(matrix, geometry)
             prices = StepCosts.at(self.ring, level, self.costs, self.deep)
             steps = plan_steps(offsets or (0,), self.slots, prices)
             sums = (layout.run // out.period).bit_length() - 1
@@ -128,7 +128,7 @@ class MapPlans:
         """The matrix in positions, by block: (ciphertext of the result, ciphertext of the operand)."""
         key = (name, _plain(layout), _plain(out))
         if key not in self._positioned:
-            self._positioned[key] = _in_positions(self.program.matrix(name), layout, out)
+            self._positioned[key] = _in_positions(self.program.linear_map(name).sparse(), layout, out)
         return self._positioned[key]
 
 

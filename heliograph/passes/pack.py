@@ -16,7 +16,7 @@ from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
-from heliograph.ir.diagonals import MapGeometry, diagonal_map, positions_in_slots
+from heliograph.ir.diagonals import MapGeometry, diagonal_offsets, positions_in_slots
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.transforms import pair_offsets
@@ -88,7 +88,7 @@ class _Packer:
             for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
                 layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
                 shifted = self.plans.shifted(operand, layout, out) if node.type.secret else None
-                if shifted is None or not program.matrix(name).data.size:
+                if shifted is None or not program.linear_map(name).nnz:
                     continue
                 cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
                 if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
@@ -246,7 +246,7 @@ class _Packer:
                 names.append(self.builder.constant(matrix, str(name)))
                 if shift or out.shift:
                     geometry = MapGeometry(self.slots, layout.period, out.period, shift, out_copies=out.copies_moved)
-                    offsets = diagonal_map(matrix, geometry).offsets
+                    offsets = diagonal_offsets(matrix, geometry)
                 else:
                     offsets = tuple(self.plans.offsets(name, of, out)[o, i].tolist())
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():

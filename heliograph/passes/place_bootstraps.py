@@ -22,7 +22,7 @@ from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
 from heliograph.ir.depth import node_depth
 from heliograph.ir.ops import Context, Role, role_of, rules_of
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.slot_ops import transform_offsets
 from heliograph.passes.placement import IMPOSSIBLE, Found, Search, Step, Way, Whole, digest
 
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.
@@ -152,7 +152,7 @@ def _work(program: Program, node: Node, slots: int) -> _Work:
             decompositions=len(node.inputs),
             hoisted=len(node.inputs) * len(a["baby_steps"]),
             rotations=len(a["giant_steps"]),
-            plain_products=sum(len(d.offsets) for d in transform_diagonals(a, program.matrix, slots)),
+            plain_products=sum(map(len, transform_offsets(a, program.matrix, slots))),
         )
     if role_of(node) is Role.ROTATION:
         return _Work(depth, rotations=1)

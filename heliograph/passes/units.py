@@ -48,7 +48,7 @@ class UnitGroup:
         if len(self.activations) == 1:
             (reach,) = self.reaches
             if node is self.activations[0].inputs[0] and proved is not None:
-                whole = np.maximum(np.abs(proved[0]), np.abs(proved[1]))
+                whole = _by_unit(np.maximum(np.abs(proved[0]), np.abs(proved[1])), shape_of(node))
                 further = float(np.log(np.maximum(whole / reach, 1.0)).mean())
                 reach = whole if 0.0 < further <= math.log(self.worth_a_proof) else np.minimum(reach, whole)
                 reach = np.maximum(reach, _SMALLEST * max(float(reach.max()), _SMALLEST))
@@ -60,6 +60,14 @@ class UnitGroup:
                 for activation, reach in zip(self.activations, self.reaches, strict=True)
             }
         return self.sizes
+
+
+def _by_unit(sizes: Array, shape: tuple[int, ...]) -> Array:
+    """For each element the largest of its unit: a channel of a map, an element of a vector."""
+    if len(shape) < 2:
+        return sizes
+    table = sizes.reshape(shape[0], -1)
+    return np.broadcast_to(table.max(axis=1, keepdims=True), table.shape).ravel()
 
 
 def unit_groups(

@@ -24,6 +24,7 @@ from heliograph.execution.simulator import Simulator
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, shape_of
 from heliograph.ir.layout import Layout
+from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import apply
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
@@ -158,10 +159,10 @@ def debug(
                 known.location,
                 "activation",
                 originals.get(entry),
-                _tensor([exact.get(part) for part in parts], layout, middle, unit),
-                _tensor([decrypted.get(part) for part in parts], layout, middle, unit),
+                _tensor([exact.get(part) for part in parts], layout, middle, unit, known),
+                _tensor([decrypted.get(part) for part in parts], layout, middle, unit, known),
                 next((failures[part] for part in parts if part in failures), ""),
-                [exact[part] for part in parts if part in exact],
+                [known.placed(exact[part]) for part in parts if part in exact],
                 layout,
             )
         )
@@ -210,8 +211,10 @@ def _layer(
     return LayerValues(layer, location, kind, kept, polynomial, decrypted, size, outside, failure)
 
 
-def _tensor(slots: Sequence[Array | None], layout: Layout, middle: float, unit: Array | float) -> Array | None:
-    found = [part for part in slots if part is not None]
+def _tensor(
+    slots: Sequence[Array | None], layout: Layout, middle: float, unit: Array | float, known: RangeEntry
+) -> Array | None:
+    found = [known.placed(part) for part in slots if part is not None]
     return np.asarray(middle + unit * layout.unpack(found)) if len(found) == len(slots) else None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import heliograph as hg
+from heliograph.approx.fit import fit
 from heliograph.approx.hermite import errors as hermite_errors
 from heliograph.compiler.allocation import Allocator, allocation_curve, chosen
 from heliograph.compiler.pipeline import linear_passes
@@ -143,7 +144,9 @@ def activation(name: str, mean: float = 0.0, std: float = 1.0, reach: float = 8.
     function = family.of({})
     node: Node = network().nodes[2]
     return Activation(
-        node, function.evaluate, tuple(function.kinks), -reach * std, reach * std,
+        node, function.evaluate, tuple(function.kinks),
+        lambda degree: fit(function.evaluate, -reach, reach, degree, "gaussian", mean, std, function.kinks),
+        -reach * std, reach * std,
         np.array([mean]), np.array([std]), np.array([1.0]), 1.0, 1.0,
     )  # fmt: skip
 

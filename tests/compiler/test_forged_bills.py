@@ -36,7 +36,7 @@ from heliograph.report.inspection import inspection
 from heliograph.report.plots import dot_text
 from heliograph.tools.simulate import simulate
 
-TOY = hg.Options(security_bits=None, degree=3)
+TOY = hg.Options(security_bits=None, degree=5)
 DEEP = """program deep
 input x: secret tensor[8] in [-1, 1]
 a = relu(x * x)

@@ -12,7 +12,7 @@ import pytest
 
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret, run_nodes
-from heliograph.ir import Array, Builder, Location, Node, SparseMatrix, Stage, TensorType
+from heliograph.ir import Array, Builder, Location, Matrix, Node, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS, Context
 
 R = np.random.default_rng(0)
@@ -334,6 +334,7 @@ def test_matrix_is_the_meaning(case: str) -> None:
     matrices, bias = linear([n.type for n in inputs], node.attrs, builder.context)
     given = values(case, 1)
     (out,) = run_nodes(builder.finish([node]), dict(zip(inputs, given, strict=True)))
+    matrices = [each.csr() if isinstance(each, Matrix) else each for each in matrices]
     flat = sum(m @ x.ravel() for m, x in zip(matrices, given, strict=True)) + (0 if bias is None else bias)
     np.testing.assert_allclose(out.ravel(), flat, atol=1e-12)
 

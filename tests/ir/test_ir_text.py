@@ -218,7 +218,7 @@ BREAKS: list[tuple[str, str, Callable[[Program], Program], str]] = [
     ("infinite", "tensor", lambda p: replace(p, constants={k: v * np.inf for k, v in p.constants.items()}), "NaN"),
     ("unleveled", "plan-levels", lambda p: retyped_input(p, SlotsType(512)), "types"),
     ("level", "plan-levels", retyped("rescale", level=1), "types are inferred"),
-    ("scale", "plan-levels", retyped("rescale", log_scale=40.0), "types are inferred"),
+    ("scale", "plan-levels", retyped("rescale", log_scale=41.0), "types are inferred"),
     ("parts", "plan-levels", retyped("relinearize", parts=3), "types are inferred"),
     (
         "unplanned scale",

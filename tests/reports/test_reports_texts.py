@@ -153,8 +153,9 @@ def test_savings_hold_when_they_are_compiled(kind):
         assert saving["kinds"] == ["degree"] * len(saving["layers"])
         degrees = dict.fromkeys(saving["layers"], 3)
         again = hg.compile(program(kind), hg.Options(degree=7, degrees=degrees, security_bits=None, log_ring=11))
-        assert again.report.values["depth"] == saving["depth"] == made.report.values["depth"] - 1
-        assert again.ring.levels == made.ring.levels - 1
+        # Two levels, where what remains of degree 3 is a square.
+        assert again.report.values["depth"] == saving["depth"] <= made.report.values["depth"] - 1
+        assert again.ring.levels == made.ring.levels - made.report.values["depth"] + saving["depth"]
         assert again.report.values["approximation_error"] == pytest.approx(saving["approximation_error"])
     assert [s["approximation_error"] for s in found] == sorted(s["approximation_error"] for s in found)
 

@@ -31,7 +31,7 @@ def mlp(seed: int = 0) -> Program:
 @functools.cache
 def toy_artifact(seed: int = 0) -> Artifact:
     """The network on a ring of dimension 2^10 or a little more, without security."""
-    return compile_program(mlp(seed), Options(security_bits=None, degree=3))
+    return compile_program(mlp(seed), Options(security_bits=None, degree=5))
 
 
 def sample(seed: int = 1) -> np.ndarray:

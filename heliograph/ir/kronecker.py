@@ -1,0 +1,257 @@
+"""Linear maps of (channels, places) tensors in a small form: a sum of Kronecker products.
+
+A convolution multiplies each place's channels by one small matrix for each tap of its kernel, and a tap moves places: its
+matrix on flattened tensors is the sum over the taps of weights (out channels, in channels) times places (out, in). Batch
+norms, poolings, slices and linear layers have the same form, and so have their products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.ir.node import Array, Matrix, SparseMatrix
+
+# Numbers that are gathered at once when a map is applied.
+_GATHERED = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KroneckerMatrix(Matrix):
+    """The sum over t of weights[t] (out channels, in channels) kron places[t] (out places, in places).
+
+    No two terms have entries at the same place: their places are disjoint. `weights` is read-only.
+    """
+
+    weights: Array
+    places: tuple[SparseMatrix, ...]
+
+    def __post_init__(self) -> None:
+        view = self.weights.view()
+        view.flags.writeable = False
+        object.__setattr__(self, "weights", view)
+
+    @staticmethod
+    def of(weights: Array, places: Sequence[SparseMatrix]) -> Matrix:
+        """The map; a general sparse matrix where terms overlap or the small form is not smaller."""
+        kept: dict[bytes, tuple[Array, SparseMatrix]] = {}
+        for weight, place in zip(weights, places, strict=True):
+            if place.data.size and weight.any():
+                key = place.data.tobytes() + place.indices.tobytes() + place.indptr.tobytes()
+                kept[key] = (kept[key][0] + weight if key in kept else weight, place)
+        if not kept:
+            rows, columns = weights.shape[1] * places[0].shape[0], weights.shape[2] * places[0].shape[1]
+            return SparseMatrix.of(scipy.sparse.csr_array((rows, columns)))
+        made = KroneckerMatrix(
+            np.ascontiguousarray([weight for weight, _ in kept.values()], dtype=np.float64),
+            tuple(place for _, place in kept.values()),
+        )
+        return made if made._disjoint() and made._size() <= made.nnz else SparseMatrix.of(made.csr())
+
+    def _disjoint(self) -> bool:
+        if len(self.places) == 1:
+            return True
+        shape = self.places[0].shape
+        keys = [
+            np.repeat(np.arange(shape[0], dtype=np.int64), np.diff(place.indptr)) * shape[1] + place.indices
+            for place in self.places
+        ]
+        every = np.concatenate(keys)
+        return bool(np.unique(every).size == every.size)
+
+    def _size(self) -> int:
+        return int(self.weights.size) + sum(place.data.size for place in self.places)
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        _, out, own = self.weights.shape
+        rows, columns = self.places[0].shape
+        return out * rows, own * columns
+
+    @property
+    def nnz(self) -> int:
+        counts = np.count_nonzero(self.weights, axis=(1, 2))
+        return int(sum(int(count) * place.data.size for count, place in zip(counts, self.places, strict=True)))
+
+    @property
+    def numbers(self) -> tuple[Array, ...]:
+        found = [self.weights]
+        for place in self.places:
+            found += [place.data, place.indices, place.indptr]
+        return tuple(found)
+
+    def csr(self) -> scipy.sparse.csr_array:
+        taps = [_tap(place) for place in self.places]
+        if all(tap is not None for tap in taps) and self.weights.all():
+            return self._csr_of_taps(np.array(taps))
+        _, columns = self.places[0].shape
+        rows_of, columns_of, values = [], [], []
+        for weight, place in zip(self.weights, self.places, strict=True):
+            channel_out, channel_in = np.nonzero(weight)
+            row = np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))
+            rows_of.append((channel_out[:, np.newaxis] * place.shape[0] + row).ravel().astype(np.int32))
+            columns_of.append((channel_in[:, np.newaxis] * columns + place.indices).ravel().astype(np.int32))
+            values.append((weight[channel_out, channel_in][:, np.newaxis] * place.data).ravel())
+        entries = (np.concatenate(rows_of), np.concatenate(columns_of))
+        made = scipy.sparse.coo_array((np.concatenate(values), entries), shape=self.shape).tocsr()
+        made.sort_indices()
+        return made
+
+    def _csr_of_taps(self, taps: Array) -> scipy.sparse.csr_array:
+        """Of taps that take places as they are, (terms, places), and weights that are all there: row by row."""
+        terms, out, own = self.weights.shape
+        rows, columns = self.places[0].shape
+        # In each row the columns rise: by channel, and within one by tap, if the taps are in their order.
+        order = np.argsort(taps, axis=0, kind="stable")
+        taps = np.take_along_axis(taps, order, axis=0).T
+        there = taps < columns
+        shape = (rows, own, terms)
+        kept = np.broadcast_to(there[:, np.newaxis], shape)
+        one = (np.arange(own, dtype=np.int32)[:, np.newaxis] * columns + taps[:, np.newaxis].astype(np.int32))[kept]
+        # (out, places, own, terms)
+        each = self.weights.transpose(1, 2, 0)
+        data = np.empty(out * one.size)
+        straight = (order == order[:, :1]).all()
+        for channel, part in zip(each, data.reshape(out, -1), strict=True):
+            if straight:
+                part[:] = np.broadcast_to(channel[:, order[:, 0]], shape)[kept]
+            else:
+                part[:] = channel[:, order.T].transpose(1, 0, 2)[kept]
+        counts = np.tile(there.sum(axis=1) * own, out)
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return scipy.sparse.csr_array((data, np.tile(one, out), indptr), shape=self.shape)
+
+    def sparse(self) -> SparseMatrix:
+        made = self.csr()
+        return SparseMatrix(self.shape, made.data, made.indices.astype(np.int32), made.indptr.astype(np.int32))
+
+    def apply(self, x: Array) -> Array:
+        _, out, own = self.weights.shape
+        rows, columns = self.places[0].shape
+        terms, count = len(self.places), x.shape[0]
+        # (terms, out, in) as (out, terms * in): one product for all taps.
+        flat = np.ascontiguousarray(self.weights.transpose(1, 0, 2).reshape(out, terms * own))
+        taps = [_tap(place) for place in self.places]
+        result = np.empty((count, out, rows), dtype=np.result_type(x, np.float64))
+        step = max(1, _GATHERED // (terms * own * max(rows, 1)))
+        for start in range(0, count, step):
+            part = x[start : start + step].reshape(-1, own, columns)
+            # A last column of zeros, for places that a tap does not reach.
+            padded = np.zeros((len(part), own, columns + 1), dtype=result.dtype)
+            padded[:, :, :columns] = part
+            moved = np.empty((len(part), terms, own, rows), dtype=result.dtype)
+            for t, (place, tap) in enumerate(zip(self.places, taps, strict=True)):
+                if tap is None:
+                    moved[:, t] = (place.csr() @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
+                else:
+                    moved[:, t] = np.take(padded, tap, axis=2)
+            np.matmul(flat, moved.reshape(len(part), terms * own, rows), out=result[start : start + step])
+        return result.reshape(count, out * rows)
+
+    def apply_to_constant(self, x: Array) -> Array:
+        """The map of one vector, (columns,) to (rows,), by sums whose order does not depend on the processor."""
+        _, out, own = self.weights.shape
+        rows, columns = self.places[0].shape
+        total: Array = np.zeros((out, rows))
+        for weight, place in zip(self.weights, self.places, strict=True):
+            total += scipy.sparse.csr_array(weight) @ (place.csr() @ x.reshape(own, columns).T).T
+        return total.ravel()
+
+    def absolute(self) -> Matrix:
+        places = [SparseMatrix(each.shape, np.abs(each.data), each.indices, each.indptr) for each in self.places]
+        return KroneckerMatrix(np.abs(self.weights), tuple(places))
+
+    def times(self, factor: float) -> Matrix:
+        return KroneckerMatrix(self.weights * factor, self.places)
+
+    def scaled(self, rows: Array | None = None, columns: Array | None = None) -> Matrix:
+        _, out, own = self.weights.shape
+        weights = self.weights
+        for factors, channels, side in ((rows, out, (1, -1, 1)), (columns, own, (1, 1, -1))):
+            if factors is None:
+                continue
+            table = factors.reshape(channels, -1)
+            if not (table == table[:, :1]).all():
+                return self.sparse().scaled(rows, columns)
+            weights = weights * table[:, 0].reshape(side)
+        return KroneckerMatrix(weights, self.places)
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the matrix is plus or minus the identity, else 0."""
+        _, out, own = self.weights.shape
+        rows, columns = self.places[0].shape
+        if out != own or rows != columns or len(self.places) > 1 or self.nnz != out * rows:
+            return 0
+        place, first = self.places[0], self.weights[0, 0, 0] * self.places[0].data[0]
+        identity = place.data.size == rows and np.array_equal(place.indices, np.arange(rows))
+        if not identity or not (place.data == place.data[0]).all() or first not in (1.0, -1.0):
+            return 0
+        return int(first) if (self.weights[0] == np.eye(out) * self.weights[0, 0, 0]).all() else 0
+
+    def after(self, inner: KroneckerMatrix) -> Matrix | None:
+        """This map after another one; None where channels and places do not meet or the product has too many terms."""
+        if self.weights.shape[2] != inner.weights.shape[1] or self.places[0].shape[1] != inner.places[0].shape[0]:
+            return None
+        if len(self.places) * len(inner.places) > _MOST_TERMS:
+            return None
+        weights, places = [], []
+        for own, place in zip(self.weights, self.places, strict=True):
+            outer = place.csr()
+            for theirs, other in zip(inner.weights, inner.places, strict=True):
+                # Not by BLAS, whose sums depend on the processor.
+                weights.append((scipy.sparse.csr_array(own) @ scipy.sparse.csr_array(theirs)).toarray())
+                places.append(SparseMatrix.of(outer @ other.csr()))
+        return KroneckerMatrix.of(np.array(weights), places)
+
+    def plus(self, other: KroneckerMatrix) -> Matrix | None:
+        """The sum; None where channels and places do not meet."""
+        if self.weights.shape[1:] != other.weights.shape[1:] or self.places[0].shape != other.places[0].shape:
+            return None
+        return KroneckerMatrix.of(np.concatenate([self.weights, other.weights]), self.places + other.places)
+
+
+# Products of two kernels with more pairs of taps are general matrices.
+_MOST_TERMS = 128
+
+
+def _tap(place: SparseMatrix) -> Array | None:
+    """For each place of the result the one of the operand that it takes as it is, or one more than there are."""
+    counts = np.diff(place.indptr)
+    if counts.max(initial=0) > 1 or not (place.data == 1.0).all():
+        return None
+    taken = np.full(place.shape[0], place.shape[1], dtype=np.intp)
+    taken[np.flatnonzero(counts)] = place.indices
+    return taken
+
+
+def identity_places(count: int) -> SparseMatrix:
+    return SparseMatrix.of(scipy.sparse.eye_array(count, format="csr"))
+
+
+def moved(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Matrix | None:
+    """The map whose result i is operand `index[i]`, -1 gives zero, where it moves channels and places apart from each other.
+
+    `shape` and `out_shape` start with the channels.
+    """
+    if len(shape) < 2 or len(out_shape) < 2 or not index.size:
+        return None
+    count, out_count = int(np.prod(shape[1:])), int(np.prod(out_shape[1:]))
+    table: Array = np.asarray(index).reshape(out_shape[0], out_count)
+    there: Array = np.asarray(table >= 0)
+    rows, columns = np.asarray(there.any(axis=1)), np.asarray(there.any(axis=0))
+    if not rows.any() or not (there == rows[:, np.newaxis] & columns).all():
+        return None
+    first_row, first_column = int(np.argmax(rows)), int(np.argmax(columns))
+    channel, place = table[:, first_column] // count, table[first_row] % count
+    if not (table[there] == (channel[:, np.newaxis] * count + place)[there]).all():
+        return None
+    weight = np.zeros((out_shape[0], shape[0]))
+    weight[np.flatnonzero(rows), channel[rows]] = 1.0
+    targets = np.flatnonzero(columns)
+    entries = (np.ones(targets.size), (targets, place[columns]))
+    matrix = SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(out_count, count)))
+    return KroneckerMatrix.of(weight[np.newaxis], [matrix])
