@@ -79,9 +79,12 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
                 plan = _cheaper(plan, rings, program, options, wanted)
             return plan
         except PlanningError as error:
+            reasons.append(f"ring 2^{log_ring}: {error.what}")
+            if error.where == "Options.memory_bytes" and too_deep and options.bootstrap is None:
+                # Without bootstraps only a large ring is deep enough; a smaller one that bootstraps may fit.
+                break
             if error.where:
                 raise
-            reasons.append(f"ring 2^{log_ring}: {error.what}")
             too_deep = isinstance(error, TooFewLevelsError)
     for log_ring in rings if too_deep and options.bootstrap is not False else ():
         try:
