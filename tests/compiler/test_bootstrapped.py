@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import heliograph as hg
+from heliograph.compiler import planner
 from heliograph.errors import PlanningError, RangeError, WireError
 from heliograph.execution.key_use import key_use
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, CipherType, Stage
 from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.passes.plan_levels import TooFewLevelsError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from resnet import ResNet
@@ -162,6 +165,32 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
 def _given(options: hg.Options) -> dict[str, object]:
     names = ("security_bits", "log_ring", "bootstrap", "degree", "margin", "precision_bits")
     return {name: getattr(options, name) for name in names}
+
+
+def test_where_the_large_ring_does_not_fit_the_memory_a_smaller_one_bootstraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = hg.parse("program p\ninput x: secret slots[4] in [-1, 1]\noutput y = x * x\n")
+    tried: list[tuple[str, int]] = []
+    sentinel: Any = object()
+
+    def plain(log_ring: int, *rest: Any) -> Any:
+        tried.append(("plain", log_ring))
+        if log_ring < 17:
+            raise TooFewLevelsError(60, 40)
+        raise PlanningError("the server would need 15 bytes", where="Options.memory_bytes")
+
+    def bootstrapped(log_ring: int, *rest: Any) -> Any:
+        tried.append(("bootstrapped", log_ring))
+        if log_ring < 16:
+            raise PlanningError("no chain with bootstrapping is secure")
+        return sentinel
+
+    monkeypatch.setattr(planner, "_plan_on", plain)
+    monkeypatch.setattr(planner, "plan_bootstrapped", bootstrapped)
+    assert planner.make_plan(program, hg.Options(memory_bytes=12), [np.ones(4)]) is sentinel
+    assert tried[-1] == ("bootstrapped", 16)
+    assert ("plain", 17) in tried
+    with pytest.raises(PlanningError, match="would need 15 bytes"):
+        planner.make_plan(program, hg.Options(memory_bytes=12, bootstrap=False), [np.ones(4)])
 
 
 def test_without_bootstraps_it_is_refused(program: hg.Program) -> None:

@@ -73,6 +73,62 @@ def test_arguments_are_held_in_training_only() -> None:
     torch.testing.assert_close(module.eval()(x), free)
 
 
+def test_excesses_are_counted_by_sample() -> None:
+    """Also where a sample is cut into no parts of its own: the sums and their gradients are each sample's."""
+    random = torch.Generator().manual_seed(0)
+    x = (3 * torch.randn(5, 3, 41, 67, generator=random)).double().requires_grad_()
+    series = torch.tensor([0.2, 0.5, 0.3, -0.1], dtype=torch.float64)
+    values, excess = held_polynomial(x, series, -1.0, 2.0, 0.9, 1.5)
+    t = (2 * x - 1.0) / 3.0
+    wanted = (t.abs() - 0.9).clamp_min(0).square().flatten(1).sum(1)
+    torch.testing.assert_close(excess, wanted)
+    weights = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5], dtype=torch.float64)
+    (found,) = torch.autograd.grad((excess * weights).sum(), x, retain_graph=True)
+    (expected,) = torch.autograd.grad((wanted * weights).sum(), x)
+    torch.testing.assert_close(found, expected)
+    held = t.detach().clamp(-1.5, 1.5)
+    torch.testing.assert_close(values.detach(), polynomial(1.5 * held + 0.5, series, -1.0, 2.0))
+
+
+def test_bounds_give_way_and_go_back(programs: tuple[Program, Program]) -> None:
+    """At first arguments are held to the interval, at the end only where the polynomial is large; then not at all."""
+    student, teacher = pair(programs)
+    run = _Run(student, teacher, [SAMPLES], [SAMPLES[:16]], Training(), (), None)
+    found = []
+    for done in (0.0, 0.4, 0.55, 0.7, 1.0):
+        run.set_polynomials(done)
+        found.append((student.polynomials[0].inner, student.polynomials[0].outer))
+    assert found[0] == found[1] == (0.9, 1.0)
+    assert found[1] < found[2] < found[3]
+    assert found[3] == pytest.approx(found[4])
+    # Degree 3: T_3 is 4 and 26 there.
+    inner, outer = found[4]
+    assert 4 * inner**3 - 3 * inner == pytest.approx(4.0)
+    assert 4 * outer**3 - 3 * outer == pytest.approx(26.0)
+    run.still()
+    assert (student.polynomials[0].inner, student.polynomials[0].outer) == (0.9, 1.0)
+
+
+def test_a_state_with_samples_that_diverge_is_worse(programs: tuple[Program, Program]) -> None:
+    student, teacher = pair(programs)
+    run = _Run(student, teacher, [SAMPLES], [SAMPLES[:16]], Training(), (), None)
+    fine = run.look()
+    assert fine[0] == fine[2]
+    outputs = run.outputs
+
+    def diverging(module: Any, given: Any, places: Any = ()) -> Any:
+        found, kept = outputs(module, given, places)
+        if module is student:
+            found[0] = found[0].clone()
+            found[0][0], found[0][1] = torch.nan, 1e9
+        return found, kept
+
+    run.outputs = diverging  # type: ignore[method-assign]
+    score, loss, agreement = run.look()
+    assert score == pytest.approx(agreement - 10 * 2 / 16)
+    assert loss == -np.inf
+
+
 def test_a_fold_of_norms_changes_neither_values_nor_gradients(programs: tuple[Program, Program]) -> None:
     module = to_torch(programs[0], dtype=torch.float64)
     x = inputs([(3, 8, 8)], 4)[0].double()
