@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from heliograph.ckks.chains import Chain
-from heliograph.ckks.ring import Ring
+from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.bootstraps import slots_by_chain
@@ -80,7 +80,7 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
     whole(ring.log_ring, "log_ring", 10, 17)
     whole(ring.first_mod_bits, "first_mod_bits", 15, 60)
     whole(ring.scale_bits, "scale_bits", 15, 60)
-    whole(ring.levels, "levels", 1, 100)
+    whole(ring.levels, "levels", 1, MOST_LEVELS)
     whole(ring.digits, "digits", 1, 101)
     whole(ring.bootstrap_iterations, "bootstrap_iterations", 1, 2)
     whole(ring.bootstrap_babies, "bootstrap_babies", 0, 64)

@@ -16,6 +16,8 @@ SPECIAL_PRIME_BITS = 60
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
+# No chain that is planned or read from a file is longer.
+MOST_LEVELS = 100
 # No ring has more than that.
 _MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
 # What OpenFHE's bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heliograph import rounding
-from heliograph.ckks.ring import Ring
+from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
-from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale, lower_parts
+from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale, lower_parts, size_margin
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, unproved_pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
@@ -56,12 +56,8 @@ from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
 _IMPACT_SAMPLES = 128
 _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
-# By how much sizes that were observed are widened where no margin was asked for.
-_SIZE_MARGIN = 0.5
 # Of chains without bootstraps so many lengths are looked at on each ring.
 _LENGTHS = 6
-# No chain is longer, whatever the ring.
-_MOST_LEVELS = 100
 # So many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
@@ -393,7 +389,7 @@ def _chains(
             sizes: Mapping[Node, int] = {}
             if not _placeable(prepared, table, rings, options, sizes):
                 samples = pack_samples(prepared.program, sample_inputs(program, 2))
-                sizes = observed_sizes(prepared.program, samples, options.margin or _SIZE_MARGIN)
+                sizes = observed_sizes(prepared.program, samples, size_margin(prepared.program, options))
             for ring in rings:
                 yield ring, prepared, sizes
             return
@@ -401,7 +397,7 @@ def _chains(
 
 def _longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
     """The longest chain between `least` and `most` levels on a ring; less than `least` where there is none."""
-    low, high = least - 1, min(most, _MOST_LEVELS)
+    low, high = least - 1, min(most, MOST_LEVELS)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if candidates(log_ring, middle, headroom, options) else (low, middle - 1)

@@ -143,7 +143,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
         for pairs in (True, False):
             choices, failure = _choices(packed, rings, options, {}, pairs)
             if not choices:
-                sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), _margin(packed, options))
+                sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), size_margin(packed, options))
                 choices, failure = _choices(packed, rings, options, sizes, pairs)
             if not choices:
                 break
@@ -161,7 +161,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
     raise PlanningError(failure)
 
 
-def _margin(program: Program, options: Options) -> float:
+def size_margin(program: Program, options: Options) -> float:
     """By how much sizes that were observed are widened: as the range that was widened most, where it was chosen for us."""
     if options.margin is not None:
         return options.margin

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heliograph.ckks.ring import MIN_SCALE_BITS, Ring
+from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
 from heliograph.compiler.options import Options
@@ -172,7 +172,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted) 
 def _most_levels(log_ring: int, options: Options) -> int:
     """The longest chain that is secure on a ring, at the smallest scale that is ever planned."""
     levels = 1
-    while levels < 100 and any(
+    while levels < MOST_LEVELS and any(
         Ring(
             log_ring, MIN_SCALE_BITS + _MIN_HEADROOM_BITS, MIN_SCALE_BITS, levels + 1, digits, options.security_bits
         ).secure

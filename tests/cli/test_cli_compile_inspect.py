@@ -74,7 +74,7 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json
     assert precise["scale_bits"] <= plain["scale_bits"]
     fixed = ("--log-ring", 12, "--scale-bits", 45, "--digits", 3, "--method", "interpolation")
-    found = call(*common, "--degree", 3, *fixed, "-o", tmp_path / "i").json
+    found = call(*common, "--degree", 7, *fixed, "-o", tmp_path / "i").json
     assert (found["ring_dim"], found["scale_bits"], found["digits"]) == (4096, 45, 3)
     assert found["ranges"][0]["method"] == found["options"]["method"] == "interpolation"
     call(*common, "--degree", 3, "--dump-ir", tmp_path / "ir", "-o", tmp_path / "f")
@@ -181,7 +181,7 @@ def test_inspect_json(call: Call) -> None:
     for name in ("security_bits", "ring_dim", "log_pq", "depth", "levels", "rotation_keys", "evaluation_key_bytes"):
         assert name in values
     names = {node["name"] for node in values["nodes"]}
-    assert set(values["critical_path"]) < names
+    assert set(values["critical_path"]) <= names
     for node in values["nodes"]:
         assert {"name", "op", "inputs", "stage", "depth", "level", "scale_bits", "location"} <= set(node)
         assert set(node["inputs"]) <= names

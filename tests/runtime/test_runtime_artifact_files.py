@@ -171,7 +171,7 @@ _TEXTS: dict[str, Callable[[str], str]] = {
     "absent steps": replaced(r"baby_steps = \[[0-9, ]*\]", "baby_steps = [0, 9]"),
     "steps of text": replaced(r"baby_steps = \[[0-9, ]*\]", 'baby_steps = ["0"]'),
     "other slots": replaced("slots = 512", "slots = 1024"),
-    "input at a high level": replaced("level = 4, log_scale", "level = 400, log_scale"),
+    "input at a high level": replaced("level = 5, log_scale", "level = 400, log_scale"),
     "use before definition": replaced(r"%2 = (\w+)\(%1", r"%2 = \1(%9"),
     "itself": replaced(r"%2 = (\w+)\(%1", r"%2 = \1(%2"),
     "another constant": replaced(r'matrices = \[@"[^"]*"\]', 'matrices = [@"nothing"]'),
@@ -335,7 +335,7 @@ def test_depth_report_finds_who_spends_the_levels() -> None:
         assert row.depth + row.level <= toy_artifact().ring.levels
         assert row.stage == "executable"
     assert all(row.critical == (row.name in report.critical_path) for row in report.rows)
-    assert "depth 4; the critical path" in str(report)
+    assert "depth 5; the critical path" in str(report)
 
 
 def test_depth_is_of_planned_programs_only() -> None:
