@@ -518,10 +518,19 @@ def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     return result
 
 
+# Numbers of which a polynomial is evaluated together.
+_TOGETHER = 1 << 14
+
+
 def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
-    """The Chebyshev series on [low, high], by Clenshaw's recurrence."""
-    t = (2.0 * x - (high + low)) / (high - low)
-    return np.asarray(np.polynomial.chebyshev.chebval(t, coefficients))
+    """The Chebyshev series on [low, high], by Clenshaw's recurrence, of so few numbers at a time that they stay in cache."""
+    flat = np.ascontiguousarray(x).reshape(-1)
+    found = np.empty(flat.shape, dtype=np.result_type(x, np.float64))
+    for start in range(0, flat.size, _TOGETHER):
+        part = slice(start, start + _TOGETHER)
+        t = (2.0 * flat[part] - (high + low)) / (high - low)
+        found[part] = np.polynomial.chebyshev.chebval(t, coefficients)
+    return found.reshape(np.shape(x))
 
 
 define(
