@@ -151,21 +151,28 @@ class Allocator:
         points = _plan(self.polynomial, table, self.options, self.exact)
         return replace(self, table=table, points=tuple(_front(points)))
 
-    def measured(self, point: Point, most: int = _MEASURED) -> float:
+    def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
         """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
 
         The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
-        share of the outputs' variance.
+        share of the outputs' variance. `compared` is what it was for the first `_COMPARED` of them, where that is known:
+        classes are then looked at for the others alone.
         """
+        first = 0 if compared is None else _COMPARED
+        if compared is not None and self.samples[0].shape[0] <= first:
+            return compared
         trial = self.trial
         if point.errors:
             fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
             trial = Trial.of(fused, self.options, Calibrate().run(replace(fused, calibration=setting_of(fused))))
-        samples, exact = [array[:most] for array in self.samples], [array[:most] for array in self.exact]
+        samples, exact = ([array[first:most] for array in arrays] for arrays in (self.samples, self.exact))
         found = run_in_chunks(trial.with_degrees(point.single), samples)
         same = class_agreement(self.source, exact, found)
         if same is not None:
-            return 1.0 - same.agree / same.samples
+            agree = same.agree + (0 if compared is None else round((1.0 - compared) * first))
+            return 1.0 - agree / (same.samples + first)
+        if compared is not None:
+            return self.measured(point, most)
         error = sum(float(np.square(a - b).sum()) for a, b in zip(exact, found, strict=True))
         spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in exact)
         return error / spread if spread > 0 else float(error > 0)
@@ -231,7 +238,7 @@ def bisected(allocator: Allocator) -> tuple[int, dict[int, float]]:
         middle = (low + high) // 2
         measured[middle] = allocator.measured(points[middle], _COMPARED)
         low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
-    measured[low] = allocator.measured(points[low])
+    measured[low] = allocator.measured(points[low], compared=measured.get(low))
     # More samples may say otherwise.
     while measured[low] > allowed and low < len(points) - 1:
         low = min(low + max(1, len(points) // _STEPS), len(points) - 1)

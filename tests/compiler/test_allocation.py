@@ -283,3 +283,14 @@ def test_relus_are_composed_where_one_polynomial_does_not_serve(monkeypatch: pyt
     assert figures.options["errors"]
     assert figures.allocation.measured <= 0.02
     assert max(layer.degree for layer in figures.allocation.layers) > 127
+
+
+def test_what_was_compared_is_not_looked_at_again() -> None:
+    """The share on all samples is the same whether the first of them were looked at before or not."""
+    program = network(samples=500)
+    options = hg.Options(security_bits=None, margin=0.2, allocate="plan")
+    allocator = Allocator.of(program, linear_passes(program)[-1].program, options)
+    assert allocator.samples[0].shape[0] > 128
+    for point in (allocator.points[0], allocator.points[len(allocator.points) // 2], allocator.points[-1]):
+        compared = allocator.measured(point, 128)
+        assert allocator.measured(point, compared=compared) == allocator.measured(point)
