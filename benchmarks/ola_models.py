@@ -108,8 +108,7 @@ class Augment:
     def __init__(self) -> None:
         with np.load(data("cifar10_subset.npz"), allow_pickle=False) as file:
             mean, std = (torch.from_numpy(file[name].astype(np.float32)) for name in ("norm_mean", "norm_std"))
-        self.black, self.white = ((edge - mean) / std for edge in (0.0, 1.0))
-        self.black, self.white = self.black.reshape(1, 3, 1, 1), self.white.reshape(1, 3, 1, 1)
+        self.black, self.white = (((edge - mean) / std).reshape(1, 3, 1, 1) for edge in (0.0, 1.0))
 
     def __call__(self, batch: Tensor) -> Tensor:
         count, _, height, width = batch.shape

@@ -67,6 +67,11 @@ def _identity_sign(matrix: Any) -> int:
     return int(first) if first in (1.0, -1.0) and (matrix.data == first).all() else 0
 
 
+def _kept(matrix: Any) -> Any:
+    """A small form as it is, any other matrix entry by entry."""
+    return matrix if isinstance(matrix, KroneckerMatrix) else _general(matrix)
+
+
 def _product(matrix: Any, inner: Any) -> Any:
     """matrix @ inner; a diagonal one only multiplies the rows."""
     if _identity_sign(inner) == 1:
@@ -74,27 +79,24 @@ def _product(matrix: Any, inner: Any) -> Any:
     if isinstance(matrix, KroneckerMatrix) and isinstance(inner, KroneckerMatrix):
         found = matrix.after(inner)
         if found is not None:
-            return found if isinstance(found, KroneckerMatrix) else found.csr()
-    if isinstance(inner, KroneckerMatrix) and not isinstance(matrix, KroneckerMatrix):
-        rows, cols = matrix.shape
-        if rows == cols == matrix.nnz and _is_diagonal(matrix):
-            found = inner.scaled(rows=matrix.data)
-            return found if isinstance(found, KroneckerMatrix) else found.csr()
-    matrix, inner = _general(matrix), _general(inner)
+            return _kept(found)
+    matrix = _general(matrix)
     rows, cols = matrix.shape
     if rows == cols == matrix.nnz and _is_diagonal(matrix):
+        if isinstance(inner, KroneckerMatrix):
+            return _kept(inner.scaled(rows=matrix.data))
         factors = np.repeat(matrix.data, np.diff(inner.indptr))
         # Copies: SparseMatrix.of sorts the indices of a matrix in place.
         places = (inner.indices.copy(), inner.indptr.copy())
         return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
-    return scipy.sparse.csr_array(matrix @ inner)
+    return scipy.sparse.csr_array(matrix @ _general(inner))
 
 
 def _sum(left: Any, right: Any) -> Any:
     if isinstance(left, KroneckerMatrix) and isinstance(right, KroneckerMatrix):
         found = left.plus(right)
         if found is not None:
-            return found if isinstance(found, KroneckerMatrix) else found.csr()
+            return _kept(found)
     return _general(left) + _general(right)
 
 
@@ -191,8 +193,7 @@ class _Fuser:
         offset = None if bias is None else np.asarray(bias, dtype=np.float64)
         loc, named = node.loc, node.op in _NAMING
         for operand, matrix in zip(operands, matrices, strict=True):
-            if not isinstance(matrix, KroneckerMatrix):
-                matrix = _general(matrix)
+            matrix = _kept(matrix)
             work = matrix.nnz * max(1, _entries(operand)) / max(1, operand.size)
             if operand.terms and work > _MAX_ENTRIES:
                 operand = self._anchor(operand)
