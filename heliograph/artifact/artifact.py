@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from heliograph.artifact.constants import ConstantWriter, read_constants
 from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.figures import complete, stored
 from heliograph.artifact.plain_bounds import check_plain_part
@@ -25,7 +24,6 @@ from heliograph.artifact.validate import (
     check_texts,
     check_transforms,
     refuse,
-    whole,
 )
 from heliograph.artifact.wire import public_spec
 from heliograph.ckks.keys import EvaluationKey
@@ -33,9 +31,8 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.keys import conjugates, program_keys
 from heliograph.files import Bytes, write_file
-from heliograph.ir import CipherType, Program, SparseMatrix, Stage
+from heliograph.ir import CipherType, Program, Stage
 from heliograph.ir.bootstraps import slots_by_chain
-from heliograph.ir.node import Constant
 from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
 from heliograph.report.text import Report
@@ -149,19 +146,11 @@ class Artifact:
         if len(text) > MAX_TEXT_BYTES:
             raise ProgramError(f"the program's text has {len(text)} bytes; at most {MAX_TEXT_BYTES} are read back")
         blobs: dict[str, Any] = {"text/program": text}
-        kinds: dict[str, Any] = {}
+        constants = ConstantWriter(self.program.constants)
+        blobs |= constants.blobs
         for key, stage in self.stages.items():
             blobs[f"text/stage/{key}"] = stage.encode()
-        for key, constant in self.program.constants.items():
-            if isinstance(constant, SparseMatrix):
-                kinds[key] = list(constant.shape)
-                for part in ("data", "indices", "indptr"):
-                    blobs[f"constant/{key}/{part}"] = getattr(constant, part)
-            else:
-                assert isinstance(constant, np.ndarray)
-                kinds[key] = None
-                blobs[f"constant/{key}"] = constant
-        fields = {"constants": kinds, "stages": sorted(self.stages), "report": stored(self.report.figures)}
+        fields = {**constants.fields, "stages": sorted(self.stages), "report": stored(self.report.figures)}
         return pack(Container("artifact", VERSION, fields, blobs))
 
     @staticmethod
@@ -198,17 +187,9 @@ class Artifact:
 def _artifact(container: Container) -> Artifact:
     """The artifact of a container; any exception where there is none."""
     f = container.fields
-    if set(f) != {"constants", "stages", "report"} or not isinstance(f["report"], dict):
+    if set(f) != {"constants", "maps", "stages", "report"} or not isinstance(f["report"], dict):
         raise refuse("its fields are not those of an artifact")
-    constants: dict[str, Constant] = {}
-    for key, shape in f["constants"].items():
-        if shape is not None:
-            constants[key] = _sparse(container, key, shape)
-            continue
-        array = container.array(f"constant/{key}")
-        if array.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
-            raise refuse(f"constant {key[:60]!r} is not of floating-point numbers")
-        constants[key] = array
+    constants = read_constants(container)
     program = parse_program(container.text("text/program", MAX_TEXT_BYTES), constants)
     if program.stage is not Stage.EXECUTABLE:
         raise refuse(f"its program is at stage {program.stage.value}, not executable")
@@ -235,22 +216,3 @@ def _artifact(container: Container) -> Artifact:
     # A report that cannot be printed is refused here, not where someone looks at it.
     str(report)
     return Artifact(program, report, stages)
-
-
-def _sparse(container: Container, key: str, shape: Any) -> SparseMatrix:
-    rows, cols = shape
-    whole(rows, "the rows of a sparse constant", 1, 1 << 16)
-    whole(cols, "the columns of a sparse constant", 1, 1 << 16)
-    data, indices, indptr = (container.array(f"constant/{key}/{part}") for part in ("data", "indices", "indptr"))
-    good = (
-        data.dtype == np.float64
-        and indices.dtype == indptr.dtype == np.int32
-        and data.ndim == indices.ndim == indptr.ndim == 1
-        and indptr.size == rows + 1
-        and data.size == indices.size
-        and (indptr[0] == 0 and indptr[-1] == data.size and (np.diff(indptr) >= 0).all())
-        and (not indices.size or (indices.min() >= 0 and indices.max() < cols))
-    )
-    if not good:
-        raise refuse(f"the sparse constant {key[:60]!r} is malformed")
-    return SparseMatrix((rows, cols), data, indices, indptr)

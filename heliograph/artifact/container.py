@@ -20,7 +20,6 @@ import json
 import math
 import os
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +32,6 @@ from heliograph.arrays import sound_shape
 from heliograph.errors import WireError
 from heliograph.files import Bytes, open_file
 from heliograph.texts import shown
-
-if sys.platform != "win32":
-    pass
 
 _MAGIC = b"HELIOGR1"
 _DTYPES = {"f8": np.float64, "f4": np.float32, "i4": np.int32, "i8": np.int64, "u1": np.uint8}

@@ -33,7 +33,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 
-VERSION = 5
+VERSION = 6
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2

@@ -18,6 +18,7 @@ from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.depth import MOST_WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.ir.placed import PlacedMatrix
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.texts import shown
 
@@ -390,7 +391,7 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
             for step in a[key]:
                 whole(step, f"a rotation {what}", -ring.slots, ring.slots)
         for name in a["matrices"]:
-            program.matrix(name)
+            program.linear_map(name)
         for key in ("in_period", "out_period"):
             whole(a[key], f"{key} {what}", 1, ring.slots)
         whole(a["in_shift"], f"the shift {what}", 0, ring.slots)
@@ -411,12 +412,15 @@ def check_transforms(program: Program, ring: Ring) -> None:
         if node.op != "linear_transform":
             continue
         a = node.attrs
-        entries = sum(program.matrix(name).data.size for name in a["matrices"])
+        matrices = [program.linear_map(name) for name in a["matrices"]]
+        if any(each.operand.slots != ring.slots for each in matrices if isinstance(each, PlacedMatrix)):
+            raise refuse(f"a matrix of a linear transform at {node.loc} is for another ring")
+        entries = sum(matrix.nnz for matrix in matrices)
         if entries * a.get("out_copies", 1) > _MAX_COPIED_ENTRIES:
             raise refuse(f"the copies of a linear transform at {node.loc} have too many entries")
         try:
             good = True
-            for diagonals in transform_diagonals(a, program.matrix, ring.slots):
+            for diagonals in transform_diagonals(a, program.linear_map, ring.slots):
                 reached = {(g + b) % diagonals.modulus for g in a["giant_steps"] for b in a["baby_steps"]}
                 good &= reached.issuperset(offset % diagonals.modulus for offset in diagonals.offsets)
         except (HeliographError, IndexError, ValueError):

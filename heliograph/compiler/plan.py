@@ -74,6 +74,13 @@ def one_sample(program: Program, samples: Sequence[Array], position: int) -> lis
     ]
 
 
+def run_trace(program: Program, samples: Sequence[Array]) -> Trace:
+    """What one run does, by the simulator without errors."""
+    simulator = Simulator(program, noisy=False)
+    vectors = pack_inputs(program, one_sample(program, samples, 0))
+    return execute(program, simulator, simulator.encrypt_inputs(vectors))[1]
+
+
 def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Trace]:
     """The largest error that encryption adds on these samples, by the simulator, and what one run did."""
     worst, trace = 0.0, Trace()

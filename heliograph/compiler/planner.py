@@ -12,7 +12,7 @@ from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes
-from heliograph.compiler.plan import Plan, Wanted, sample_inputs, simulate_error
+from heliograph.compiler.plan import Plan, Wanted, run_trace, sample_inputs, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
@@ -73,15 +73,17 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
         raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
     too_deep = options.bootstrap is True or written
     for log_ring in rings if not too_deep else ():
+        smaller = None
+        if too_deep and options.bootstrap is None:
+            smaller = _bootstrapped_below(log_ring, rings, program, options, wanted)
         try:
-            plan = _plan_on(log_ring, program, options, wanted)
-            if too_deep and options.bootstrap is None:
-                plan = _cheaper(plan, rings, program, options, wanted)
-            return plan
+            return _plan_on(log_ring, program, options, wanted, smaller)
         except PlanningError as error:
             reasons.append(f"ring 2^{log_ring}: {error.what}")
             if error.where == "Options.memory_bytes" and too_deep and options.bootstrap is None:
                 # Without bootstraps only a large ring is deep enough; a smaller one that bootstraps may fit.
+                if smaller is not None:
+                    return smaller
                 break
             if error.where:
                 raise
@@ -101,24 +103,34 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     )
 
 
-def _cheaper(plan: Plan, rings: Sequence[int], program: Program, options: Options, wanted: Wanted) -> Plan:
-    """The plan, or one that bootstraps on a smaller ring where that takes less time.
+def _bootstrapped_below(
+    limit: int, rings: Sequence[int], program: Program, options: Options, wanted: Wanted
+) -> Plan | None:
+    """The plan with bootstraps on the smallest ring below a limit that carries it, where one does."""
+    for log_ring in rings:
+        if log_ring >= limit:
+            break
+        try:
+            return plan_bootstrapped(log_ring, program, options, wanted)
+        except PlanningError:
+            continue
+    return None
+
+
+def _total_ms(plan: Plan) -> float:
+    return plan.predicted_ms + plan.loading_ms
+
+
+def _least_ms(executable: Program, options: Options, wanted: Wanted) -> float:
+    """What a program takes where all keys fit; simulating its error takes several times as long as this."""
+    return total_ms(run_trace(executable, wanted.inputs).calls, executable, options.costs)
+
+
+def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, smaller: Plan | None = None) -> Plan:
+    """The plan without bootstraps on one ring; `smaller`, which bootstraps on a smaller one, where that takes less time.
 
     A chain for a deep program in a larger ring makes every operation and key several times larger.
     """
-    for log_ring in rings:
-        if log_ring >= plan.ring.log_ring:
-            break
-        try:
-            other = plan_bootstrapped(log_ring, program, options, wanted)
-        except PlanningError:
-            continue
-        if other.predicted_ms + other.loading_ms < plan.predicted_ms + plan.loading_ms:
-            return other
-    return plan
-
-
-def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan:
     headroom = wanted.headroom
     levels = max(1, program_depth(program))
     least_scale = 0
@@ -131,6 +143,9 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted) 
         try:
             trail = back_passes(program, ring, options)
             executable = trail[-1].program
+            if smaller is not None and _total_ms(smaller) < _least_ms(executable, options, wanted):
+                # Larger scales and keys that do not fit would only add to it.
+                return smaller
             error, trace = simulate_error(executable, wanted.inputs)
         except TooFewLevelsError as few:
             levels = few.needed
@@ -163,7 +178,9 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted) 
         executable, loading = fitting
         price = total_ms(trace.calls, executable, options.costs)
         # Without the bound all keys would stay, and nothing be read again.
-        return Plan(executable, trail, ring, trace, price, error, wanted.magnitude, price if loading else None, loading)
+        kept = price if loading else None
+        plan = Plan(executable, trail, ring, trace, price, error, wanted.magnitude, kept, loading)
+        return smaller if smaller is not None and _total_ms(smaller) < _total_ms(plan) else plan
     if failure:
         raise PlanningError(failure)
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))

@@ -125,7 +125,7 @@ class Evaluator(Generic[C]):
 
     def diagonals(self, node: Node) -> list[DiagonalMap]:
         """The maps of a transform, one for each operand."""
-        return transform_diagonals(node.attrs, self.program.matrix, self.ring.slots)
+        return transform_diagonals(node.attrs, self.program.linear_map, self.ring.slots)
 
     def plaintext_bytes(self, level: int) -> int:
         """What an encoded plaintext takes in memory."""

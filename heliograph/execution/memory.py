@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from heliograph.ckks.bootstrap import bootstrap_rotations, bootstrap_table_bytes
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
-from heliograph.ir import CipherType, Program, SparseMatrix
+from heliograph.ir import CipherType, Matrix, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.slot_ops import transform_diagonals
@@ -97,16 +99,19 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
         if node.op == "linear_transform":
             plaintexts += sum(
                 len(diagonals.offsets) * size
-                for diagonals in transform_diagonals(node.attrs, program.matrix, ring.slots)
+                for diagonals in transform_diagonals(node.attrs, program.linear_map, ring.slots)
             )
         elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
             plaintexts += size
     plaintexts = min(plaintexts, cache_bytes)
     alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
-    constants = sum(
-        c.data.nbytes + c.indices.nbytes if isinstance(c, SparseMatrix) else getattr(c, "nbytes", 0)
+    # Blocks of one map share its arrays.
+    arrays = {
+        id(array): array.nbytes
         for c in program.constants.values()
-    )
+        for array in (c.numbers if isinstance(c, Matrix) else (c,) if isinstance(c, np.ndarray) else ())
+    }
+    constants = sum(arrays.values())
     return alive + plaintexts + 3 * constants
 
 

@@ -77,7 +77,7 @@ class Constants(dict[str, Constant]):
 def resemblance(constant: Array | Matrix) -> tuple[object, ...]:
     """A key that equal constants share, and others rarely: kind, shape, and the bytes of both ends."""
     values = _parts(constant)[0].reshape(-1)
-    return type(constant), values.dtype, constant.shape, values.size, values[:8].tobytes(), values[-8:].tobytes()
+    return type(constant), values.dtype, _heading(constant), values.size, values[:8].tobytes(), values[-8:].tobytes()
 
 
 def same(left: Constant, right: Constant) -> bool:
@@ -88,13 +88,17 @@ def same(left: Constant, right: Constant) -> bool:
         return constant_digest(left) == constant_digest(right)
     return (
         type(left) is type(right)
-        and left.shape == right.shape
+        and _heading(left) == _heading(right)
         and len(_parts(left)) == len(_parts(right))
         and all(
             a.dtype == b.dtype and np.array_equal(_bits(a), _bits(b))
             for a, b in zip(_parts(left), _parts(right), strict=True)
         )
     )
+
+
+def _heading(constant: Array | Matrix) -> str:
+    return constant.heading if isinstance(constant, Matrix) else str(constant.shape)
 
 
 def _parts(constant: Array | Matrix) -> tuple[Array, ...]:

@@ -67,7 +67,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.errors import InternalError
-from heliograph.ir.node import Array, SparseMatrix
+from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +136,31 @@ class MapGeometry:
         return self.in_period <= self.out_period * out_copies <= self.own_slots and self.out_period >= out_copies
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DiagonalMap:
-    """The diagonals of one matrix for one geometry.
+    """The diagonals of one matrix for one geometry."""
 
-    Entries of the matrix are listed diagonal by diagonal: those of `offsets[i]` are numbers `starts[i]` to
-    `starts[i + 1] - 1` of `places`, `order` and `columns`.
-    """
+    __slots__ = ("geometry", "held", "matrix", "offsets")
 
-    geometry: MapGeometry
-    # (out_period, in_period).
-    matrix: SparseMatrix
-    # The diagonals that hold entries, ascending, in real slots.
-    offsets: tuple[int, ...]
-    # One more than the offsets: where each diagonal's entries begin.
-    starts: Array
-    # For each entry its slot, within a run of one sample. Where the operand has moved copies its slot depends on the
-    # amount of the rotation: then its row is here, and its column in `columns`.
-    places: Array
-    # For each entry its number in `matrix.data`.
-    order: Array
-    columns: Array | None = None
+    def __init__(self, geometry: MapGeometry, matrix: Matrix, offsets: tuple[int, ...]) -> None:
+        self.geometry = geometry
+        # (out_period, in_period).
+        self.matrix = matrix
+        # The diagonals that hold entries, ascending, in real slots.
+        self.offsets = offsets
+
+    # About how many numbers are kept in memory.
+    held: int
+
+    def _places(self, offset: int) -> tuple[Array, Array | None]:
+        """Of each entry of a diagonal the slot, within a run of one sample.
+
+        Where the operand has moved copies the slot depends on the amount of the rotation: then the row and the column.
+        """
+        raise NotImplementedError
+
+    def _values(self, offset: int) -> Array:
+        """The entries of a diagonal."""
+        raise NotImplementedError
 
     @property
     def slots(self) -> int:
@@ -198,7 +202,7 @@ class DiagonalMap:
         if not (copies == copies[..., :1, :, :]).all():
             return None
         one = np.moveaxis(copies[..., 0, :, :], -2, 0)
-        rows = (self.matrix.csr() @ one.reshape(in_period, -1)).reshape(out_period, *one.shape[1:])
+        rows = self.matrix.apply(one.reshape(in_period, -1).T).T.reshape(out_period, *one.shape[1:])
         shift = 0 if run == out_period else out_period * out_period // run
         made = np.moveaxis(rows[positions_in_slots(run, out_period, shift)], 0, -2)
         made = made.reshape(*x.shape[:-1], run * stride)
@@ -207,39 +211,129 @@ class DiagonalMap:
     def one_run(self, offset: int, amount: int | None = None) -> Array:
         """What `diagonal` repeats over the slots, (run * stride,)."""
         one_run = np.zeros(self.run)
-        one_run[self.slots_of(offset, amount)] = self.matrix.data[self.order[self._entries(offset)]]
+        one_run[self.slots_of(offset, amount)] = self._values(offset)
         return np.repeat(one_run, self.stride) if self.stride > 1 else one_run
 
     def slots_of(self, offset: int, amount: int | None = None) -> Array:
         """The slots (of one sample, within a run) in which the entries of one diagonal stand for a rotation by `amount`."""
-        entries = self._entries(offset)
-        places = self.places[entries]
+        places, columns = self._places(offset)
         geometry = self.geometry
         turned = 0 if amount is None else (amount - offset) // geometry.stride
-        if self.columns is not None:
+        if geometry.in_copies > 1:
+            assert columns is not None, "columns of moved copies"
             steps = offset // geometry.stride + turned
             in_period = geometry.in_period
             shift = in_period // geometry.in_copies
-            columns = self.columns[entries].astype(np.int64)
             # The copy in which the rotation brings the column to a slot of its row.
             copy = (columns - places - steps) // shift % (geometry.out_period // shift)
             return np.asarray((copy * in_period + (columns - shift * copy) % in_period - steps) % self.run)
-        return (places - turned) % self.run if geometry.turns else places
+        return (places - turned) % self.run if geometry.turns and turned else places
 
-    def _entries(self, offset: int) -> slice:
+
+class ListedDiagonals(DiagonalMap):
+    """Of a matrix whose entries are listed, diagonal by diagonal: those of `offsets[i]` are numbers `starts[i]` to
+    `starts[i + 1] - 1` of `places`, `order` and `columns`.
+    """
+
+    __slots__ = ("columns", "data", "order", "places", "starts")
+
+    def __init__(self, geometry: MapGeometry, matrix: SparseMatrix) -> None:
+        offset, place, entry = _numbered(matrix, geometry)
+        counts = np.bincount(offset)
+        there = np.flatnonzero(counts)
+        super().__init__(geometry, matrix, tuple(int(k) * geometry.stride for k in there))
+        # Sorting small whole numbers of 16 bits is a radix sort.
+        number = np.zeros(counts.size, dtype=np.uint16 if there.size < 1 << 16 else np.int32)
+        number[there] = np.arange(there.size)
+        order = np.argsort(number[offset], kind="stable").astype(np.int32)
+        self.data = matrix.data
+        self.starts = np.concatenate([[0], np.cumsum(counts[there])])
+        self.places = place[order].astype(np.int32)
+        self.columns = matrix.indices[order] if geometry.in_copies > 1 else None
+        # For each entry its number in the matrix.
+        self.order = order if entry is None else entry[order]
+
+        self.held = int(self.order.size)
+
+    def _there(self, offset: int) -> slice:
         index = bisect.bisect_left(self.offsets, offset)
         if index == len(self.offsets) or self.offsets[index] != offset:
             raise InternalError(f"there is no diagonal {offset}")
         return slice(int(self.starts[index]), int(self.starts[index + 1]))
 
-    @property
-    def values(self) -> Array:
-        """The entries in the order of `places`."""
-        return np.asarray(self.matrix.data[self.order])
+    def _places(self, offset: int) -> tuple[Array, Array | None]:
+        there = self._there(offset)
+        return self.places[there], None if self.columns is None else self.columns[there].astype(np.int64)
 
-    @property
-    def entries(self) -> int:
-        return int(self.order.size)
+    def _values(self, offset: int) -> Array:
+        return np.asarray(self.data[self.order[self._there(offset)]])
+
+
+class WorkedOutDiagonals(DiagonalMap):
+    """Of a matrix in a small form: the entries of a diagonal are worked out when it is asked for. Inputs are not shifted."""
+
+    __slots__ = ("_distances", "_parts")
+
+    def __init__(self, geometry: MapGeometry, matrix: Matrix, distances: Distances) -> None:
+        self._distances = distances
+        in_period, out_period, copies = geometry.in_period, geometry.out_period, geometry.out_copies
+        if not geometry.copies_fit:
+            raise InternalError(
+                f"no map leads from {geometry.in_copies} copies of {in_period} to {copies} of {out_period}"
+            )
+        # The distances that make up a diagonal: (distance, copy of the result, whether its rows wrap around, or None for
+        # all of them).
+        self._parts: dict[int, list[tuple[int, int, bool | None]]] = {}
+        if copies == 1:
+            for distance in distances.distances:
+                self._parts[distance * geometry.stride] = [(distance, 0, None)]
+        else:
+            step = out_period // copies
+            for distance in distances.distances:
+                least, most = distances.edges(distance)
+                for copy in range(copies):
+                    for wraps in (False, True):
+                        # Rows below `step * copy` stand one period further on.
+                        if least < step * copy if wraps else most >= step * copy:
+                            moved = distance + step * copy - out_period * (copy + wraps)
+                            every = None if most < step * copy or least >= step * copy else wraps
+                            key = moved % in_period * geometry.stride
+                            self._parts.setdefault(key, []).append((distance, copy, every))
+        super().__init__(geometry, matrix, tuple(sorted(self._parts)))
+
+        self.held = distances.held
+
+    def _of(self, offset: int) -> list[tuple[int, int, bool | None]]:
+        if offset not in self._parts:
+            raise InternalError(f"there is no diagonal {offset}")
+        return self._parts[offset]
+
+    def _places(self, offset: int) -> tuple[Array, Array | None]:
+        geometry, known, parts = self.geometry, self._distances, self._of(offset)
+        in_period, out_period = geometry.in_period, geometry.out_period
+        if geometry.in_copies > 1:
+            return known.rows(parts[0][0]).astype(np.int64), known.columns(parts[0][0]).astype(np.int64)
+        if geometry.out_copies > 1:
+            made = []
+            for distance, copy, wraps in parts:
+                rows, step = known.rows(distance), out_period // geometry.out_copies * copy
+                if wraps is not None:
+                    rows = rows[(rows < step) == wraps]
+                made.append(copy * out_period + (rows - step) % out_period)
+            return np.concatenate(made), None
+        if out_period < in_period:
+            return (known.columns(parts[0][0]) - offset // geometry.stride) % in_period, None
+        return known.rows(parts[0][0]), None
+
+    def _values(self, offset: int) -> Array:
+        made = []
+        for distance, copy, wraps in self._of(offset):
+            values = self._distances.values(distance)
+            if wraps is not None:
+                step = self.geometry.out_period // self.geometry.out_copies * copy
+                values = values[(self._distances.rows(distance) < step) == wraps]
+            made.append(values)
+        return made[0] if len(made) == 1 else np.concatenate(made)
 
 
 def positions_in_slots(slots: int, period: int, shift: int, run: int = 0) -> Array:
@@ -309,37 +403,28 @@ def _numbered(matrix: SparseMatrix, geometry: MapGeometry) -> tuple[Array, Array
     return offset, place, entry
 
 
-def make_diagonal_map(matrix: SparseMatrix, geometry: MapGeometry) -> DiagonalMap:
+def make_diagonal_map(matrix: Matrix, geometry: MapGeometry) -> DiagonalMap:
     """The diagonals of a matrix of shape (out_period, in_period)."""
-    offset, place, entry = _numbered(matrix, geometry)
-    counts = np.bincount(offset)
-    there = np.flatnonzero(counts)
-    # Sorting small whole numbers of 16 bits is a radix sort.
-    number = np.zeros(counts.size, dtype=np.uint16 if there.size < 1 << 16 else np.int32)
-    number[there] = np.arange(there.size)
-    order = np.argsort(number[offset], kind="stable").astype(np.int32)
-    return DiagonalMap(
-        geometry,
-        matrix,
-        tuple(int(k) * geometry.stride for k in there),
-        np.concatenate([[0], np.cumsum(counts[there])]),
-        place[order].astype(np.int32),
-        order if entry is None else entry[order],
-        matrix.indices[order] if geometry.in_copies > 1 else None,
-    )
+    modulus = geometry.in_period if geometry.out_copies > 1 else geometry.modulus
+    distances = None if geometry.shift else matrix.by_distance(modulus)
+    if distances is None:
+        return ListedDiagonals(geometry, matrix.sparse())
+    return WorkedOutDiagonals(geometry, matrix, distances)
 
 
-def diagonal_offsets(matrix: SparseMatrix, geometry: MapGeometry) -> tuple[int, ...]:
+def diagonal_offsets(matrix: Matrix, geometry: MapGeometry) -> tuple[int, ...]:
     """The diagonals that hold entries, ascending, in real slots: `DiagonalMap.offsets` in less time and memory."""
     known = _maps.get((id(matrix), geometry))
     if known is not None and known[0] is matrix:
         return known[1].offsets
-    offset = _numbered(matrix, geometry)[0]
+    if not isinstance(matrix, SparseMatrix) and not geometry.shift:
+        return diagonal_map(matrix, geometry).offsets
+    offset = _numbered(matrix.sparse(), geometry)[0]
     return tuple(int(k) * geometry.stride for k in np.flatnonzero(np.bincount(offset)))
 
 
 # A matrix is mapped by several readers in a row (packing, cost, execution); the arrays are shared, not copied.
-_maps: dict[tuple[int, MapGeometry], tuple[SparseMatrix, DiagonalMap]] = {}
+_maps: dict[tuple[int, MapGeometry], tuple[Matrix, DiagonalMap]] = {}
 _MAPS_KEPT = 256
 # Eight bytes each. Readers go through a program again and again: dropping the oldest would drop each map just before it
 # is needed, so what goes is drawn at random.
@@ -348,7 +433,7 @@ _drawn = random.Random(0)
 _maps_lock = threading.Lock()
 
 
-def diagonal_map(matrix: SparseMatrix, geometry: MapGeometry) -> DiagonalMap:
+def diagonal_map(matrix: Matrix, geometry: MapGeometry) -> DiagonalMap:
     """As `make_diagonal_map`, remembered for the matrices used last."""
     key = (id(matrix), geometry)
     known = _maps.get(key)
@@ -356,8 +441,8 @@ def diagonal_map(matrix: SparseMatrix, geometry: MapGeometry) -> DiagonalMap:
         return known[1]
     made = make_diagonal_map(matrix, geometry)
     with _maps_lock:
-        kept = sum(entry.entries for _, entry in _maps.values())
-        while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.entries > _ENTRIES_KEPT):
-            kept -= _maps.pop(_drawn.choice(list(_maps)))[1].entries
+        kept = sum(entry.held for _, entry in _maps.values())
+        while _maps and (len(_maps) >= _MAPS_KEPT or kept + made.held > _ENTRIES_KEPT):
+            kept -= _maps.pop(_drawn.choice(list(_maps)))[1].held
         _maps[key] = (matrix, made)
     return made

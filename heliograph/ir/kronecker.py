@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -28,6 +29,8 @@ class KroneckerMatrix(Matrix):
 
     weights: Array
     places: tuple[SparseMatrix, ...]
+
+    kind: ClassVar[str] = "kronecker"
 
     def __post_init__(self) -> None:
         view = self.weights.view()
@@ -49,9 +52,11 @@ class KroneckerMatrix(Matrix):
             np.ascontiguousarray([weight for weight, _ in kept.values()], dtype=np.float64),
             tuple(place for _, place in kept.values()),
         )
-        return made if made._disjoint() and made._size() <= made.nnz else SparseMatrix.of(made.csr())
+        return made if made.disjoint and made._smaller() else SparseMatrix.of(made.csr())
 
-    def _disjoint(self) -> bool:
+    @property
+    def disjoint(self) -> bool:
+        """Whether no two terms have entries at the same place, as all that is made here."""
         if len(self.places) == 1:
             return True
         shape = self.places[0].shape
@@ -62,8 +67,11 @@ class KroneckerMatrix(Matrix):
         every = np.concatenate(keys)
         return bool(np.unique(every).size == every.size)
 
-    def _size(self) -> int:
-        return int(self.weights.size) + sum(place.data.size for place in self.places)
+    def _smaller(self) -> bool:
+        """Whether a list of the entries, with a column beside each, would be larger."""
+        size = int(self.weights.size) + sum(place.data.size for place in self.places)
+        # Where there is one place this is a dense matrix: only one that is full is kept.
+        return 2 * size <= 3 * self.nnz if self.places[0].data.size > 1 else size <= self.nnz
 
     @property
     def shape(self) -> tuple[int, int]:  # type: ignore[override]
@@ -230,6 +238,16 @@ def _tap(place: SparseMatrix) -> Array | None:
 
 def identity_places(count: int) -> SparseMatrix:
     return SparseMatrix.of(scipy.sparse.eye_array(count, format="csr"))
+
+
+def of_channels(factors: Array) -> Matrix | None:
+    """The map that multiplies each element by its factor, (channels, *places), where all places of a channel have one."""
+    if factors.ndim < 2 or not factors.size:
+        return None
+    table = factors.reshape(factors.shape[0], -1)
+    if (table != table[:, :1]).any():
+        return None
+    return KroneckerMatrix.of(np.diag(table[:, 0])[np.newaxis], [identity_places(table.shape[1])])
 
 
 def moved(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Matrix | None:

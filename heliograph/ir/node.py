@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -81,11 +81,38 @@ def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
     return MappingProxyType({key: attrs[key] for key in sorted(attrs) if attrs[key] is not None})
 
 
+class Distances(Protocol):
+    """The entries of a matrix by the distance (column - row) modulo some number."""
+
+    # Those at which there are entries, rising.
+    distances: tuple[int, ...]
+
+    # About how many numbers are kept in memory.
+    held: int
+
+    def edges(self, distance: int) -> tuple[int, int]:
+        """The least and the greatest row of the entries at a distance."""
+
+    def rows(self, distance: int) -> Array:
+        """The rows of these entries; in the same order their columns and values."""
+
+    def columns(self, distance: int) -> Array: ...
+
+    def values(self, distance: int) -> Array: ...
+
+
 class Matrix:
     """A matrix as a constant: a sparse one, or a smaller form of one (ir/kronecker.py). Its arrays are read-only."""
 
     __slots__ = ()
     shape: tuple[int, int]
+    # What texts call it.
+    kind: ClassVar[str]
+
+    @property
+    def heading(self) -> str:
+        """What there is to say of it beside its arrays."""
+        return str(self.shape)
 
     @property
     def nnz(self) -> int:
@@ -120,6 +147,10 @@ class Matrix:
         """Each row and each column times its factor."""
         raise NotImplementedError
 
+    def by_distance(self, modulus: int) -> Distances | None:
+        """The entries by distance, without a list of all of them; None where the matrix is such a list."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class SparseMatrix(Matrix):
@@ -132,6 +163,8 @@ class SparseMatrix(Matrix):
     data: Array
     indices: Array
     indptr: Array
+
+    kind: ClassVar[str] = "sparse"
 
     def __post_init__(self) -> None:
         for name in ("data", "indices", "indptr"):
@@ -200,7 +233,7 @@ def constant_digest(constant: Constant) -> str:
     sha = hashlib.sha256()
     parts: tuple[Array, ...]
     if isinstance(constant, Matrix):
-        sha.update(f"{'sparse' if isinstance(constant, SparseMatrix) else 'kronecker'}{constant.shape}".encode())
+        sha.update(f"{constant.kind}{constant.heading}".encode())
         parts = constant.numbers
     else:
         sha.update(f"{constant.dtype.str}{constant.shape}".encode())

@@ -11,7 +11,7 @@ import numpy as np
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.ir.interface import Interface
-from heliograph.ir.node import Array, Attr, Constant, Matrix, Node, SparseMatrix, Stage
+from heliograph.ir.node import Array, Attr, Constant, Matrix, Node, Stage
 from heliograph.ir.ranges import RangeEntry
 
 # Inputs and outputs that a program's one line names.
@@ -73,12 +73,6 @@ class Program:
         """The dense constant of that name."""
         value = self.constants[str(name)]
         assert isinstance(value, np.ndarray), f"constant {name} is {type(value).__name__}"
-        return value
-
-    def matrix(self, name: Attr) -> SparseMatrix:
-        """The sparse constant of that name."""
-        value = self.constants[str(name)]
-        assert isinstance(value, SparseMatrix), f"constant {name} is {type(value).__name__}"
         return value
 
     def linear_map(self, name: Attr) -> Matrix:

@@ -21,7 +21,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_map, diagonal_offsets, shift_for
 from heliograph.ir.layout import Layout
-from heliograph.ir.node import Array, Node, SparseMatrix
+from heliograph.ir.node import Array, Matrix, Node
 from heliograph.ir.slot_rules import (
     any_operand,
     complex_slots,
@@ -201,13 +201,13 @@ def _scaled_terms(op: str, operands: Sequence[CipherType], a: Attrs) -> CipherTy
     return replace(operands[0], log_scale=scales[0])
 
 
-def transform_diagonals(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: int) -> list[DiagonalMap]:
+def transform_diagonals(a: Attrs, matrix: Callable[[Any], Matrix], slots: int) -> list[DiagonalMap]:
     """The diagonals of each operand of a `linear_transform`; `matrix` gives the constant of a name."""
     geometry = _geometry(a, slots)
     return [diagonal_map(matrix(name), geometry) for name in a["matrices"]]
 
 
-def transform_offsets(a: Attrs, matrix: Callable[[Any], SparseMatrix], slots: int) -> list[tuple[int, ...]]:
+def transform_offsets(a: Attrs, matrix: Callable[[Any], Matrix], slots: int) -> list[tuple[int, ...]]:
     """The offsets of these diagonals alone."""
     geometry = _geometry(a, slots)
     return [diagonal_offsets(matrix(name), geometry) for name in a["matrices"]]
@@ -220,7 +220,7 @@ def _geometry(a: Attrs, slots: int) -> MapGeometry:
 
 def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     total: Any = 0.0
-    for x, diagonals in zip(values, transform_diagonals(a, context.matrix, _slots_of(values)), strict=True):
+    for x, diagonals in zip(values, transform_diagonals(a, context.linear_map, _slots_of(values)), strict=True):
         total = total + diagonals.apply(x)
     return np.asarray(total)
 
@@ -229,7 +229,7 @@ def _transform_bounds(node: Node, operands: Sequence[Bounds], context: Context) 
     slots = operands[0][0].size
     least: Array = np.zeros(slots)
     most: Array = np.zeros(slots)
-    for bounds, diagonals in zip(operands, transform_diagonals(node.attrs, context.matrix, slots), strict=True):
+    for bounds, diagonals in zip(operands, transform_diagonals(node.attrs, context.linear_map, slots), strict=True):
         for offset in diagonals.offsets:
             diagonal = diagonals.diagonal(offset)
             low, high = scaled((np.roll(bounds[0], -offset), np.roll(bounds[1], -offset)), diagonal, diagonal)
@@ -250,7 +250,7 @@ def _transform_period(node: Node, periods: Sequence[int], context: Context) -> i
 def _transform_depends(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
     slots = operands[0].depends.size
     out = np.zeros(slots, dtype=bool)
-    for operand, diagonals in zip(operands, transform_diagonals(node.attrs, context.matrix, slots), strict=True):
+    for operand, diagonals in zip(operands, transform_diagonals(node.attrs, context.linear_map, slots), strict=True):
         depends = operand.depends
         if depends.all():
             # Every slot depends on the input: so does every slot with an entry.
@@ -259,8 +259,12 @@ def _transform_depends(node: Node, operands: Sequence[Dependence], context: Cont
                 there[diagonals.slots_of(offset)] = True
             out |= np.tile(np.repeat(there, diagonals.stride), slots // (diagonals.run * diagonals.stride))
             continue
+        period = diagonals.run * diagonals.stride
         for offset in diagonals.offsets:
-            out |= (diagonals.diagonal(offset) != 0) & np.roll(depends, -offset)
+            there = np.zeros(diagonals.run, dtype=bool)
+            there[diagonals.slots_of(offset)] = True
+            moved = np.roll(depends, -offset).reshape(-1, period)
+            out |= (np.repeat(there, diagonals.stride) & moved).reshape(-1)
     return out
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from heliograph.errors import InternalError, ProgramError
 from heliograph.functions import Family
-from heliograph.ir.node import Array, Attr, Constant, ConstantName, Matrix, Node, OpaqueConstant, SparseMatrix, Stage
+from heliograph.ir.node import Array, Attr, Constant, ConstantName, Matrix, Node, OpaqueConstant, Stage
 from heliograph.ir.types import CipherType, TensorType, Type
 
 
@@ -32,13 +32,6 @@ class Context:
         value = self.constants[str(name)]
         if isinstance(value, Matrix | OpaqueConstant):
             raise ProgramError(f"constant @{name} is not an array that can be computed with")
-        return value
-
-    def matrix(self, name: Attr) -> SparseMatrix:
-        """The sparse constant of that name."""
-        value = self.constants[str(name)]
-        if not isinstance(value, SparseMatrix):
-            raise ProgramError(f"constant @{name} is not a sparse matrix")
         return value
 
     def linear_map(self, name: Attr) -> Matrix:

@@ -45,7 +45,6 @@ from heliograph.ir.node import (
     Matrix,
     Node,
     OpaqueConstant,
-    SparseMatrix,
     Stage,
     freeze_attrs,
 )
@@ -54,7 +53,7 @@ from heliograph.ir.ranges import RangeEntry
 from heliograph.ir.records import plain, record
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
-_MATRICES = ("sparse", "kronecker")
+_MATRICES = ("sparse", "kronecker", "placed")
 _INLINE = 8  # constants up to this many elements are written out
 _KINDS = {np.dtype(np.float64): "f64", np.dtype(np.float32): "f32"}
 _DTYPES = {"f64": np.float64, "f32": np.float32}
@@ -87,10 +86,8 @@ def _fields(values: Mapping[str, Any]) -> str:
 def _constant(name: str, constants: Constants) -> str:
     constant, digest = constants[name], constants.digest(name)
     dims = "x".join(map(str, constant.shape))
-    if isinstance(constant, OpaqueConstant):
+    if isinstance(constant, OpaqueConstant | Matrix):
         kind = constant.kind
-    elif isinstance(constant, Matrix):
-        kind = _MATRICES[not isinstance(constant, SparseMatrix)]
     else:
         kind = _KINDS[constant.dtype]
         if constant.size <= _INLINE:

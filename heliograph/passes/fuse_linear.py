@@ -15,13 +15,13 @@ import scipy.sparse
 from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.gather import gather_matrix
-from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.ir.kronecker import KroneckerMatrix, identity_places, of_channels
 from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
 _MAX_ENTRIES = 60_000_000
 # Smaller maps are kept entry by entry.
-_FEW_ENTRIES = 1 << 16
+_FEW_ENTRIES = 1 << 12
 # Dense numbers held at once while a product with a constant is written as a matrix.
 _MATMUL_ENTRIES = 4_000_000
 # Elementwise products that a matrix product of two run-time values may take.
@@ -76,10 +76,17 @@ def _product(matrix: Any, inner: Any) -> Any:
     """matrix @ inner; a diagonal one only multiplies the rows."""
     if _identity_sign(inner) == 1:
         return matrix
+    if isinstance(inner, KroneckerMatrix) and inner.places[0].shape[0] == 1 and matrix.nnz == math.prod(matrix.shape):
+        # Each channel has one place, as after global pooling: a full matrix is one of channels.
+        matrix = KroneckerMatrix(_general(matrix).toarray()[np.newaxis], (identity_places(1),))
     if isinstance(matrix, KroneckerMatrix) and isinstance(inner, KroneckerMatrix):
         found = matrix.after(inner)
         if found is not None:
             return _kept(found)
+    if isinstance(matrix, KroneckerMatrix) and not isinstance(inner, KroneckerMatrix):
+        size = inner.shape[0]
+        if inner.shape == (size, size) and size == inner.nnz and _is_diagonal(inner):
+            return _kept(matrix.scaled(columns=inner.data))
     matrix = _general(matrix)
     rows, cols = matrix.shape
     if rows == cols == matrix.nnz and _is_diagonal(matrix):
@@ -216,6 +223,8 @@ class _Fuser:
         constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
         assert constant.offset is not None
         factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
+        if value.shape == shape and (by_channel := of_channels(factor)) is not None:
+            return self._combine(node, [value], [by_channel], None)
         index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
         return self._combine(node, [value], [gather_matrix(index, value.size, factor)], None)
 

@@ -12,10 +12,11 @@ import scipy.sparse
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.ir import Array, Node, Program, SparseMatrix
+from heliograph.ir import Array, Matrix, Node, Program, SparseMatrix
 from heliograph.ir.depth import levels_below, program_depth
 from heliograph.ir.diagonals import MapGeometry, diagonal_offsets, shift_for
 from heliograph.ir.layout import Layout
+from heliograph.ir.placed import blocks_of
 from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
 from heliograph.passes.map_offsets import MapOffsets
@@ -41,7 +42,7 @@ class MapPlans:
         self._known: dict[Any, tuple[float, Steps]] = {}
         # The amounts of rotations of the plans made so far: each has a key, which later plans use for nothing.
         self.amounts: set[int] = set()
-        self._positioned: dict[Any, Mapping[tuple[int, int], SparseMatrix]] = {}
+        self._positioned: dict[Any, Mapping[tuple[int, int], Matrix]] = {}
 
     def _level(self, node: Node) -> int:
         level = max(1, self.below[node] + 1)
@@ -124,11 +125,13 @@ class MapPlans:
             self._known[key] = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1), steps
         return self._known[key]
 
-    def blocks(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], SparseMatrix]:
+    def blocks(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Matrix]:
         """The matrix in positions, by block: (ciphertext of the result, ciphertext of the operand)."""
         key = (name, _plain(layout), _plain(out))
         if key not in self._positioned:
-            self._positioned[key] = _in_positions(self.program.linear_map(name).sparse(), layout, out)
+            matrix = self.program.linear_map(name)
+            placed = blocks_of(matrix, _plain(layout), _plain(out))
+            self._positioned[key] = _in_positions(matrix.sparse(), layout, out) if placed is None else placed
         return self._positioned[key]
 
 

@@ -152,7 +152,7 @@ def _work(program: Program, node: Node, slots: int) -> _Work:
             decompositions=len(node.inputs),
             hoisted=len(node.inputs) * len(a["baby_steps"]),
             rotations=len(a["giant_steps"]),
-            plain_products=sum(map(len, transform_offsets(a, program.matrix, slots))),
+            plain_products=sum(map(len, transform_offsets(a, program.linear_map, slots))),
         )
     if role_of(node) is Role.ROTATION:
         return _Work(depth, rotations=1)

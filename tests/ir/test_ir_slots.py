@@ -59,14 +59,10 @@ def test_diagonals_are_the_matrix(
     got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift, run)], out_period)
     np.testing.assert_allclose(got, dense @ x, atol=1e-12 * max(1, in_period))
     # Each entry stands exactly once in a run.
-    assert diagonals.entries == matrix.data.size
-    cells = [
-        (k, int(p))
-        for i, k in enumerate(diagonals.offsets)
-        for p in diagonals.places[diagonals.starts[i] : diagonals.starts[i + 1]]
-    ]
-    assert len(set(cells)) == len(cells)
-    assert sorted(diagonals.values) == sorted(matrix.data)
+    cells = [(k, int(place)) for k in diagonals.offsets for place in diagonals.slots_of(k)]
+    assert len(set(cells)) == len(cells) == matrix.nnz
+    values = [diagonals.one_run(k)[diagonals.slots_of(k)] for k in diagonals.offsets]
+    assert sorted(np.concatenate([[], *values])) == sorted(matrix.data)
     limit = shift or min(in_period, out_period)
     assert all(0 <= k < limit for k in diagonals.offsets)
 

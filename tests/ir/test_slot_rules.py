@@ -283,7 +283,7 @@ def test_keys() -> None:
         rotates = node.op in ("rotate", "linear_transform")
         assert bool(rotation_steps(node)) == rotates
         if node.op == "linear_transform":
-            diagonals = transform_diagonals(node.attrs, builder.context.matrix, SLOTS_OF_CASES)
+            diagonals = transform_diagonals(node.attrs, builder.context.linear_map, SLOTS_OF_CASES)
             assert {offset for one in diagonals for offset in one.offsets} - {0} <= set(rotation_steps(node))
     assert rotation_steps(build("rotate")[1]) == (3,)
 

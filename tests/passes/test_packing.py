@@ -114,7 +114,7 @@ def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, stride
     for node in packed.nodes:
         if node.op != "linear_transform":
             continue
-        diagonals = transform_diagonals(node.attrs, packed.matrix, RING.slots)
+        diagonals = transform_diagonals(node.attrs, packed.linear_map, RING.slots)
         total = np.zeros(RING.slots)
         for g, terms in transform_terms(diagonals, node.attrs["baby_steps"], node.attrs["giant_steps"]).items():
             part = np.zeros(RING.slots)
@@ -345,7 +345,7 @@ def test_rotations_of_one_value_are_shared_by_its_maps() -> None:
     made = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5)).program
     transforms = [node for node in made.nodes if node.op == "linear_transform"]
     assert len(transforms) > 2
-    shared = share_babies(made.nodes, lambda n: transform_diagonals(n.attrs, made.matrix, 512), ())
+    shared = share_babies(made.nodes, lambda n: transform_diagonals(n.attrs, made.linear_map, 512), ())
     sources = {operand for node in transforms for operand in node.inputs}
     for source in sources:
         uses = [(n, i) for n in transforms for i, operand in enumerate(n.inputs) if operand is source]

@@ -1,0 +1,221 @@
+"""Maps between ciphertexts that keep their small form: what stands on each diagonal is worked out when it is asked for.
+
+In the layouts of convolutional networks the position of an element is that of its channel plus that of its place. An entry
+of a Kronecker product then lies as far from the diagonal as its channels are apart plus its places: each diagonal is a few
+outer products of places and channels, and none has to be listed before it is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.errors import InternalError
+from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.ir.layout import Layout
+from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedMatrix(Matrix):
+    """The part of a map that leads from one ciphertext of the operand to one of the result, in positions.
+
+    `operand` and `result` are layouts with all copies alike; `block` is (ciphertext of the result, of the operand).
+    """
+
+    map: KroneckerMatrix
+    operand: Layout
+    result: Layout
+    block: tuple[int, int]
+
+    kind: ClassVar[str] = "placed"
+
+    @property
+    def heading(self) -> str:
+        return f"{self.operand.to_json()} {self.result.to_json()} {self.block}"
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        return self.result.period, self.operand.period
+
+    @property
+    def numbers(self) -> tuple[Array, ...]:
+        return self.map.numbers
+
+    @property
+    def _sides(self) -> tuple[_Side, _Side]:
+        """The result's side and the operand's."""
+        _, out, own = self.map.weights.shape
+        rows, columns = self.map.places[0].shape
+        sides = _side(self.result, out, rows), _side(self.operand, own, columns)
+        if sides[0] is None or sides[1] is None:
+            raise InternalError("positions do not add up: made without `fits`")
+        return sides[0], sides[1]
+
+    def _part(self) -> tuple[Array, Array, Array]:
+        """The weights between the channels of the two ciphertexts, and where these stand."""
+        (at_out, out), (at_in, own) = (side.channels(k) for side, k in zip(self._sides, self.block, strict=True))
+        return self.map.weights[:, out][:, :, own], at_out, at_in
+
+    @property
+    def nnz(self) -> int:
+        counts = np.count_nonzero(self._part()[0], axis=(1, 2))
+        return int(sum(int(count) * place.nnz for count, place in zip(counts, self.map.places, strict=True)))
+
+    def csr(self) -> scipy.sparse.csr_array:
+        weights, at_out, at_in = self._part()
+        result, operand = self._sides
+        rows_of, columns_of, values = [], [], []
+        for weight, place in zip(weights, self.map.places, strict=True):
+            out, own = np.nonzero(weight)
+            rows = result.places[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))]
+            rows_of.append((at_out[out][:, np.newaxis] + rows).ravel())
+            columns_of.append((at_in[own][:, np.newaxis] + operand.places[place.indices]).ravel())
+            values.append((weight[out, own][:, np.newaxis] * place.data).ravel())
+        entries = np.concatenate(rows_of), np.concatenate(columns_of)
+        return scipy.sparse.csr_array((np.concatenate(values), entries), shape=self.shape)
+
+    def sparse(self) -> SparseMatrix:
+        return SparseMatrix.of(self.csr())
+
+    def apply(self, x: Array) -> Array:
+        weights, at_out, at_in = self._part()
+        result, operand = self._sides
+        taken = (at_in[:, np.newaxis] + operand.places).ravel()
+        found = KroneckerMatrix(weights, self.map.places).apply(np.ascontiguousarray(x[:, taken]))
+        made = np.zeros((x.shape[0], self.result.period), dtype=found.dtype)
+        made[:, (at_out[:, np.newaxis] + result.places).ravel()] = found
+        return made
+
+    def absolute(self) -> Matrix:
+        return self._of(self.map.absolute())
+
+    def times(self, factor: float) -> Matrix:
+        return self._of(self.map.times(factor))
+
+    def scaled(self, rows: Array | None = None, columns: Array | None = None) -> Matrix:
+        return self.sparse().scaled(rows, columns)
+
+    def _of(self, map: Matrix) -> Matrix:
+        assert isinstance(map, KroneckerMatrix)
+        return PlacedMatrix(map, self.operand, self.result, self.block)
+
+    def by_distance(self, modulus: int) -> Distances:
+        return _Kernel(self, modulus)
+
+
+def blocks_of(matrix: Matrix, operand: Layout, result: Layout) -> Mapping[tuple[int, int], PlacedMatrix] | None:
+    """The blocks that hold entries; None where a map is in no small form, or where positions do not add up."""
+    if not isinstance(matrix, KroneckerMatrix) or not fits(matrix, operand, result):
+        return None
+    made = (
+        PlacedMatrix(matrix, operand, result, (o, i))
+        for o in range(result.ciphertexts)
+        for i in range(operand.ciphertexts)
+    )
+    return {block.block: block for block in made if block.nnz}
+
+
+def fits(matrix: KroneckerMatrix, operand: Layout, result: Layout) -> bool:
+    """Whether the positions of both layouts are sums over the map's channels and places."""
+    _, out, own = matrix.weights.shape
+    rows, columns = matrix.places[0].shape
+    return _side(result, out, rows) is not None and _side(operand, own, columns) is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """Where channels and places of one layout stand: the positions of an element are the sum of both."""
+
+    # The ciphertext of each channel, and its position there.
+    ciphertext: Array
+    position: Array
+    places: Array
+
+    def channels(self, ciphertext: int) -> tuple[Array, Array]:
+        """The positions of the channels in one ciphertext, and which they are."""
+        there = np.flatnonzero(self.ciphertext == ciphertext)
+        return self.position[there], there
+
+
+@functools.lru_cache(maxsize=64)
+def _side(layout: Layout, channels: int, places: int) -> _Side | None:
+    """None where positions are not sums, or a channel is spread over ciphertexts."""
+    if layout.size != channels * places:
+        return None
+    table = layout.places().reshape(channels, places)
+    channel, place = table[:, 0], table[0] - table[0, 0]
+    ciphertext = channel // layout.period
+    if (table != channel[:, np.newaxis] + place).any() or (table // layout.period != ciphertext[:, np.newaxis]).any():
+        return None
+    return _Side(ciphertext, channel % layout.period, place)
+
+
+class _Term(NamedTuple):
+    """An outer product: pairs of channels, down, and pairs of places, across. Rows and columns add up, values multiply."""
+
+    channel_rows: Array
+    channel_columns: Array
+    channel_values: Array
+    rows: Array
+    columns: Array
+    values: Array
+
+
+class _Kernel:
+    """The entries of one block by the distance from row to column, modulo a power of two."""
+
+    def __init__(self, matrix: PlacedMatrix, modulus: int) -> None:
+        weights, at_out, at_in = matrix._part()
+        result, operand = matrix._sides
+        out, own = np.nonzero((weights != 0).any(axis=0))
+        pairs = [(out[here], own[here], d) for here, d in _groups((at_in[own] - at_out[out]) % modulus)]
+        self._terms: dict[int, list[_Term]] = {}
+        self.held = 0
+        for weight, place in zip(weights, matrix.map.places, strict=True):
+            rows = result.places[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))].astype(np.int32)
+            columns = operand.places[place.indices].astype(np.int32)
+            for here, apart in _groups((columns - rows) % modulus):
+                places = rows[here], columns[here], place.data[here]
+                self.held += here.size
+                for outs, owns, between in pairs:
+                    factors = weight[outs, owns]
+                    there = np.flatnonzero(factors)
+                    if not there.size:
+                        continue
+                    down, across = (at[each[there]].astype(np.int32) for at, each in ((at_out, outs), (at_in, owns)))
+                    channels = down[:, np.newaxis], across[:, np.newaxis], factors[there][:, np.newaxis]
+                    term = _Term(*channels, *places)
+                    self._terms.setdefault((apart + between) % modulus, []).append(term)
+                    self.held += 2 * there.size
+        self.distances = tuple(sorted(self._terms))
+
+    def edges(self, distance: int) -> tuple[int, int]:
+        terms = self._terms[distance]
+        least = min(int(term.rows.min() + term.channel_rows.min()) for term in terms)
+        return least, max(int(term.rows.max() + term.channel_rows.max()) for term in terms)
+
+    def rows(self, distance: int) -> Array:
+        return _joined([term.channel_rows + term.rows for term in self._terms[distance]])
+
+    def columns(self, distance: int) -> Array:
+        return _joined([term.channel_columns + term.columns for term in self._terms[distance]])
+
+    def values(self, distance: int) -> Array:
+        return _joined([term.channel_values * term.values for term in self._terms[distance]])
+
+
+def _joined(tables: list[Array]) -> Array:
+    return tables[0].ravel() if len(tables) == 1 else np.concatenate([table.ravel() for table in tables])
+
+
+def _groups(values: Array) -> list[tuple[Array, int]]:
+    """The indices of each distinct value, and the value."""
+    order = np.argsort(values, kind="stable")
+    there, starts = np.unique(values[order], return_index=True)
+    return list(zip(np.split(order, starts[1:]), (int(value) for value in there), strict=True))
