@@ -159,6 +159,7 @@ def complete(program: Program, known: Stored) -> Figures:
             client_peak_bytes=memory["client"],
             evaluation_key_bytes=memory["evaluation_keys"],
             ciphertext_bytes=memory["inputs"],
+            ciphertext_sample_bytes=memory["inputs"] // batch_of(program) if batch_of(program) > 1 else None,
             max_abs_error=total_error,
             relative_error=_relative(total_error, known.output_magnitude),
             scheme_error=known.scheme_error,

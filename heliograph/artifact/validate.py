@@ -18,6 +18,7 @@ from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.depth import MOST_WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.ir.ops import MOST_STACKED
 from heliograph.ir.placed import PlacedMatrix
 from heliograph.ir.slot_ops import transform_diagonals
 from heliograph.texts import shown
@@ -25,7 +26,7 @@ from heliograph.texts import shown
 MAX_NODES = 1 << 18
 # Elements of one input or output, ciphertexts that hold them, and characters of a name.
 MAX_ELEMENTS = 1 << 22
-MAX_CIPHERTEXTS = 256
+MAX_CIPHERTEXTS = MOST_STACKED
 _MAX_NAME = 200
 MAX_TENSORS = 1024
 # A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.

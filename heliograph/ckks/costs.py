@@ -14,6 +14,9 @@ from heliograph.ckks.ring import MODULAR_REDUCTION_LEVELS, MODULAR_REDUCTION_PRO
 _BOOTSTRAP_SHARE = 0.7
 # One coefficient modulo one prime, handed on.
 _COPY_NS = 15.0
+# A product and its sum in weighted sums; and taking a coefficient out of a ciphertext or putting it into one.
+_SUM_NS = 0.2
+_PIECE_NS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,12 @@ class CostTable:
 
     def mul_plain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return self._ms(ring, 0, parts * (level + 1), 0)
+
+    def weighted_sums_ms(self, ring: Ring, level: int, sums: int, ciphertexts: int) -> float:
+        """Sums of ciphertexts times numbers, by products of matrices of floating-point numbers."""
+        numbers = 2 * (level + 1) * ring.ring_dim
+        # Each ciphertext is taken apart, each sum put together; products come in two or three pieces.
+        return numbers * (_SUM_NS * sums * ciphertexts + _PIECE_NS * (sums + ciphertexts)) * 1e-6 + self.call_us * 1e-3
 
     def mul_ms(self, ring: Ring, level: int) -> float:
         """A product of two ciphertexts, not relinearized."""

@@ -17,7 +17,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes
 from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
-from heliograph.compiler.planner import make_plan
+from heliograph.compiler.planner import best_plan
 from heliograph.compiler.unseen import Observation, observe
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_many
@@ -134,7 +134,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
     polynomial = range_passes(polynomial, outputs, calibrated)
     # A program on slots is its own polynomial program.
     planned = exact if fused is program else interpret_many(polynomial, first)
-    plan = make_plan(polynomial, options, planned)
+    plan = best_plan(polynomial, options, planned)
     show(plan.trail)
     stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}
     if options.flood is not None:

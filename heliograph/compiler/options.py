@@ -175,8 +175,12 @@ class Options:
         twice the time and a level; by default 2 where 1 is too coarse for precision_bits.
     chains: the most moduli chains in which values are bootstrapped: the whole one and lower parts of it, each with keys of
         its own; by default up to 3, where that pays for the keys.
-    batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts, or "max" for as
-        many as fit; inputs and outputs then have a leading axis of samples, and the bill says the time of each.
+    batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
+        ciphertext has slots, or "max": then each element of a tensor is a ciphertext of its own and linear maps are sums of
+        ciphertexts, without rotations and their keys, where the program allows it (elsewhere "max" is as many as fit side by
+        side). Inputs and outputs have a leading axis of samples, and the bill says time and bytes of each.
+    objective: instead of a batch: "latency" or "throughput" plans for one sample, several and "max", and takes what answers
+        soonest, or what takes least time for each sample.
     log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
     costs: the prices of primitives: those measured on this machine (`heliograph doctor --calibrate`) or the built-in ones.
     dump_ir: a folder that gets the program after each pass.
@@ -341,6 +345,14 @@ class Options:
         About(
             check=_refuses_batch,
             flag=Flag("So many samples at once in the same ciphertexts.", metavar="N|max", read=_read_batch),
+        ),
+    )
+    objective: str | None = _option(
+        None,
+        About(
+            '"latency", "throughput" or None',
+            choices=("latency", "throughput", None),
+            flag=Flag("Instead of a batch: plan several, and take the fastest answer or the least time for a sample."),
         ),
     )
     bootstrap: bool | None = _option(

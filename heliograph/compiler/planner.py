@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from heliograph.compiler.pipeline import back_passes
 from heliograph.compiler.plan import Plan, Wanted, run_trace, sample_inputs, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
+from heliograph.execution.interface import batch_of
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
 from heliograph.ir import Array, Program
@@ -50,6 +52,38 @@ def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
     """The largest of some outputs, and the bits of room above the scale that the first modulus then needs."""
     magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
     return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
+
+
+# Samples at once that an objective compares.
+_BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
+# An answer that takes so much longer is as soon there, where it is one to more samples.
+_AS_SOON = 1.01
+
+
+def best_plan(program: Program, options: Options, outputs: Sequence[Array]) -> Plan:
+    """As `make_plan`; of several batches the one that serves `options.objective` best."""
+    if options.objective is None:
+        return make_plan(program, options, outputs)
+    if options.batch != 1:
+        raise PlanningError(
+            "a batch and an objective were given", where="Options.objective", hint="leave one of them out"
+        )
+    plans: list[Plan] = []
+    failed: PlanningError | None = None
+    for batch in _BATCHES:
+        try:
+            plans.append(make_plan(program, replace(options, batch=batch), outputs))
+        except PlanningError as error:
+            failed = failed or error
+    if not plans:
+        assert failed is not None
+        raise failed
+    if options.objective == "throughput":
+        return min(plans, key=lambda plan: _total_ms(plan) / batch_of(plan.program))
+    soonest = min(map(_total_ms, plans))
+    return max(
+        (plan for plan in plans if _total_ms(plan) <= _AS_SOON * soonest), key=lambda plan: batch_of(plan.program)
+    )
 
 
 def make_plan(program: Program, options: Options, outputs: Sequence[Array], samples: int = 2) -> Plan:

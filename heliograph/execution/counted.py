@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Generic
 
-from heliograph.execution.protocol import C, Call, Primitives
+from heliograph.execution.protocol import C, Call, Primitives, sums_size
 from heliograph.ir import Array
 
 
@@ -70,6 +71,10 @@ class Counted(Generic[C]):
     def mul_scalar(self, x: C, value: float, log_scale: float) -> C:
         self._calls[Call("mul_scalar", self.level, 2)] += 1
         return self._do.mul_scalar(x, value, log_scale)
+
+    def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
+        self._calls[Call("weighted_sums", self.level, sums_size(*weights.shape))] += 1
+        return self._do.weighted_sums(values, weights, log_scale)
 
     def times_i(self, x: C, parts: int = 2) -> C:
         self._calls[Call("mul_scalar", self.level, parts)] += 1

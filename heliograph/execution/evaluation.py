@@ -11,7 +11,7 @@ from heliograph.execution.counted import Counted
 from heliograph.execution.plaintexts import EncodeAhead
 from heliograph.execution.protocol import C, Call, Primitives
 from heliograph.ir import CipherType, Node
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_runs import cipher
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Run(Generic[C]):
         self._digits: dict[int, tuple[Any, int]] = {}
         # The same for transforms: of each value the digits and the rotations that later transforms read.
         self._kept: dict[int, tuple[Any, dict[int, C]]] = {}
+        # Of each stack and matrix the sums that are still to be taken, by row.
+        self._sums: dict[tuple[int, str], dict[int, C]] = {}
 
     def close(self) -> None:
         """Give back what it borrowed; the execution is over, or broken off."""
@@ -47,7 +49,12 @@ class Run(Generic[C]):
         if rule is None:
             raise ProgramError(f"there is no rule that evaluates {node.op} on ciphertexts", where=node.loc)
         try:
-            value: C = rule(self, node, operands)
+            value: C
+            if role_of(node) is Role.LEVEL and isinstance(operands[0], list):
+                # A stack: each of its ciphertexts.
+                value = [rule(self, node, [each]) for each in operands[0]]  # type: ignore[assignment]
+            else:
+                value = rule(self, node, operands)
         except ProgramError as error:
             if error.where:
                 raise
@@ -109,6 +116,22 @@ class Run(Generic[C]):
         if not steps.last:
             self._kept[source] = (digits, {b: rotated[b] for b in steps.keep})
         return rotated
+
+    def weighted_sum(self, node: Node, values: Sequence[C]) -> C:
+        """One sum of a stack: the first that is asked for makes all that the program has of this matrix."""
+        matrix, row = node.attrs["matrix"], node.attrs["row"]
+        key = self.shared.index[node.inputs[0]], str(matrix)
+        if key not in self._sums:
+            rows = self.shared.sums[node.inputs[0], str(matrix)]
+            weights = self.shared.program.linear_map(matrix).sparse().csr()[list(rows)]
+            on = self.at(cipher(node))
+            self._sums[key] = dict(
+                zip(rows, on.weighted_sums(values, weights, node.attrs["plain_log_scale"]), strict=True)
+            )
+        value = self._sums[key].pop(row)
+        if not self._sums[key]:
+            del self._sums[key]
+        return value
 
     def transform(self, node: Node, operands: Sequence[C]) -> C:
         """The value of a `linear_transform`: hoisted baby steps, products with the diagonals, giant steps.

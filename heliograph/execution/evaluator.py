@@ -74,6 +74,12 @@ class Evaluator(Generic[C]):
         self.index = {node: i for i, node in enumerate(program.nodes)}
         # How many rotations a value has that share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
+        # The rows of each matrix that weighted sums of a stack read.
+        self.sums: dict[tuple[Node, str], tuple[int, ...]] = {}
+        for node in program.nodes:
+            if node.op == "weighted_sum":
+                key = node.inputs[0], str(node.attrs["matrix"])
+                self.sums[key] = (*self.sums.get(key, ()), node.attrs["row"])
         # Called with a node's position before it is evaluated, where its keys may have to be loaded.
         self.before: Callable[[int], None] | None = None
         # Replaced as a whole: threads may read it at any time.
@@ -107,8 +113,8 @@ class Evaluator(Generic[C]):
                 self.ahead.clear()
 
     def describe(self, value: C) -> tuple[int, int]:
-        """(level, parts) of a ciphertext as the backend has it: compared with the plan after every node."""
-        return self._parts[0].describe(value)
+        """(level, parts) of a ciphertext, or of a stack's first, as the backend has it: compared with the plan."""
+        return self._parts[0].describe(value[0] if isinstance(value, list) else value)
 
     def part(self, chain: int) -> Primitives[C]:
         """The primitives in one chain of the parameters, by its number."""

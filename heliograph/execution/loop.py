@@ -80,6 +80,18 @@ def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float
         )
 
 
+def _check_kind(node: Node, kind: CipherType, value: Any, evaluator: Evaluator[Any]) -> None:
+    """Raise a ProgramError where a ciphertext, or one of a stack, has not the level and the parts that were planned."""
+    for each in value if isinstance(value, list) else (value,):
+        level, parts = evaluator.describe(each)
+        if (level, parts) != (kind.level, kind.parts):
+            raise ProgramError(
+                f"{node.op} gave level {level} with {parts} parts, planned were {kind.level} with {kind.parts}",
+                where=node.loc,
+                why="input of another level, or a backend that disagrees with the plan",
+            )
+
+
 def execute(
     program: Program,
     evaluator: Evaluator[Any],
@@ -130,13 +142,8 @@ def _execute(
                 if not known.type.secret:
                     _check_plain(node, known, operand, context.log_primes)
             value = run.evaluate(node, operands)
-        if isinstance(node.type, CipherType) and evaluator.describe(value) != (node.type.level, node.type.parts):
-            level, parts = evaluator.describe(value)
-            raise ProgramError(
-                f"{node.op} gave level {level} with {parts} parts, planned were {node.type.level} with {node.type.parts}",
-                where=node.loc,
-                why="input of another level, or a backend that disagrees with the plan",
-            )
+        if isinstance(node.type, CipherType):
+            _check_kind(node, node.type, value, evaluator)
         table[i] = value
         if observe is not None:
             observe(node, value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.sparse
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
@@ -49,11 +50,11 @@ Ready: TypeAlias = "Callable[[Primitives[Any], Sample], Callable[[], Any]]"
 class Primitive:
     """One kind of homomorphic call, by the name under which it is counted.
 
-    The third number of a call, its size, is how many parts its ciphertexts have, or of a bootstrap how many slots it
-    refreshes (`bootstraps`). `methods` are those of `Primitives` that a call stands for, the name itself where none are
-    named. `switches_keys`: it reads an evaluation key, once; `rotates`: it is an automorphism; `plain_product`: a product
-    with what the server knows; `own_chain`: it works in the chain that its call names, whatever its
-    level, for not every chain has its keys.
+    The third number of a call, its size, is how many parts its ciphertexts have, of a bootstrap how many slots it
+    refreshes (`bootstraps`), of weighted sums how many of how many ciphertexts (`sums_size`). `methods` are those of
+    `Primitives` that a call stands for, the name itself where none are named. `switches_keys`: it reads an evaluation
+    key, once; `rotates`: it is an automorphism; `plain_product`: a product with what the server knows; `own_chain`: it
+    works in the chain that its call names, whatever its level, for not every chain has its keys.
     """
 
     name: str
@@ -85,6 +86,12 @@ def _plain_product(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     plain = s.summand(do)
     return lambda: do.add_plain(s.x, plain)
+
+
+def _weighted_sums(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    sums, ciphertexts = s.size >> 16, s.size & 0xFFFF
+    weights = scipy.sparse.csr_array(np.sin(np.arange(sums * ciphertexts)).reshape(sums, ciphertexts))
+    return lambda: do.weighted_sums([s.x] * ciphertexts, weights, s.ring.scale_bits)
 
 
 PRIMITIVES = {
@@ -128,6 +135,12 @@ PRIMITIVES = {
             lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts),
             lambda do, s: lambda: do.mul_scalar(s.x, 0.5, s.ring.scale_bits),
             methods=("mul_scalar", "times_i"),
+            plain_product=True,
+        ),
+        Primitive(
+            "weighted_sums",
+            lambda costs, ring, level, size: costs.weighted_sums_ms(ring, level, size >> 16, size & 0xFFFF),
+            _weighted_sums,
             plain_product=True,
         ),
         Primitive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heliograph.ir import Array
@@ -20,6 +21,11 @@ class Call(NamedTuple):
     level: int
     size: int
     chain: int = 0
+
+
+def sums_size(sums: int, ciphertexts: int) -> int:
+    """The third number of a call of `weighted_sums`."""
+    return sums << 16 | ciphertexts
 
 
 class Primitives(Protocol[C]):
@@ -66,6 +72,13 @@ class Primitives(Protocol[C]):
 
     def mul_scalar(self, x: C, value: float, log_scale: float) -> C:
         """The product with one number, rounded at that scale (log2)."""
+        ...
+
+    def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
+        """For each row of a sparse matrix (sums, ciphertexts) the sum of ciphertexts times their weights.
+
+        Weights are rounded at that scale (log2); the ciphertexts are of two parts.
+        """
         ...
 
     def times_i(self, x: C) -> C:

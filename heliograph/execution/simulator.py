@@ -152,6 +152,23 @@ class SimulatedPrimitives:
         error = self._errors.random.uniform(-0.5, 0.5) * 2.0**-log_scale if self._errors.noisy else 0.0
         return self._errors.made(x.slots * (value + error), x.level, x.log_scale + log_scale, 2, 0.0, "mul_scalar")
 
+    def weighted_sums(
+        self, values: Sequence[SimulatedCiphertext], weights: Any, log_scale: float
+    ) -> list[SimulatedCiphertext]:
+        first = values[0]
+        for value in values:
+            _two_parts(value, "weighted_sums")
+            _alike(first, value, "weighted_sums")
+        slots = np.stack([value.slots for value in values])
+        scale = first.log_scale + log_scale
+        made = []
+        for row in weights:
+            used, factors = row.indices, row.data
+            if self._errors.noisy:
+                factors = factors + self._errors.random.uniform(-0.5, 0.5, factors.size) * 2.0**-log_scale
+            made.append(self._errors.made(factors @ slots[used], first.level, scale, 2, 0.0, "weighted_sums"))
+        return made
+
     def times_i(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
         return replace(x, slots=1j * x.slots)
 

@@ -34,6 +34,9 @@ class NoValues:
     def mul_scalar(self, x: object, value: float, log_scale: float) -> object:
         return _NOTHING
 
+    def weighted_sums(self, values: object, weights: Any, log_scale: float) -> list[object]:
+        return [_NOTHING] * weights.shape[0]
+
     def rotate_hoisted(self, x: object, amount: int, digits: Any) -> object:
         return _NOTHING
 

@@ -24,7 +24,7 @@ from heliograph.ir.node import (
     freeze_attrs,
     live_nodes,
 )
-from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
+from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Gradients, Program
 from heliograph.ir.ranges import RangeEntry
 
@@ -101,6 +101,7 @@ class Builder:
         frozen = freeze_attrs(attrs)
         with at(loc):
             check_call(spec, len(inputs), frozen, self.constants)
+            check_stacks(spec, [node.type for node in inputs])
             inferred = spec.infer_type([node.type for node in inputs], frozen, self.context)
             check_stage(spec, self.stage, inferred)
             check_type(op, inferred)

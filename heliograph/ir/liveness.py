@@ -26,7 +26,7 @@ def last_use_table(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[list[
 
 def size_in_towers(node: Node) -> int:
     """Polynomials times primes of a ciphertext; nothing of a plain value."""
-    return node.type.parts * (node.type.level + 1) if isinstance(node.type, CipherType) else 0
+    return node.type.count * node.type.parts * (node.type.level + 1) if isinstance(node.type, CipherType) else 0
 
 
 def peak_towers(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
@@ -34,7 +34,9 @@ def peak_towers(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
     frees = last_use_table(nodes, outputs)
     alive = peak = 0
     for node, freed in zip(nodes, frees, strict=True):
+        gone = sum(size_in_towers(nodes[i]) for i in freed)
         alive += size_in_towers(node)
-        peak = max(peak, alive)
-        alive -= sum(size_in_towers(nodes[i]) for i in freed)
+        # A stack holds its operands: they are not there twice.
+        peak = max(peak, alive - gone if node.op == "stack" else alive)
+        alive -= gone
     return peak

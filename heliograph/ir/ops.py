@@ -1,18 +1,19 @@
 """The table of operations, full: every module that reads it imports it from here.
 
 What a user's model says is in `tensor_ops.py`, `layer_ops.py`, `activation_ops.py` and `function_ops.py`, what costs
-rotations only in `row_ops.py`, what CKKS computes in `slot_ops.py`. An op is one `OpSpec` in one of these files; the
-verifier, the text format, the interpreter and the property tests read the table.
+rotations only in `row_ops.py`, what CKKS computes in `slot_ops.py` and `stack_ops.py`. An op is one `OpSpec` in one of
+these files; the verifier, the text format, the interpreter and the property tests read the table.
 """
 
 from __future__ import annotations
 
 # Each of these fills the table when it is loaded.
-from heliograph.ir import activation_ops, function_ops, layer_ops, row_ops, slot_ops, tensor_ops
+from heliograph.ir import activation_ops, function_ops, layer_ops, row_ops, slot_ops, stack_ops, tensor_ops
 from heliograph.ir.spec import (
     ARITHMETIC,
     EVERYWHERE,
     LEVELED,
+    MOST_STACKED,
     NO_KEYS,
     OPS,
     SLOTS,
@@ -31,6 +32,7 @@ from heliograph.ir.spec import (
     attr_matches,
     check_call,
     check_constant,
+    check_stacks,
     check_stage,
     check_type,
     define,
@@ -44,6 +46,7 @@ __all__ = [
     "ARITHMETIC",
     "EVERYWHERE",
     "LEVELED",
+    "MOST_STACKED",
     "NO_KEYS",
     "OPS",
     "SLOTS",
@@ -63,6 +66,7 @@ __all__ = [
     "attr_matches",
     "check_call",
     "check_constant",
+    "check_stacks",
     "check_stage",
     "check_type",
     "define",
@@ -74,5 +78,6 @@ __all__ = [
     "rules_of",
     "slot_ops",
     "spec_of",
+    "stack_ops",
     "tensor_ops",
 ]

@@ -735,6 +735,7 @@ define(
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
         run=runs.rescaled,
+        stacks=True,
     )
 )
 define(
@@ -749,6 +750,7 @@ define(
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
         run=runs.dropped,
+        stacks=True,
     )
 )
 define(
@@ -764,6 +766,7 @@ define(
         role=Role.LEVEL,
         rules=slotwise(same_bounds),
         run=runs.switched,
+        stacks=True,
     )
 )
 define(

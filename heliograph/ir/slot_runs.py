@@ -114,6 +114,14 @@ def combination(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return total
 
 
+def stacked(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return list(operands)
+
+
+def weighted_sum(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.weighted_sum(node, operands[0])
+
+
 def rotated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return run.rotation(node, operands[0])
 

@@ -46,6 +46,9 @@ class Context:
         return tuple(self.constants[str(name)].shape)
 
 
+# Ciphertexts of one tensor where each holds one element of every sample; nothing else bounds what a program takes.
+MOST_STACKED = 1 << 13
+
 Attrs: TypeAlias = Mapping[str, Any]
 InferType: TypeAlias = "Callable[[Sequence[Any], Attrs, Context], Type]"
 # Every array has a leading axis of samples (length 1 broadcasts).
@@ -76,6 +79,8 @@ class Role(Enum):
     # A part of complex slots, at twice the scale; it wants two parts.
     PART = "part"
     BOOTSTRAP = "bootstrap"
+    # Ciphertexts of one level and scale side by side, for sums that read all of them.
+    STACK = "stack"
     # What the planner of levels puts between the others: rescale, level_drop, relinearize.
     LEVEL = "level"
     # A polynomial: on slots other ops take its place before levels are planned.
@@ -159,6 +164,9 @@ class Runs(Protocol):
     def transform(self, node: Node, operands: Sequence[Any]) -> Any:
         """The value of a `linear_transform`."""
 
+    def weighted_sum(self, node: Node, values: Sequence[Any]) -> Any:
+        """The value of a `weighted_sum` of a stack, worked out with the others of its matrix."""
+
 
 # Evaluates a node on ciphertexts: (run, node, operands) -> its value.
 Run: TypeAlias = "Callable[[Runs, Node, Sequence[Any]], Any]"
@@ -173,7 +181,8 @@ class OpSpec:
     (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` is the family of
     functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial. `role` is None where
     no pass asks; `rules` are those of ops on slots, which all have them and a role; `word` is what reports call it where
-    its name says less; `run` evaluates it on ciphertexts, from primitives that every backend has.
+    its name says less; `run` evaluates it on ciphertexts, from primitives that every backend has. Only ops with `stacks`
+    read stacks of ciphertexts.
     """
 
     name: str
@@ -190,6 +199,7 @@ class OpSpec:
     rules: SlotRules | None = None
     word: str = ""
     run: Run | None = None
+    stacks: bool = False
 
 
 OPS: dict[str, OpSpec] = {}
@@ -269,6 +279,12 @@ def check_call(spec: OpSpec, operands: int, attrs: Mapping[str, Attr], constants
             raise ProgramError(f"{spec.name} needs the attribute {name!r}")
 
 
+def check_stacks(spec: OpSpec, operands: Sequence[Type]) -> None:
+    """Raise a ProgramError where an op would read a stack of ciphertexts as if it were one."""
+    if not spec.stacks and any(getattr(operand, "count", 1) != 1 for operand in operands):
+        raise ProgramError(f"{spec.name} does not read stacks of ciphertexts")
+
+
 def check_stage(spec: OpSpec, stage: Stage, inferred: Type) -> None:
     """Raise a ProgramError unless the op may stand at that stage.
 
@@ -286,6 +302,8 @@ def check_type(op: str, inferred: Type) -> None:
             raise ProgramError(f"{op}: a tensor of shape {inferred.shape} has no elements")
     elif inferred.slots < 1 or inferred.slots & (inferred.slots - 1):
         raise ProgramError(f"{op}: {inferred.slots} slots are not a power of two")
+    elif not 1 <= inferred.count <= MOST_STACKED:
+        raise ProgramError(f"{op}: a stack of {inferred.count} ciphertexts; at most {MOST_STACKED} are carried")
 
 
 def flat_indices(shape: tuple[int, ...]) -> Array:

@@ -178,9 +178,10 @@ pair: NAME "=" attr
      | fields
 number: NUMBER | INT
 type: "tensor" "<" (dims | "scalar") plain? ">" -> tensor
-    | "slots" "<" INT plain? ">" -> slots
-    | "cipher" "<" INT "," "level" INT "," "scale" number "," "parts" INT ("," "chain" INT)? ">" -> cipher
+    | "slots" "<" INT plain? count? ">" -> slots
+    | "cipher" "<" INT "," "level" INT "," "scale" number "," "parts" INT ("," "chain" INT)? count? ">" -> cipher
 plain: "," "plain"
+count: "," "count" INT
 loc: "loc" "(" STRING "," INT "," INT "," STRING ")"
 output: STRING "=" VALUE
 
@@ -257,15 +258,19 @@ def _dims(tree: Any) -> tuple[int, ...]:
 
 def _type(tree: Any) -> Type:
     children = list(tree.children)
+    count = 1
+    if children and getattr(children[-1], "data", "") == "count":
+        count = _integer(children.pop().children[0])
     secret = not (children and getattr(children[-1], "data", "") == "plain")
     if not secret:
         children.pop()
     if tree.data == "tensor":
         return TensorType(_dims(children[0]) if children else (), secret)
     if tree.data == "slots":
-        return SlotsType(_integer(children[0]), secret)
-    slots, level, scale, *rest = children
-    return CipherType(_integer(slots), _integer(level), float(_number(scale.children[0])), *map(_integer, rest))
+        return SlotsType(_integer(children[0]), secret, count)
+    slots, level, scale, parts, *chain = children
+    numbers = _integer(slots), _integer(level), float(_number(scale.children[0])), _integer(parts)
+    return CipherType(*numbers, _integer(chain[0]) if chain else 0, count)
 
 
 @dataclass(frozen=True, slots=True)

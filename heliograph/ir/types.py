@@ -25,13 +25,17 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class SlotsType:
-    """A vector of `slots` numbers that share one ciphertext; no level or scale is decided yet."""
+    """A vector of `slots` numbers that share one ciphertext; no level or scale is decided yet.
+
+    `count`: so many of them in a stack, which sums of ciphertexts read (ir/stack_ops.py).
+    """
 
     slots: int
     secret: bool = True
+    count: int = 1
 
     def __str__(self) -> str:
-        return f"slots<{self.slots}>" if self.secret else f"slots<{self.slots}, plain>"
+        return f"slots<{self.slots}{'' if self.secret else ', plain'}{_count(self.count)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class CipherType:
 
     `log_scale` is the true scale, from the real primes of the chain, not the nominal one that a backend may assume.
     `chain` is the number of the chain that it is in, of those in the program's parameters: 0 is the whole one, the others
-    are lower parts of it with smaller keys. Only the op `switch_chain` changes it.
+    are lower parts of it with smaller keys. Only the op `switch_chain` changes it. `count` is as for `SlotsType`.
     """
 
     slots: int
@@ -48,12 +52,18 @@ class CipherType:
     log_scale: float
     parts: int = 2
     chain: int = 0
+    count: int = 1
 
     secret = True
 
     def __str__(self) -> str:
         chain = f", chain {self.chain}" if self.chain else ""
-        return f"cipher<{self.slots}, level {self.level}, scale {self.log_scale!r}, parts {self.parts}{chain}>"
+        more = f"{chain}{_count(self.count)}"
+        return f"cipher<{self.slots}, level {self.level}, scale {self.log_scale!r}, parts {self.parts}{more}>"
+
+
+def _count(count: int) -> str:
+    return f", count {count}" if count > 1 else ""
 
 
 Type: TypeAlias = TensorType | SlotsType | CipherType

@@ -7,7 +7,7 @@ import numpy as np
 from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir.bootstraps import bootstraps
 from heliograph.ir.node import Matrix, Node, Stage
-from heliograph.ir.ops import Context, check_call, check_stage, check_type, spec_of
+from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
 from heliograph.ir.text import print_node
 from heliograph.ir.transforms import needed_keys, rotation_steps
@@ -73,6 +73,7 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
     try:
         spec = spec_of(node.op)
         check_call(spec, len(node.inputs), node.attrs, program.constants)
+        check_stacks(spec, [operand.type for operand in node.inputs])
         inferred = spec.infer_type([operand.type for operand in node.inputs], node.attrs, context)
         check_stage(spec, program.stage, inferred)
         check_type(node.op, inferred)

@@ -8,6 +8,7 @@ where a table would grow too large, groups are improved one at a time instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import networkx
 import numpy as np
 
+from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Array, Node, Program, TensorType, shape_of
+from heliograph.ir.depth import program_depth
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
+from heliograph.ir.ops import MOST_STACKED
 from heliograph.ir.row_ops import ROW_OPS
 
 _MOST_CELLS = 1 << 22
@@ -119,10 +123,10 @@ def candidate_layouts(
         distinct = list({layout.places().tobytes(): layout for layout in reversed(layouts)}.values())
         # More ciphertexts than necessary cost more of everything.
         fewest = min(layout.ciphertexts for layout in distinct)
-        if fewest > MOST_CIPHERTEXTS:
+        most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
+        if fewest > most:
             raise PlanningError(
-                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; "
-                f"{MOST_CIPHERTEXTS} are carried",
+                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; {most} are carried",
                 hint="use a larger ring (Options.log_ring), or a smaller tensor",
             )
         fitting = [layout for layout in distinct if layout.ciphertexts == fewest]
@@ -159,6 +163,16 @@ def largest_batch(program: Program, slots: int) -> int:
             return 1
         period = max(period, min(layout.period for layout in layouts))
     return slots // period
+
+
+def one_for_each_slot(program: Program, ring: Ring) -> bool:
+    """Whether as many samples as slots can be evaluated at once: no op needs a tensor's elements in one ciphertext.
+
+    Values are not bootstrapped then, for each element would be by itself.
+    """
+    secret = [node for node in program.nodes if not in_the_clear(node)]
+    few = all(math.prod(shape_of(node)) <= MOST_STACKED for node in secret)
+    return few and program_depth(program) <= ring.levels and not any(node.op in ROW_OPS for node in secret)
 
 
 def choose_layouts(

@@ -155,25 +155,29 @@ def _strides(layouts: Sequence[Layout]) -> list[int]:
     return sorted(distances)
 
 
-def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
-    """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
+def in_places(matrix: SparseMatrix, layout: Layout, out: Layout) -> SparseMatrix:
+    """The matrix between places: rows and columns as the layouts put them, in all ciphertexts one after the other."""
     shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
     places_in, places_out = layout.places(), out.places()
     if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
-        whole = matrix
-    else:
-        # Rows are moved as they are; columns are renamed.
-        order = np.argsort(places_out, kind="stable")
-        lengths = np.diff(matrix.indptr)[order].astype(np.int64)
-        indptr: Array = np.zeros(shape[0] + 1, dtype=np.int64)
-        indptr[places_out[order] + 1] = lengths
-        indptr = np.cumsum(indptr)
-        starts = np.cumsum(lengths) - lengths
-        gather = np.repeat(matrix.indptr[order] - starts, lengths) + np.arange(matrix.data.size)
-        columns = places_in.astype(np.int32)[matrix.indices[gather]]
-        csr = scipy.sparse.csr_array((matrix.data[gather], columns, indptr.astype(np.int32)), shape=shape)
-        csr.sort_indices()
-        whole = SparseMatrix(shape, csr.data, csr.indices, csr.indptr)
+        return matrix
+    # Rows are moved as they are; columns are renamed.
+    order = np.argsort(places_out, kind="stable")
+    lengths = np.diff(matrix.indptr)[order].astype(np.int64)
+    indptr: Array = np.zeros(shape[0] + 1, dtype=np.int64)
+    indptr[places_out[order] + 1] = lengths
+    indptr = np.cumsum(indptr)
+    starts = np.cumsum(lengths) - lengths
+    gather = np.repeat(matrix.indptr[order] - starts, lengths) + np.arange(matrix.data.size)
+    columns = places_in.astype(np.int32)[matrix.indices[gather]]
+    csr = scipy.sparse.csr_array((matrix.data[gather], columns, indptr.astype(np.int32)), shape=shape)
+    csr.sort_indices()
+    return SparseMatrix(shape, csr.data, csr.indices, csr.indptr)
+
+
+def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
+    """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
+    whole = in_places(matrix, layout, out)
     if out.ciphertexts == layout.ciphertexts == 1:
         return {(0, 0): whole} if whole.data.size else {}
     blocks = {}

@@ -27,15 +27,17 @@ from heliograph.passes.choose_layouts import (
     group_values,
     in_the_clear,
     largest_batch,
+    one_for_each_slot,
 )
-from heliograph.passes.map_plans import MapPlans, spread
+from heliograph.passes.map_plans import MapPlans, in_places, spread
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
     """Tensors become slot vectors; `affine` becomes `linear_transform` and rotations.
 
-    `batch`: so many samples (a power of two) side by side in the same ciphertexts, or "max" for as many as fit.
+    `batch`: so many samples (a power of two) side by side in the same ciphertexts; one for each slot, where elements of
+    tensors are ciphertexts of their own (ir/stack_ops.py); or "max", the most of these that the program allows.
     """
 
     ring: Ring
@@ -47,11 +49,14 @@ class Pack:
     makes: ClassVar[Stage] = Stage.PACKED
 
     def run(self, program: Program) -> Program:
-        room = largest_batch(program, self.ring.slots) if self.batch != 1 else 1
-        batch = room if self.batch == "max" else int(self.batch)
-        if batch > room:
+        if self.batch == "max":
+            every = one_for_each_slot(program, self.ring)
+            batch = self.ring.slots if every else largest_batch(program, self.ring.slots)
+        else:
+            batch = int(self.batch)
+        if batch > self.ring.slots:
             raise PlanningError(
-                f"{batch} samples do not fit side by side: ring 2^{self.ring.log_ring} has room for {room}",
+                f"{batch} samples do not fit side by side: ring 2^{self.ring.log_ring} has {self.ring.slots} slots",
                 hint='use a smaller batch, or batch="max"',
             )
         return _Packer(program, self.ring, self.costs, batch).run()
@@ -82,17 +87,11 @@ class _Packer:
         # bootstrapped, moved copies take at most half of the slots.
         most_moved = self.slots // 2 if self.plans.deep else self.slots
         candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
-        chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
-        # An input that one map reads is packed with shifted copies, where that makes the map cheaper (ir/diagonals.py).
-        for node in program.nodes:
-            for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
-                layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
-                shifted = self.plans.shifted(operand, layout, out) if node.type.secret else None
-                if shifted is None or not program.linear_map(name).nnz:
-                    continue
-                cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
-                if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
-                    chosen[of[operand]] = shifted
+        if self.slots == 1:
+            # Each element is a ciphertext of its own: there is one layout, and no map has diagonals.
+            chosen = [layouts[0] for layouts in candidates]
+        else:
+            chosen = self._cheapest(candidates)
         self.chosen = chosen
         for node in program.nodes:
             if in_the_clear(node):
@@ -120,6 +119,22 @@ class _Packer:
             specs.append(replace(spec, shape=shape_of(node), layout=chosen[of[node]]))
         builder.interface = replace(program.interface, inputs=inputs, outputs=tuple(specs))
         return builder.finish(outputs)
+
+    def _cheapest(self, candidates: Sequence[Sequence[Layout]]) -> list[Layout]:
+        """The layout of each group of values; those of inputs with shifted copies where that pays."""
+        program, of = self.program, self.groups.of
+        chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
+        # An input that one map reads is packed with shifted copies, where that makes the map cheaper (ir/diagonals.py).
+        for node in program.nodes:
+            for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
+                layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
+                shifted = self.plans.shifted(operand, layout, out) if node.type.secret else None
+                if shifted is None or not program.linear_map(name).nnz:
+                    continue
+                cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
+                if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
+                    chosen[of[operand]] = shifted
+        return chosen
 
     def _chunk(self, chunk: int, of: int) -> int | None:
         """The attribute that says which ciphertext of a value of several a node is."""
@@ -200,6 +215,8 @@ class _Packer:
 
     def affine(self, node: Node) -> list[Node]:
         out = self.layout(node)
+        if self.slots == 1:
+            return self._sums(node, out)
         # Operands of one period share giant steps and the rotations that add up partial sums.
         alike: dict[tuple[int, int, bool], list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
@@ -217,6 +234,21 @@ class _Packer:
         if "bias" in node.attrs:
             made = self._add_plain(made, self.builder.context.array(node.attrs["bias"]), out, node, node.attrs["bias"])
         return made
+
+    def _sums(self, node: Node, out: Layout) -> list[Node]:
+        """Each element of the result as a weighted sum of ciphertexts, and its offset."""
+        totals: list[Node | None] = [None] * out.ciphertexts
+        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+            matrix = in_places(self.program.linear_map(name).sparse(), self.layout(operand), out)
+            stack = self.builder.op("stack", self.new[operand], node.loc)
+            weights = self.builder.constant(matrix, str(name))
+            for row, total in enumerate(totals):
+                made = self.builder.op("weighted_sum", (stack,), node.loc, matrix=weights, row=row)
+                totals[row] = made if total is None else self.builder.op("add_ct", (total, made), node.loc)
+        made_all = [total for total in totals if total is not None]
+        if "bias" in node.attrs:
+            made_all = self._add_plain(made_all, self.builder.context.array(node.attrs["bias"]), out, node, "")
+        return made_all
 
     def _transform(
         self,
@@ -288,6 +320,10 @@ class _Packer:
         flat[layout.places()] = tensor.ravel()
         made = []
         for chunk, value in zip(flat.reshape(-1, layout.period), values, strict=True):
+            if self.slots == 1:
+                number = float(chunk[0])
+                made.append(self.builder.op("add_scalar", (value,), node.loc, value=number) if number else value)
+                continue
             if layout.shift:
                 chunk = chunk[positions_in_slots(layout.run, layout.period, layout.shift)]
             constant = self.builder.constant(np.repeat(chunk, self.batch), f"{name}.slots")

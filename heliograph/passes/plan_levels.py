@@ -152,7 +152,7 @@ class _Scales:
             if self.mismatch is not None:
                 break
             seen = [self._seen(node, operand) for operand in _secret_inputs(node)]
-            if role_of(node) is Role.SUM and max(seen) - min(seen) > SCALE_TOLERANCE / 2:
+            if role_of(node) in (Role.SUM, Role.STACK) and max(seen) - min(seen) > SCALE_TOLERANCE / 2:
                 self.mismatch = node, None
             elif role_of(node) is Role.BOOTSTRAP:
                 self._check_bootstrap(node, seen)
@@ -192,7 +192,7 @@ class _Scales:
                 self.force(right)
                 free = self.adjustable(left)
             self._adjustable[node] = free
-        elif role is Role.SUM:
+        elif role in (Role.SUM, Role.STACK):
             open_ = [self.adjustable(operand) for operand in operands]
             self._adjustable[node] = all(open_)
             if not all(open_):

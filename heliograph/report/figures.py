@@ -287,6 +287,9 @@ class Predicted:
     )
     evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
     ciphertext_bytes: int = field(metadata=_about("encrypted input", "bytes"))
+    ciphertext_sample_bytes: int | None = field(
+        default=None, metadata=_about("of it for each sample", "bytes", optional=True)
+    )
     max_abs_error: float = field(metadata=_about("output error", "error"))
     relative_error: float | None
     scheme_error: float = field(metadata=_about("of it encryption's", "error"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
@@ -180,6 +182,41 @@ class Client:
                 level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
                 live[f"{spec.name}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
+
+    def encrypt_many(self, *samples: Any) -> Iterator[EncryptedInput]:
+        """Any number of samples, with a leading axis, each time as many as the artifact takes at once.
+
+        The last inputs are filled up. Shapes and ranges are checked before the first is encrypted; errors are those of
+        `encrypt`. `decrypt_many` puts the answers together.
+        """
+        if len(samples) != len(self.public.inputs):
+            raise ProgramError(f"{self.public.name} takes {len(self.public.inputs)} inputs, not {len(samples)}")
+        arrays = []
+        for spec, given in zip(self.public.inputs, samples, strict=True):
+            array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
+            check_range(spec.name, spec.low, spec.high, array)
+            arrays.append(array)
+        if len({len(array) for array in arrays}) != 1:
+            raise ProgramError(f"inputs have {' and '.join(str(len(array)) for array in arrays)} samples")
+        return self._batches(arrays)
+
+    def _batches(self, arrays: Sequence[Array]) -> Iterator[EncryptedInput]:
+        batch = self.public.inputs[0].placed.stride
+        for start in range(0, len(arrays[0]), batch):
+            yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
+
+    def decrypt_many(self, outputs: Iterable[EncryptedOutput], samples: int) -> Any:
+        """The results of so many samples, with a leading axis, from the answers to `encrypt_many`, in order."""
+        batch = self.public.inputs[0].placed.stride
+        found = [self.decrypt(output) for output in outputs]
+        if len(found) != -(-samples // batch):
+            raise WireError(f"{len(found)} answers do not hold {samples} samples, {batch} in each")
+        rows = [row if isinstance(row, tuple) else (row,) for row in found]
+        joined = tuple(
+            np.stack(column)[:samples] if batch == 1 else np.concatenate(column)[:samples]
+            for column in zip(*rows, strict=True)
+        )
+        return joined[0] if len(joined) == 1 else joined
 
     def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
         """The result: one array, or a tuple where the program has several outputs.

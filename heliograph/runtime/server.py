@@ -214,7 +214,7 @@ class Server:
         names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in nodes if node.type.secret}
         encrypted.check_names(names.values())
         return {
-            **{node: self._input(encrypted, name, node.attrs["level"]) for node, name in names.items()},
+            **{node: self._input(encrypted, node, name) for node, name in names.items()},
             **self.plain_inputs(plain),
         }
 
@@ -237,9 +237,11 @@ class Server:
             values[node] = tensor[np.newaxis]
         return values
 
-    def _input(self, encrypted: EncryptedInput, name: str, level: int) -> Any:
+    def _input(self, encrypted: EncryptedInput, node: Node, name: str) -> Any:
         """One input ciphertext, under the server's own name of the key."""
-        ring, what = self.artifact.ring, f"input ciphertext {name}"
+        ring, what, level = self.artifact.ring, f"input ciphertext {name}", node.attrs["level"]
+        if name in encrypted.blobs and node in self.evaluator.summed:
+            return self.evaluator.coefficients(encrypted.blobs[name], level, self.client, self._tag, what)
         if name in encrypted.live:
             ciphertext = encrypted.live[name]
             serial.check_ciphertext(ciphertext, ring, level, self.client, what)

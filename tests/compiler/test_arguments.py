@@ -44,7 +44,7 @@ def test_tensors_that_require_gradients_are_values() -> None:
     np.testing.assert_allclose(hg.simulate(many, torch.stack([x, x]), noisy=False)[1], found, atol=1e-3)
 
 
-@pytest.mark.parametrize("place", ["linear_passes", "polynomial_passes", "make_plan"])
+@pytest.mark.parametrize("place", ["linear_passes", "polynomial_passes", "best_plan"])
 def test_a_compilation_without_memory_is_refused_in_words(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: Any, **options: Any) -> Any:
         raise MemoryError("Unable to allocate 9.7 GiB")

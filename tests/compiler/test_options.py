@@ -30,6 +30,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "memory_bytes": ("--memory-bytes 2000", 2000),
     "flood": ("--flood 1e-6", 1e-6),
     "batch": ("--batch 4", 4),
+    "objective": ("--objective throughput", "throughput"),
     "chains": ("--chains 1", 1),
     "errors": ("--error-of act1=0.001", {"act1": 0.001}),
     "allocate": ("--allocate plan", "plan"),

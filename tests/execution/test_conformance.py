@@ -102,6 +102,17 @@ def server_side(builder: Builder) -> Node:
 TRANSFORM_KEYS = (1, 2, 3, 4)
 
 
+def weighted_sums(builder: Builder, x: Node, y: Node) -> list[Node]:
+    """Sums of a stack of three, one of them of nothing, and one of a stack that lost a level."""
+    doubled = builder.op("mul_int", (x,), factor=2)
+    stack = builder.op("stack", (x, y, doubled))
+    weights = builder.constant(SparseMatrix.of(np.array([[0.5, -1.25, 0.1], [0.0, 0.0, 0.0], [0.0, 3.0, 0.0]])), "w")
+    attrs = {"matrix": weights, "plain_log_scale": 43.5}
+    made = [builder.op("weighted_sum", (stack,), row=row, **attrs) for row in (2, 0, 1)]
+    lower = builder.op("level_drop", (stack,), levels=1)
+    return [*made, builder.op("weighted_sum", (lower,), row=0, **attrs)]
+
+
 def complex_square(builder: Builder, x: Node, y: Node) -> list[Node]:
     """The parts of (x + iy)^2, x^2 - y^2 and 2xy: two values by one product."""
     z = builder.op("complex_of", (x, y))
@@ -167,6 +178,7 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "mul_i_twice": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (x,)),)), ()),
     "mul_i_of_a_product": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (b.op("mul_ct", (x, y)),)),)), ()),
     "complex_square": (lambda b, x, y: complex_square(b, x, y), ()),
+    "weighted_sum": (lambda b, x, y: weighted_sums(b, x, y), ()),
 }
 
 

@@ -14,7 +14,7 @@ from heliograph.execution.counted import Counted
 from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, PRIMITIVES, ROTATIONS, UNCOUNTED
-from heliograph.execution.protocol import Call, Primitives
+from heliograph.execution.protocol import Call, Primitives, sums_size
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import NoValues
 
@@ -43,7 +43,8 @@ def test_every_call_is_counted_once_under_its_name(name: str) -> None:
         "decompose": 0, "conjugate": 0, "rotate_hoisted": 2, "mul_scalar": 2, "mul_pt": 2,
         "add_pt": 2,
     }  # fmt: skip
-    getattr(counted, name)(*[nothing] * (1 + arguments.get(name, 1)))
+    given = [nothing] * (1 + arguments.get(name, 1))
+    getattr(counted, name)(*([nothing], np.ones((1, 1)), 40.0) if name == "weighted_sums" else given)
     ((counted_as, level, _, _),) = calls
     assert (level, sum(calls.values())) == (3, 1)
     assert counted_as == name or name in PRIMITIVES[counted_as].methods
@@ -61,7 +62,7 @@ def test_the_groups_of_primitives() -> None:
     assert set(BOOTSTRAPS) == {"bootstrap", "bootstrap_pair"}
     assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "conjugate"}
     assert set(KEY_SWITCHES) == {*ROTATIONS, "relinearize"}
-    assert set(PLAIN_PRODUCTS) == {"mul_plain", "mul_scalar", "mul_pt"}
+    assert set(PLAIN_PRODUCTS) == {"mul_plain", "mul_scalar", "mul_pt", "weighted_sums"}
     assert {name for name, primitive in PRIMITIVES.items() if primitive.own_chain} == {*BOOTSTRAPS, "conjugate"}
 
 
@@ -75,6 +76,8 @@ def test_every_call_has_a_price(name: str) -> None:
 def test_the_third_number_of_a_call_counts_where_it_should() -> None:
     for name in ("add", "accumulate", "add_plain", "add_pt", "mul_plain", "rescale"):
         assert call_ms(Call(name, 3, 3), RING, BUILT_IN) > call_ms(Call(name, 3, 2), RING, BUILT_IN)
+    sums = [call_ms(Call("weighted_sums", 3, sums_size(*size)), RING, BUILT_IN) for size in ((2, 2), (2, 9), (9, 9))]
+    assert sums == sorted(sums)
     assert call_ms(Call("bootstrap", 5, 512), RING, BUILT_IN) > call_ms(Call("bootstrap", 5, 256), RING, BUILT_IN)
     assert call_ms(Call("bootstrap_pair", 5, 256), RING, BUILT_IN) > call_ms(Call("bootstrap", 5, 256), RING, BUILT_IN)
 
@@ -89,6 +92,8 @@ def test_every_call_can_be_timed(name: str, session: Session) -> None:
     levels, size = (1, 4, 5), 2
     if PRIMITIVES[name].bootstraps:
         levels, size = (RING.bootstrap_input_level,), PERIOD
+    if name == "weighted_sums":
+        size = sums_size(3, 5)
     if name == "relinearize":
         # The lowest part has no key for it.
         levels, size = (4, 5), 3

@@ -271,7 +271,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
 # (`test_ir_rows.py`).
 ELSEWHERE = {
     "input", "constant", "rescale", "level_drop", "switch_chain", "bootstrap",
-    "relinearize", "linear_transform", "pack", "mul_pt", "add_pt",
+    "relinearize", "linear_transform", "pack", "mul_pt", "add_pt", "stack", "weighted_sum",
     "pad_rows", "crop_rows", "roll_rows", "sum_rows", "equal_row", "repeat_row",
 }  # fmt: skip
 # Where an activation has a value, as its entry in the table says: no other point is in a range that it may be given.

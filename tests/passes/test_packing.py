@@ -364,17 +364,24 @@ def small_cnn(b: Builder, x: Node) -> Node:
     return dense(b, square(b, conv(b, x, 3, stride=2, seed=9)), 4, seed=10)
 
 
+@pytest.mark.parametrize("each", ["side by side", "a slot"])
 @pytest.mark.parametrize(("shape", "body"), [((20,), mlp), ((2, 8, 8), small_cnn)], ids=["mlp", "cnn"])
-def test_several_samples_at_once(shape: tuple[int, ...], body: Any) -> None:
+def test_several_samples_at_once(shape: tuple[int, ...], body: Any, each: str) -> None:
     pytest.importorskip("openfhe")
     from heliograph.runtime.client import Client
     from heliograph.runtime.server import Server
 
     program = network(shape, body)
-    options = Options(security_bits=None, log_ring=10, precision_bits=5, batch="max")
+    wanted = 512 // next_power_of_two(int(np.prod(shape))) if each == "side by side" else "max"
+    options = Options(security_bits=None, log_ring=10, precision_bits=5, batch=wanted)
     artifact = compile(program, options)
     batch = artifact.program.interface.batch
-    assert batch == 512 // next_power_of_two(int(np.prod(shape)))
+    if each == "a slot":
+        assert batch == 512
+        assert artifact.report.values["rotation_keys"] == 0
+        assert not {"linear_transform", "rotate"} & {node.op for node in artifact.program.nodes}
+    else:
+        assert batch == wanted
     assert f"{batch} at once" in str(artifact.report)
     x = np.random.default_rng(0).uniform(-1, 1, size=(batch, *shape))
     expected = np.stack([interpret(program, sample) for sample in x])
@@ -404,10 +411,22 @@ def test_a_batch_costs_no_more_rotations_than_a_sample_in_as_many_slots() -> Non
 
 def test_a_batch_that_does_not_fit_is_refused() -> None:
     program = network((2, 8, 8), small_cnn)
-    with pytest.raises(PlanningError, match="has room for 4"):
-        compile(program, Options(security_bits=None, log_ring=10, batch=8))
+    with pytest.raises(PlanningError, match="has 512 slots"):
+        compile(program, Options(security_bits=None, log_ring=10, batch=1024))
     with pytest.raises(ProgramError, match="power of two"):
         Options(batch=3)
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+def test_samples_whose_tensors_take_several_ciphertexts(batch: int) -> None:
+    program = network((2, 8, 8), small_cnn)
+    artifact = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5, batch=batch))
+    # 128 elements of each sample in 512 slots.
+    assert len([node for node in artifact.program.inputs if node.type.secret]) == batch * 128 // 512
+    x = np.random.default_rng(0).uniform(-1, 1, size=(batch, 2, 8, 8))
+    expected = np.stack([interpret(program, sample) for sample in x])
+    np.testing.assert_allclose(interpret(artifact.program, x), expected, atol=1e-6)
+    np.testing.assert_allclose(simulate(artifact, x), expected, atol=1e-3)
 
 
 def test_layouts_pack_samples_side_by_side() -> None:

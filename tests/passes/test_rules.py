@@ -54,7 +54,7 @@ def test_a_rule_for_every_kind_of_step() -> None:
 
 def test_fit_slots_knows_what_an_author_writes() -> None:
     # Made by passes later on; or refused before, because slots hold real numbers.
-    others = {"linear_transform", "mul_i", "complex_of", "real_part", "imaginary_part"}
+    others = {"linear_transform", "mul_i", "complex_of", "real_part", "imaginary_part", "stack", "weighted_sum"}
     assert set(fit_slots.RULES) == ops_at(Stage.PACKED) - others
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from heliograph.ckks.chains import chain_at
 from heliograph.execution.evaluator import Evaluator
-from heliograph.ir import Array, CipherType, Program
+from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
 from heliograph.runtime.openfhe.serial import retagged
+from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import meaningless, moved, transferred
+from heliograph.runtime.openfhe.template import Bytes, ciphertext_template, meaningless, moved, transferred
 
 DEFAULT_CACHE_BYTES = 1 << 30
 
@@ -28,6 +30,18 @@ class OpenFHEEvaluator(Evaluator[Any]):
     def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         whole = program.ring
         super().__init__(program, lambda chain: OpenFHEPrimitives(whole, chain.ring), cache_bytes)
+
+    @functools.cached_property
+    def summed(self) -> frozenset[Node]:
+        """The inputs that only weighted sums read: nobody needs them as OpenFHE's objects."""
+        program = self.program
+        read = {operand for node in program.nodes if node.op != "stack" for operand in node.inputs}
+        return frozenset(node for node in program.inputs if node not in read and node not in program.outputs)
+
+    def coefficients(self, data: Bytes, level: int, client: str, tag: str, what: str) -> Coefficients:
+        """Such an input from a client's bytes, under a tag under which the keys are installed; a WireError for others."""
+        ciphertext_template(self.ring, level).check(data, client, what)
+        return Coefficients.of(data, self.ring, level, tag)
 
     def prepare(self) -> None:
         """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""

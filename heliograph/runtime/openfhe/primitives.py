@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from heliograph.ir import Array
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
 from heliograph.runtime.openfhe.encapsulation import conjugation_index
+from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
 from heliograph.runtime.openfhe.template import moved
 
@@ -28,6 +30,8 @@ class OpenFHEPrimitives:
         self._order = 2 * ring.ring_dim
 
     def describe(self, x: Any) -> tuple[int, int]:
+        if isinstance(x, Coefficients):
+            return x.level, 2
         return chain_levels(str(x.GetKeyTag()), self.whole) - x.GetLevel(), x.NumberCiphertextElements()
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Any:
@@ -76,6 +80,12 @@ class OpenFHEPrimitives:
     def mul_scalar(self, x: Any, value: float, log_scale: float) -> Any:
         return self.context.EvalMult(x, float(value * 2.0 ** (log_scale - self.ring.scale_bits)))
 
+    def weighted_sums(self, values: Sequence[Any], weights: Any, log_scale: float) -> list[Any]:
+        first = values[0]
+        level, _ = self.describe(first)
+        tag = first.tag if isinstance(first, Coefficients) else str(first.GetKeyTag())
+        return weighted_sums(values, weights, log_scale, self.ring, level, tag)
+
     def times_i(self, x: Any) -> Any:
         """A monomial, so that neither scale nor level is spent."""
         product = self.context.EvalMult(x, complex(0.0, 2.0**-self.ring.scale_bits))
@@ -99,6 +109,8 @@ class OpenFHEPrimitives:
         return self.context.Rescale(x)
 
     def level_drop(self, x: Any, levels: int) -> Any:
+        if isinstance(x, Coefficients):
+            return x.dropped(levels)
         return self.context.LevelReduce(x, None, levels)
 
     def move(self, x: Any, level: int) -> Any:
