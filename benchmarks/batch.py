@@ -4,7 +4,8 @@
     python benchmarks/batch.py --networks square --images 10000 --json
 
 For each number of images the batch is planned that takes least time for all of them. What is timed is what would happen
-between two machines: the client's part is encryption to bytes and decryption, the server's begins with the bytes.
+between two machines: the client's part is encryption to bytes and decryption, the server's begins with the bytes. Where one
+evaluation is enough it is timed on a server that has evaluated before.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def run(name: str, images: int, data_: bytes, folder: Path) -> dict[str, Any]:
     client = hg.Client(artifact.public())
     keys = client.evaluation_keys().to_bytes()
     keygen = clock() - begun
-    outputs, seconds, client_seconds, upload, floor_ms = [], [], [], 0, 0.0
+    outputs, seconds, client_seconds, upload, floor_ms, first = [], [], [], 0, 0.0, None
     with hg.Server(artifact, hg.EvaluationKeys.from_bytes(keys)) as server:
         sent = client.encrypt_many(x)
         while True:
@@ -137,6 +138,11 @@ def run(name: str, images: int, data_: bytes, folder: Path) -> dict[str, Any]:
             bytes_up = encrypted.to_bytes()
             client_seconds.append(clock() - begun)
             upload += len(bytes_up)
+            if first is None and images <= report["batch"]:
+                # Plaintexts are encoded in the first run and kept: what a server does once is timed apart.
+                begun = clock()
+                server.run(hg.EncryptedInput.from_bytes(bytes_up))
+                first = clock() - begun
             begun = clock()
             answer = server.run(hg.EncryptedInput.from_bytes(bytes_up)).to_bytes()
             seconds.append(clock() - begun)
@@ -163,6 +169,7 @@ def run(name: str, images: int, data_: bytes, folder: Path) -> dict[str, Any]:
         "accuracy_encrypted": float((logits.argmax(1) == labels[:images]).mean()),
         "agreement": float((logits.argmax(1) == clear[:images].argmax(1)).mean()),
         "seconds_evaluation": sum(seconds),
+        "seconds_first_evaluation": first,
         "seconds_client": sum(client_seconds),
         "seconds_key_generation": keygen,
         "floor_seconds": floor_ms / 1e3 * len(seconds),

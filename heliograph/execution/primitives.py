@@ -90,7 +90,10 @@ def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 
 def _weighted_sums(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     sums, ciphertexts = s.size >> 16, s.size & 0xFFFF
-    weights = scipy.sparse.csr_array(np.sin(np.arange(sums * ciphertexts)).reshape(sums, ciphertexts))
+    # As large as those of a layer that keeps the size of its values: larger weights would take more pieces.
+    weights = scipy.sparse.csr_array(
+        np.sin(np.arange(sums * ciphertexts)).reshape(sums, ciphertexts) / ciphertexts**0.5
+    )
     return lambda: do.weighted_sums([s.x] * ciphertexts, weights, s.ring.scale_bits)
 
 

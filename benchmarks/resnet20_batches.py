@@ -1,0 +1,104 @@
+"""ResNet-20 (refined, degree 3) on several images at once: predicted for each batch, measured for those that are named.
+
+    python benchmarks/resnet20_batches.py --batches 1 2 4 8 16 --encrypted 4
+
+The network is that of ola.py, trained once (about half an hour) and kept. An encrypted batch is one evaluation, on a server
+that encodes its plaintexts while it runs.
+"""
+
+from __future__ import annotations
+
+from deep_network import ROOT, accuracy, cifar10, hg, machine  # first: it imports heliograph  # isort: skip
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from heliograph.errors import PlanningError
+from ola import CALIBRATION, refined
+from ola_models import NETWORKS
+
+KEYS = ("bootstraps", "levels", "rotations", "plaintext_products", "server_peak_bytes", "evaluation_key_bytes")
+
+
+def planned(batch: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one batch, and the folder of its artifact."""
+    torch.set_num_threads(options.threads)
+    images, network = cifar10(), NETWORKS["resnet20"]
+    program = hg.trace(
+        network.module(options.folder, images), torch.from_numpy(images.test[:1]), input_range=images.interval,
+        calibration=images.train[:CALIBRATION], name="resnet20",
+    )  # fmt: skip
+    program = refined(network, program, images, options)
+    try:
+        artifact = hg.compile(program, hg.Options(batch=batch, memory_bytes=options.memory_bytes))
+    except PlanningError as error:
+        return {"batch": batch, "refused": str(error)}
+    folder = options.folder / f"resnet20-batch{batch}-{artifact.fingerprint[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    artifact.save(folder / "artifact.helio")
+    report = artifact.report.to_dict()
+    return {
+        "batch": batch,
+        "folder": str(folder),
+        "predicted_seconds": report["predicted_ms"] / 1e3,
+        "predicted_seconds_per_image": report["predicted_ms"] / 1e3 / batch,
+        "artifact_bytes": (folder / "artifact.helio").stat().st_size,
+        "compile_s": artifact.compile_s,
+        **{key: report[key] for key in KEYS},
+    }
+
+
+def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """One encrypted batch."""
+    images, folder, batch = cifar10(), Path(entry["folder"]), entry["batch"]
+    test = images.test[:batch]
+    np.save(folder / "images.npy", test[np.newaxis] if batch > 1 else test)
+    script = Path(__file__).with_name("encrypted_images.py")
+    command = [sys.executable, str(script), str(folder), "1", str(options.threads)]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)}, stdout=sys.stderr)
+    found = json.loads((folder / f"encrypted-{options.threads}.summary.json").read_text())
+    scores = np.array(found["images"][0]["scores"]).reshape(batch, -1)
+    return {
+        "measured_seconds": found["seconds"],
+        "measured_seconds_per_image": found["seconds"] / batch,
+        "floor_seconds": found["floor_seconds"],
+        "peak_rss_bytes": found["peak_rss_bytes"],
+        "accuracy_encrypted": accuracy(scores, images.test_labels),
+        "load_average": found["images"][0]["load_average"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8, 16])
+    parser.add_argument("--encrypted", nargs="*", type=int, default=[], help="batches that are also run")
+    parser.add_argument("--memory-bytes", type=int, default=22_000_000_000)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    options = parser.parse_args()
+    context, found = multiprocessing.get_context("spawn"), []
+    for batch in options.batches:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            entry = pool.submit(planned, batch, options).result()
+        if batch in options.encrypted and "folder" in entry:
+            entry |= measured(entry, options)
+        found.append(entry)
+        if not options.json:
+            print(json.dumps(entry), flush=True)
+    if options.json:
+        print(json.dumps({"machine": machine(), "batches": found}))
+
+
+if __name__ == "__main__":
+    main()
