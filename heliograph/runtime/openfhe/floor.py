@@ -13,8 +13,9 @@ from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import Call
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 
-# A bootstrap takes seconds and is made of many primitives; a few times are enough.
-_BOOTSTRAP_SAMPLES = 3
+# Of calls that take seconds (bootstraps, sums of many ciphertexts) a few times are enough.
+_FEW_SAMPLES = 3
+_LONG_SECONDS = 1.0
 
 
 class Floor:
@@ -32,17 +33,17 @@ class Floor:
         self._evaluator, self._tag = evaluator, str(ciphertext.GetKeyTag())
         self._times: dict[Call, list[float]] = {call: [] for call in self.calls}
         self._examples: dict[int, Any] = {}
+        self._taken = 0
 
     @property
     def samples(self) -> int:
         """How many times each primitive has been timed."""
-        return min(
-            (len(times) for call, times in self._times.items() if not PRIMITIVES[call.primitive].bootstraps), default=0
-        )
+        return min((len(times) for times in self._times.values() if not _enough(times)), default=self._taken)
 
     def sample(self) -> None:
+        self._taken += 1
         for call, times in self._times.items():
-            if PRIMITIVES[call.primitive].bootstraps and len(times) >= _BOOTSTRAP_SAMPLES:
+            if _enough(times):
                 continue
             operation = self._operation(call)
             begun = time.perf_counter()
@@ -68,3 +69,8 @@ class Floor:
             x = do.mul(x, x)
         amount = next(iter(chain.rotation_keys), 0)
         return primitive.ready(do, Sample(chain.ring, level, call.size, amount, x))
+
+
+def _enough(times: list[float]) -> bool:
+    """Whether a call takes long, and was timed a few times."""
+    return len(times) >= _FEW_SAMPLES and statistics.median(times) > _LONG_SECONDS
