@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,3 +131,22 @@ def test_readme_deep_networks() -> None:
     exec(shown, names)
     entry = names["artifact"].report.values["ranges"][0]  # type: ignore[attr-defined]
     assert entry["degree"] == 31
+
+
+def test_many_samples_at_once() -> None:
+    pytest.importorskip("openfhe")
+    import heliograph as hg
+
+    (short,) = (block for block in blocks() if 'batch="max"' in block)
+    (whole,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/batches.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert short in whole
+    program = hg.parse(
+        "program small\ninput x: secret tensor[3] in [-1, 1]\n"
+        "h = linear(x, weight=[[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]])\noutput y = h * h\n"
+    )
+    samples = np.random.default_rng(0).uniform(-1, 1, size=(5000, 3))
+    names = {"hg": hg, "program": program, "samples": samples}
+    exec(whole, names)
+    hidden = samples @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]]).T
+    np.testing.assert_allclose(names["results"], hidden**2, atol=1e-3)  # type: ignore[arg-type]
+    assert names["artifact"].report.to_dict()["batch"] > 2048  # type: ignore[attr-defined]
