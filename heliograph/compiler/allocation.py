@@ -6,6 +6,7 @@ cheapest point of the front is taken whose polynomials change the class of no mo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +58,9 @@ _IMPACT_SAMPLES = 128
 _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
 # Of chains without bootstraps so many lengths are looked at on each ring.
-_LENGTHS = 6
+_LENGTHS = 16
+# OLA's allocations that are priced beside the plan's own, and the chains that each is priced on.
+_OTHERS, _PRICED_ON = 12, 2
 # So many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
@@ -213,7 +216,7 @@ def allocate(source: Program, fused: Program, options: Options) -> Allocated:
         point, record = chosen(allocator.composing())
     given = degrees_by_layer(fused, options.degrees)
     errors = {**options.errors, **point.errors}
-    found = replace(options, allocate=None, degrees={**given, **point.single}, errors=errors)
+    found = replace(options, degrees={**given, **point.single}, errors=errors)
     return Allocated(found, record, (allocator.observed, allocator.partly))
 
 
@@ -333,9 +336,10 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
             failure = few
         # Packed programs are large: this one may go before the next is made.
         del prepared
+    fronts.sort(key=lambda front: front[0])
+    points += _priced(_others(program, table, options), table, [(place, prepared) for _, place, prepared in fronts])
     if options.chains != 1:
         # On the best chains once more with a lower part that bootstraps too, which half the room takes.
-        fronts.sort(key=lambda front: front[0])
         for _, place, prepared in fronts[:_WITH_LOWER]:
             parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
             if parts:
@@ -347,6 +351,41 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
             hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
         )
     return points
+
+
+def _others(program: Program, table: Table, options: Options) -> list[Point]:
+    """Some of OLA's allocations, over the whole of their front.
+
+    Losses are predicted as if errors were independent: where that is far off, one of these may serve where none of the
+    plan's own that cost less does.
+    """
+    try:
+        found = _paper(program, table, options)
+    except PlanningError:
+        return []
+    return found[:: max(1, -(-len(found) // _OTHERS))]
+
+
+def _priced(
+    points: Sequence[Point], table: Table, chains: Sequence[tuple[PlaceBootstraps, Prepared]]
+) -> Iterator[Point]:
+    """The same allocations at what a plan would take, on the first of the chains that carry them."""
+    ways, groups = table.ways(), table.groups()
+    for point in points:
+        own = {
+            entry: tuple(way for way in found if way.degree == point.degrees[table.candidates[entry].layer])
+            for entry, found in ways.items()
+        }
+        if not all(own.values()):
+            continue
+        costs: list[float] = []
+        for place, prepared in chains:
+            with contextlib.suppress(TooFewLevelsError):
+                costs.append(place.front(prepared, own, groups)[0].cost_ms)
+            if len(costs) == _PRICED_ON:
+                break
+        if costs:
+            yield replace(point, predicted_ms=min(costs))
 
 
 def _front(points: Sequence[Point]) -> list[Point]:

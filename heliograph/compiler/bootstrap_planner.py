@@ -195,16 +195,18 @@ def _choices(
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
     least = min((choice.cost_ms for choice in found), default=0.0)
+    # Where time was asked for, memory only decides between plans that are as fast.
+    nearly = 1.0 if options.objective or options.allocate == "plan" else _NEARLY
     found += [
         fewer
         for choice in found
-        if choice.cost_ms <= _NEARLY * least
+        if choice.cost_ms <= nearly * least
         for babies in _BABIES
         if (fewer := choice.with_babies(babies, options)) is not None
     ]
-    near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
+    near = [choice for choice in found if choice.cost_ms <= nearly * least]
     near.sort(key=lambda choice: (choice.bootstrap_bytes, choice.cost_ms))
-    far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
+    far = [choice for choice in found if choice.cost_ms > nearly * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
 
 
