@@ -60,7 +60,7 @@ _CHUNK = 64
 # Of chains without bootstraps so many lengths are looked at on each ring.
 _LENGTHS = 16
 # OLA's allocations that are priced beside the plan's own, and the chains that each is priced on.
-_OTHERS, _PRICED_ON = 12, 2
+_OTHERS, _PRICED_ON = 24, 1
 # So many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
@@ -100,7 +100,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """What allocating needs of one program; `points` is the front, the cheapest first.
+    """What allocating needs of one program; `points` is the front, the cheapest first, and `others` one of allocations that
+    were made in another way, which may serve where losses are predicted badly.
 
     `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
     samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
@@ -113,6 +114,7 @@ class Allocator:
     table: Table
     polynomial: Program
     points: tuple[Point, ...]
+    others: tuple[Point, ...]
     trial: Trial
     observed: Mapping[Node, Observed]
     partly: Mapping[Node, Observed]
@@ -138,21 +140,22 @@ class Allocator:
         partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
         exact = run_in_chunks(fused, apart)
         del known
-        points = (
-            _paper(polynomial, table, options)
-            if options.allocate == "paper"
-            else _plan(polynomial, table, options, exact)
-        )
+        others: list[Point] = []
+        if options.allocate == "paper":
+            points = _paper(polynomial, table, options)
+        else:
+            points, others = _plan(polynomial, table, options, exact)
         trial = Trial.of(fused, options, partly)
         return cls(
-            source, fused, options, table, polynomial, tuple(_front(points)), trial, observed, partly, apart, exact
-        )
+            source, fused, options, table, polynomial, tuple(_front(points)), tuple(others), trial, observed, partly,
+            apart, exact,
+        )  # fmt: skip
 
     def composing(self) -> Allocator:
         """The same where ReLUs may be composed of several polynomials."""
         table = self.table.composing()
-        points = _plan(self.polynomial, table, self.options, self.exact)
-        return replace(self, table=table, points=tuple(_front(points)))
+        points, others = _plan(self.polynomial, table, self.options, self.exact)
+        return replace(self, table=table, points=tuple(_front(points)), others=tuple(others))
 
     def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
         """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
@@ -251,8 +254,17 @@ def bisected(allocator: Allocator) -> tuple[int, dict[int, float]]:
 
 def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     """The point that is taken of a front, and the record of it."""
-    points, allowed = allocator.points, allocator.options.accuracy_loss
     low, measured = bisected(allocator)
+    cheaper = tuple(each for each in allocator.others if each.predicted_ms < allocator.points[low].predicted_ms)
+    points, allowed = allocator.points, allocator.options.accuracy_loss
+    if cheaper:
+        place, found = bisected(replace(allocator, points=cheaper))
+        if found[place] <= allowed:
+            # It takes its place among the others, by cost.
+            before = sum(each.predicted_ms < cheaper[place].predicted_ms for each in points)
+            points = (*points[:before], cheaper[place], *points[before:])
+            measured = {i + (i >= before): value for i, value in measured.items()} | {before: found[place]}
+            low = before
     point, table = points[low], allocator.table
     total = table.loss(point.degrees) or 1.0
     layers = []
@@ -310,8 +322,10 @@ def _candidates(
 # ---------------------------------------------------------------------------------------------- the plan's front
 
 
-def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Array]) -> list[Point]:
-    """The front over all chains that a plan may have."""
+def _plan(
+    program: Program, table: Table, options: Options, outputs: Sequence[Array]
+) -> tuple[list[Point], list[Point]]:
+    """The front over all chains that a plan may have; and OLA's allocations, at what a plan would take for them."""
     points: list[Point] = []
     failure: PlanningError | None = None
     ways, groups = table.ways(), table.groups()
@@ -337,7 +351,7 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
         # Packed programs are large: this one may go before the next is made.
         del prepared
     fronts.sort(key=lambda front: front[0])
-    points += _priced(_others(program, table, options), table, [(place, prepared) for _, place, prepared in fronts])
+    others = _priced(_others(program, table, options), table, [(place, prepared) for _, place, prepared in fronts])
     if options.chains != 1:
         # On the best chains once more with a lower part that bootstraps too, which half the room takes.
         for _, place, prepared in fronts[:_WITH_LOWER]:
@@ -350,7 +364,7 @@ def _plan(program: Program, table: Table, options: Options, outputs: Sequence[Ar
             why="" if failure is None else failure.what,
             hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
         )
-    return points
+    return points, _front(list(others))
 
 
 def _others(program: Program, table: Table, options: Options) -> list[Point]:
