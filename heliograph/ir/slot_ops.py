@@ -257,6 +257,8 @@ def _transform_depends(node: Node, operands: Sequence[Dependence], context: Cont
             there = np.zeros(diagonals.run, dtype=bool)
             for offset in diagonals.offsets:
                 there[diagonals.slots_of(offset)] = True
+                if there.all():
+                    break
             out |= np.tile(np.repeat(there, diagonals.stride), slots // (diagonals.run * diagonals.stride))
             continue
         period = diagonals.run * diagonals.stride
@@ -265,6 +267,8 @@ def _transform_depends(node: Node, operands: Sequence[Dependence], context: Cont
             there[diagonals.slots_of(offset)] = True
             moved = np.roll(depends, -offset).reshape(-1, period)
             out |= (np.repeat(there, diagonals.stride) & moved).reshape(-1)
+            if out.all():
+                break
     return out
 
 
