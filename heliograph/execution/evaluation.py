@@ -33,8 +33,8 @@ class Run(Generic[C]):
         self._digits: dict[int, tuple[Any, int]] = {}
         # The same for transforms: of each value the digits and the rotations that later transforms read.
         self._kept: dict[int, tuple[Any, dict[int, C]]] = {}
-        # Of each stack and matrix the sums that are still to be taken, by row.
-        self._sums: dict[tuple[int, str], dict[int, C]] = {}
+        # Of each stack and matrix the sums that are still to be taken: how often each, and their values, by row.
+        self._sums: dict[tuple[Node, str, float], tuple[Counter[int], dict[int, C]]] = {}
 
     def close(self) -> None:
         """Give back what it borrowed; the execution is over, or broken off."""
@@ -119,17 +119,19 @@ class Run(Generic[C]):
 
     def weighted_sum(self, node: Node, values: Sequence[C]) -> C:
         """One sum of a stack: the first that is asked for makes all that the program has of this matrix."""
-        matrix, row = node.attrs["matrix"], node.attrs["row"]
-        key = self.shared.index[node.inputs[0]], str(matrix)
+        name, row, log_scale = str(node.attrs["matrix"]), node.attrs["row"], node.attrs["plain_log_scale"]
+        key = node.inputs[0], name, log_scale
         if key not in self._sums:
-            rows = self.shared.sums[node.inputs[0], str(matrix)]
-            weights = self.shared.program.linear_map(matrix).sparse().csr()[list(rows)]
-            on = self.at(cipher(node))
-            self._sums[key] = dict(
-                zip(rows, on.weighted_sums(values, weights, node.attrs["plain_log_scale"]), strict=True)
-            )
-        value = self._sums[key].pop(row)
-        if not self._sums[key]:
+            left = Counter(self.shared.sums[key])
+            weights = self.shared.program.linear_map(name).sparse().csr()[list(left)]
+            made = self.at(cipher(node)).weighted_sums(values, weights, log_scale)
+            self._sums[key] = left, dict(zip(left, made, strict=True))
+        left, sums = self._sums[key]
+        value = sums[row]
+        left[row] -= 1
+        if not left[row]:
+            del left[row], sums[row]
+        if not left:
             del self._sums[key]
         return value
 

@@ -74,12 +74,12 @@ class Evaluator(Generic[C]):
         self.index = {node: i for i, node in enumerate(program.nodes)}
         # How many rotations a value has that share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
-        # The rows of each matrix that weighted sums of a stack read.
-        self.sums: dict[tuple[Node, str], tuple[int, ...]] = {}
+        # How often each row of a matrix is read by weighted sums of a stack, at one scale.
+        self.sums: dict[tuple[Node, str, float], Counter[int]] = {}
         for node in program.nodes:
             if node.op == "weighted_sum":
-                key = node.inputs[0], str(node.attrs["matrix"])
-                self.sums[key] = (*self.sums.get(key, ()), node.attrs["row"])
+                key = node.inputs[0], str(node.attrs["matrix"]), node.attrs["plain_log_scale"]
+                self.sums.setdefault(key, Counter())[node.attrs["row"]] += 1
         # Called with a node's position before it is evaluated, where its keys may have to be loaded.
         self.before: Callable[[int], None] | None = None
         # Replaced as a whole: threads may read it at any time.

@@ -103,12 +103,12 @@ TRANSFORM_KEYS = (1, 2, 3, 4)
 
 
 def weighted_sums(builder: Builder, x: Node, y: Node) -> list[Node]:
-    """Sums of a stack of three, one of them of nothing, and one of a stack that lost a level."""
+    """Sums of a stack of three, one of them of nothing, one twice, and one of a stack that lost a level."""
     doubled = builder.op("mul_int", (x,), factor=2)
     stack = builder.op("stack", (x, y, doubled))
     weights = builder.constant(SparseMatrix.of(np.array([[0.5, -1.25, 0.1], [0.0, 0.0, 0.0], [0.0, 3.0, 0.0]])), "w")
     attrs = {"matrix": weights, "plain_log_scale": 43.5}
-    made = [builder.op("weighted_sum", (stack,), row=row, **attrs) for row in (2, 0, 1)]
+    made = [builder.op("weighted_sum", (stack,), row=row, **attrs) for row in (2, 0, 1, 2)]
     lower = builder.op("level_drop", (stack,), levels=1)
     return [*made, builder.op("weighted_sum", (lower,), row=0, **attrs)]
 
