@@ -1,0 +1,131 @@
+"""ResNet-18 (11 million weights) at 64x64 or larger: compiled, with the bill, and simulated.
+
+    python benchmarks/resnet18.py --simulated 2
+    python benchmarks/resnet18.py --size 32 --width 16 --degree 3
+
+The weights are random and the batch norms settled on random images: what is shown is that a network of this size is
+compiled, in which time and memory, what it would take, and that the compiled program computes what the network does.
+"""
+
+from __future__ import annotations
+
+from common import ROOT, hg, machine  # first: it imports heliograph  # isort: skip
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from heliograph.tools.measure import peak_rss_bytes
+
+KEYS = (
+    "security_bits", "ring_dim", "log_pq", "levels", "bootstraps", "rotations", "plaintext_products", "predicted_ms",
+    "server_peak_bytes", "evaluation_key_bytes",
+)  # fmt: skip
+
+
+class Block(torch.nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(out)
+        self.relu1 = torch.nn.ReLU()
+        self.conv2 = torch.nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn2 = torch.nn.BatchNorm2d(out)
+        self.relu2 = torch.nn.ReLU()
+        self.shortcut: torch.nn.Module = torch.nn.Identity()
+        if stride > 1 or channels != out:
+            self.shortcut = torch.nn.Sequential(
+                torch.nn.Conv2d(channels, out, 1, stride, bias=False), torch.nn.BatchNorm2d(out)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
+        result: torch.Tensor = self.relu2(inner + self.shortcut(x))
+        return result
+
+
+def resnet18(width: int, classes: int = 200) -> torch.nn.Sequential:
+    """With a first convolution of 3x3 and no pooling behind it, as for small images."""
+    layers: list[torch.nn.Module] = [
+        torch.nn.Conv2d(3, width, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(width), torch.nn.ReLU(),
+    ]  # fmt: skip
+    channels = width
+    for stage in range(4):
+        out = width << stage
+        layers += [Block(channels, out, 1 if stage == 0 else 2), Block(out, out, 1)]
+        channels = out
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(channels, classes)]
+    return torch.nn.Sequential(*layers, *head)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=64, help="rows and columns of an image")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
+    parser.add_argument("--degree", type=int, default=15)
+    parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated images")
+    parser.add_argument("--memory-bytes", type=int, default=None, help="bound on the server's memory")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch")
+    parser.add_argument("--artifact", type=Path, default=ROOT / "build" / "benchmarks" / "resnet18.helio")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    module = resnet18(options.width)
+    images = torch.randn(64, 3, options.size, options.size).clamp(-2, 2)
+    module.train()
+    with torch.no_grad():
+        for _ in range(8):
+            module(images[:32])
+    module.eval()
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    program = hg.trace(module, images[:1], input_range=(-2.0, 2.0), calibration=images[:32].numpy(), name="resnet18")
+    before = peak_rss_bytes()
+    begun = time.perf_counter()
+    chosen = hg.Options(degree=options.degree, margin=0.5, memory_bytes=options.memory_bytes)
+    artifact = hg.compile(program, chosen)
+    seconds = time.perf_counter() - begun
+    options.artifact.parent.mkdir(parents=True, exist_ok=True)
+    artifact.save(options.artifact)
+    report = artifact.report.to_dict()
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "load_average": os.getloadavg()[0],
+        "size": options.size,
+        "weights": weights,
+        "compile_s": seconds,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_before_bytes": before,
+        "artifact_bytes": options.artifact.stat().st_size,
+        **{key: report[key] for key in KEYS},
+        "simulated": [],
+    }
+    for number in range(options.simulated):
+        x = images[32 + number]
+        with torch.no_grad():
+            wanted = module(x[None])[0].numpy()
+        begun = time.perf_counter()
+        found = np.asarray(hg.simulate(artifact, x.numpy()))
+        result["simulated"].append({
+            "seconds": time.perf_counter() - begun,
+            "max_abs_error": float(np.abs(found - wanted).max()),
+            "largest_output": float(np.abs(wanted).max()),
+            "same_class": int(found.argmax()) == int(wanted.argmax()),
+        })  # fmt: skip
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
