@@ -32,7 +32,7 @@ from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 NETWORKS = ("square", "relu")
 IMAGES = (1, 15, 1_000, 10_000)
 # Images at once that are planned; "max" is one in each slot.
-BATCHES: tuple[int | str, ...] = (1, 8, 16, 32, "max")
+BATCHES: tuple[int | str, ...] = (1, 8, 32, "max")
 EPOCHS = {"square": 30, "relu": 10}
 
 

@@ -29,6 +29,8 @@ _MOST_CELLS = 1 << 22
 _ROUNDS = 3
 # A value in more ciphertexts than this is refused: nothing else bounds what a program takes.
 MOST_CIPHERTEXTS = 256
+# Where each element is a ciphertext: about so many nodes a polynomial becomes, and the most that a program may have.
+_NODES_OF_A_POLYNOMIAL, _MOST_NODES = 12, 1 << 16
 
 Costs = Callable[[Node, Node, Any, Layout, Layout], float]
 
@@ -168,10 +170,13 @@ def largest_batch(program: Program, slots: int) -> int:
 def one_for_each_slot(program: Program, ring: Ring) -> bool:
     """Whether as many samples as slots can be evaluated at once: no op needs a tensor's elements in one ciphertext.
 
-    Values are not bootstrapped then, for each element would be by itself.
+    Values are not bootstrapped then, for each element would be by itself. Nor is it done for programs of very many nodes,
+    whose ciphertexts would fill any memory.
     """
     secret = [node for node in program.nodes if not in_the_clear(node)]
-    few = all(math.prod(shape_of(node)) <= MOST_STACKED for node in secret)
+    sizes = [(node, math.prod(shape_of(node))) for node in secret]
+    nodes = sum(size * (_NODES_OF_A_POLYNOMIAL if node.op == "poly" else 1) for node, size in sizes)
+    few = all(size <= MOST_STACKED for _, size in sizes) and nodes <= _MOST_NODES
     return few and program_depth(program) <= ring.levels and not any(node.op in ROW_OPS for node in secret)
 
 

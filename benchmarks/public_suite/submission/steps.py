@@ -20,7 +20,7 @@ import numpy as np
 NAMES = ("single", "small", "medium", "large")
 IMAGES = (1, 15, 1_000, 10_000)
 # Images at once that are planned; "max" is one in each slot.
-BATCHES: tuple[int | str, ...] = (1, 8, 16, 32, "max")
+BATCHES: tuple[int | str, ...] = (1, 8, 32, "max")
 HERE = Path(__file__).resolve().parent
 MODEL = HERE / "model.npz"
 EPOCHS = 30
