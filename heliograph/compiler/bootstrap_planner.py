@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,12 +13,11 @@ from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
-from heliograph.compiler.plan import Plan, Wanted, pack_samples, simulate_error
+from heliograph.compiler.plan import Plan, Wanted, pack_samples, run_ms, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
-from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import paired_slots
 from heliograph.ir.verify import verify
@@ -319,11 +318,6 @@ def _for_time(options: Options) -> bool:
     return options.objective is not None or options.allocate == "plan"
 
 
-def _run_ms(program: Program, options: Options) -> float:
-    """What a run of an executable program takes; what it was placed by knows neither scales nor chains exactly."""
-    return total_ms(sum(node_calls(program).values(), Counter()), program, options.costs)
-
-
 def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Plan:
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
@@ -355,7 +349,7 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
         if fitting is None or fitting[1]:
             unbounded_ms = unbounded_ms or choice.cost_ms
         if fitting is not None:
-            own_ms = _run_ms(executable, options) if _for_time(options) else choice.cost_ms
+            own_ms = run_ms(executable, options.costs) if _for_time(options) else choice.cost_ms
             found = _Planned(choice, *fitting, (*packing, *trail), own_ms)
             best = found if best is None or found.cost_ms < best.cost_ms else best
             compared += 1

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.execution.loop import Trace, execute
+from heliograph.execution.prices import total_ms
 from heliograph.execution.simulator import Simulator
+from heliograph.execution.walk import node_calls
 from heliograph.ir import Array, Node, Program
 from heliograph.passes.base import Trail
 
@@ -74,11 +78,9 @@ def one_sample(program: Program, samples: Sequence[Array], position: int) -> lis
     ]
 
 
-def run_trace(program: Program, samples: Sequence[Array]) -> Trace:
-    """What one run does, by the simulator without errors."""
-    simulator = Simulator(program, noisy=False)
-    vectors = pack_inputs(program, one_sample(program, samples, 0))
-    return execute(program, simulator, simulator.encrypt_inputs(vectors))[1]
+def run_ms(program: Program, costs: CostTable) -> float:
+    """What a run of an executable program takes, by its calls; nothing is computed."""
+    return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
 
 
 def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Trace]:

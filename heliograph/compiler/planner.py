@@ -13,7 +13,7 @@ from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes
-from heliograph.compiler.plan import Plan, Wanted, run_trace, sample_inputs, simulate_error
+from heliograph.compiler.plan import Plan, Wanted, run_ms, sample_inputs, simulate_error
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of
@@ -155,11 +155,6 @@ def _total_ms(plan: Plan) -> float:
     return plan.predicted_ms + plan.loading_ms
 
 
-def _least_ms(executable: Program, options: Options, wanted: Wanted) -> float:
-    """What a program takes where all keys fit; simulating its error takes several times as long as this."""
-    return total_ms(run_trace(executable, wanted.inputs).calls, executable, options.costs)
-
-
 def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, smaller: Plan | None = None) -> Plan:
     """The plan without bootstraps on one ring; `smaller`, which bootstraps on a smaller one, where that takes less time.
 
@@ -177,7 +172,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         try:
             trail = back_passes(program, ring, options)
             executable = trail[-1].program
-            if smaller is not None and _total_ms(smaller) < _least_ms(executable, options, wanted):
+            if smaller is not None and _total_ms(smaller) < run_ms(executable, options.costs):
                 # Larger scales and keys that do not fit would only add to it.
                 return smaller
             error, trace = simulate_error(executable, wanted.inputs)

@@ -16,6 +16,7 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.node import Array, Node
+from heliograph.ir.slot_ops import SCALE_TOLERANCE
 from heliograph.ir.slot_rules import any_operand, longest, scaled, widened
 from heliograph.ir.spec import NO_KEYS, SLOTS, Attrs, Bounds, Context, OpSpec, Role, SlotRules, define
 from heliograph.ir.types import CipherType, SlotsType, Type
@@ -30,7 +31,7 @@ def _stack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
             raise ProgramError("stack: its operands are not secret vectors of as many slots")
     elif first.parts != 2 or len({replace(operand, log_scale=0.0) for operand in operands}) > 1:
         raise ProgramError("stack: its operands are not at one level, in one chain, of two parts")
-    elif max(o.log_scale for o in operands) - min(o.log_scale for o in operands) > 2.0**-32:
+    elif max(o.log_scale for o in operands) - min(o.log_scale for o in operands) > SCALE_TOLERANCE:
         raise ProgramError("stack: its operands have different scales")
     return replace(first, count=len(operands))
 

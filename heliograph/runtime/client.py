@@ -167,8 +167,7 @@ class Client:
         Raises ProgramError for a wrong shape or NaN, RangeError for a value outside the declared range, naming it.
         """
         specs = self.public.inputs
-        if len(samples) != len(specs):
-            raise ProgramError(f"{self.public.name} takes {len(specs)} inputs, not {len(samples)}", where="encrypt")
+        self._check_count(samples, "encrypt")
         live: dict[str, Any] = {}
         for spec, sample in zip(specs, samples, strict=True):
             layout = spec.placed
@@ -183,14 +182,19 @@ class Client:
                 live[f"{spec.name}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
+    def _check_count(self, samples: Sequence[Any], where: str) -> None:
+        """Raise a ProgramError unless there is one array for each input."""
+        count = len(self.public.inputs)
+        if len(samples) != count:
+            raise ProgramError(f"{self.public.name} takes {count} inputs, not {len(samples)}", where=where)
+
     def encrypt_many(self, *samples: Any) -> Iterator[EncryptedInput]:
         """Any number of samples, with a leading axis, each time as many as the artifact takes at once.
 
         The last inputs are filled up. Shapes and ranges are checked before the first is encrypted; errors are those of
         `encrypt`. `decrypt_many` puts the answers together.
         """
-        if len(samples) != len(self.public.inputs):
-            raise ProgramError(f"{self.public.name} takes {len(self.public.inputs)} inputs, not {len(samples)}")
+        self._check_count(samples, "encrypt_many")
         arrays = []
         for spec, given in zip(self.public.inputs, samples, strict=True):
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)

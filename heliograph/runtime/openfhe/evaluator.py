@@ -33,8 +33,13 @@ class OpenFHEEvaluator(Evaluator[Any]):
 
     @functools.cached_property
     def summed(self) -> frozenset[Node]:
-        """The inputs that only weighted sums read: nobody needs them as OpenFHE's objects."""
+        """The inputs that only weighted sums read: nobody needs them as OpenFHE's objects.
+
+        None of them where stacks are moved between chains, which takes objects.
+        """
         program = self.program
+        if any(node.op == "switch_chain" and getattr(node.type, "count", 1) > 1 for node in program.nodes):
+            return frozenset()
         read = {operand for node in program.nodes if node.op != "stack" for operand in node.inputs}
         return frozenset(node for node in program.inputs if node not in read and node not in program.outputs)
 
