@@ -25,6 +25,8 @@ _PUBLIC: dict[str, str] = {
     "compile": "heliograph.compiler.driver",
     "approximate": "heliograph.compiler.polynomials",
     "top1": "heliograph.compiler.top1",
+    "certify": "heliograph.certified.certify",
+    "Certificate": "heliograph.certified.certificate",
     "simulate": "heliograph.tools.simulate",
     "debug": "heliograph.tools.debug",
     "measure": "heliograph.tools.measure",
@@ -41,6 +43,8 @@ _PUBLIC: dict[str, str] = {
     "Client": "heliograph.runtime.client",
     "Server": "heliograph.runtime.server",
     "KeyFolder": "heliograph.runtime.keyfolder",
+    "Answer": "heliograph.runtime.answers",
+    "read_answer": "heliograph.runtime.answers",
     "EvaluationKeys": "heliograph.runtime.messages",
     "EncryptedInput": "heliograph.runtime.messages",
     "EncryptedOutput": "heliograph.runtime.messages",
@@ -63,6 +67,8 @@ __all__ = ["HeliographError", "__version__", *_PUBLIC]
 if TYPE_CHECKING:
     from heliograph.artifact.artifact import Artifact as Artifact
     from heliograph.artifact.public import PublicArtifact as PublicArtifact
+    from heliograph.certified.certificate import Certificate as Certificate
+    from heliograph.certified.certify import certify as certify
     from heliograph.ckks.costs import CostTable as CostTable
     from heliograph.compiler.driver import compile as compile
     from heliograph.compiler.options import Options as Options
@@ -89,6 +95,8 @@ if TYPE_CHECKING:
     from heliograph.report.html import html_report as html_report
     from heliograph.report.plots import save_plots as save_plots
     from heliograph.report.text import Report as Report
+    from heliograph.runtime.answers import Answer as Answer
+    from heliograph.runtime.answers import read_answer as read_answer
     from heliograph.runtime.client import Client as Client
     from heliograph.runtime.keyfolder import KeyFolder as KeyFolder
     from heliograph.runtime.memory import TooLittleMemoryError as TooLittleMemoryError

@@ -82,8 +82,16 @@ class Artifact:
 
     @property
     def plain_inputs(self) -> tuple[str, ...]:
-        """The names of the inputs that the server gives in the clear, at run time."""
-        return tuple(node.attrs["name"] for node in self.program.inputs if not node.type.secret)
+        """The names of the inputs that the server is given in the clear, at run time."""
+        return tuple(
+            node.attrs["name"] for node in self.program.inputs if not node.type.secret and "drawn" not in node.attrs
+        )
+
+    @property
+    def drawn_inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What the server draws by itself, anew for each run: name -> (distribution, shape)."""
+        drawn = [node.attrs for node in self.program.inputs if "drawn" in node.attrs]
+        return {a["name"]: (a["drawn"], tuple(a["shape"])) for a in drawn}
 
     @property
     def fingerprint(self) -> str:
@@ -139,6 +147,7 @@ class Artifact:
             whole_slots,
             conjugates(self.program),
             lower_bootstrap_slots=tuple(lower_slots) if any(lower_slots) else (),
+            certificate=self.report.figures.certificate,
         )
 
     def to_bytes(self) -> bytes:

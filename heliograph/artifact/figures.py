@@ -36,6 +36,7 @@ from heliograph.ir.spec import Role, role_of
 from heliograph.report.figures import (
     Allocation,
     Bootstrapping,
+    Certified,
     Figures,
     KeyLoading,
     KeyRow,
@@ -366,6 +367,19 @@ def _unseen_text(unseen: UnseenInputs) -> str:
     return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
 
 
+def _certificate_text(found: Certified, soft: float, flood: float | None) -> str:
+    """What a certificate's error rests on, and what is left of the votes for other classes; `soft` is that of one vote."""
+    left = soft * max(found.target, found.n - found.target)
+    noise = "" if flood is None else f", under the server's noise of deviation {flood:.3g}"
+    return (
+        f"Certificate: logits of a noisy copy are at most {found.spread:.3g} apart, and of no input do more than a share "
+        f"{found.zeta:g} of all copies put a class that the network does not name less than {found.difference:.3g} behind "
+        f"the largest (encryption moves that by at most {found.error:.2g}). The rates at which inputs break this are "
+        f"bounded on {found.held_out} held-out inputs, and hold for inputs like them; encryption's error is simulated, no "
+        f"bound. Where the guess is no tie, what an answer holds at the other classes is within {left:.2g} of 0{noise}."
+    )
+
+
 def _assumed(figures: Figures) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
@@ -413,6 +427,9 @@ def _assumed(figures: Figures) -> list[str]:
             f"{entry['layer'] or entry['function']}: differences below {entry['gap']:.3g} ({entry['gap_source']}) are not "
             "told apart; there the result lies between the two."
         )
+    if figures.certificate is not None:
+        soft = max((float(entry["max_error"]) for entry in decisions), default=0.0)
+        lines.append(_certificate_text(figures.certificate, soft, figures.flood))
     if figures.flood is not None:
         line = f"The server adds noise of deviation {figures.flood:.3g} to the outputs."
         if decisions:

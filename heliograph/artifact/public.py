@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
+from heliograph.artifact.report_fields import read_record
 from heliograph.artifact.validate import (
     check_bootstrap_slots,
+    check_texts,
     printable,
     real,
     refuse,
@@ -32,11 +34,14 @@ from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
+from heliograph.report.figures import Certified, to_json
 
 VERSION = 6
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
+# What a file says only where answers certify something.
+CERTIFICATE = "certificate"
 
 
 # Figures of the report that a client has no other source for; those of bytes follow from ring and keys.
@@ -56,9 +61,9 @@ class PublicArtifact:
     `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
     `chains` are those of the program's parameters, `bootstrap_slots` the numbers of slots that it bootstraps in the whole
     one, `lower_bootstrap_slots` those in each lower one (empty where none bootstraps), `conjugation_key` says whether it
-    conjugates in the whole one, `predicted` has some figures of the report. `named` is the fingerprint
-    where it was read from a client's key file, which outlives the formats that fingerprints are computed from; such a part
-    is not written again.
+    conjugates in the whole one, `predicted` has some figures of the report, and `certificate` says what the answers
+    certify, where they do. `named` is the fingerprint where it was read from a client's key file, which outlives the
+    formats that fingerprints are computed from; such a part is not written again.
     """
 
     name: str
@@ -71,6 +76,7 @@ class PublicArtifact:
     conjugation_key: bool = False
     named: str | None = None
     lower_bootstrap_slots: tuple[tuple[int, ...], ...] = ()
+    certificate: Certified | None = None
 
     def __repr__(self) -> str:
         security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
@@ -125,6 +131,7 @@ class PublicArtifact:
     def _fields(self) -> dict[str, Any]:
         return {
             **lower_slots_json(self.lower_bootstrap_slots),
+            **certificate_json(self.certificate),
             "name": self.name,
             "server_part": self.server_part,
             "inputs": [spec_json(spec) for spec in self.inputs],
@@ -158,7 +165,7 @@ class PublicArtifact:
     def _read(container: Container, what: str) -> PublicArtifact:
         f = container.fields
         try:
-            if set(f) - {LOWER_SLOTS} != _PUBLIC_FIELDS:
+            if set(f) - {LOWER_SLOTS, CERTIFICATE} != _PUBLIC_FIELDS:
                 raise refuse("its fields are not those of a public artifact")
             chains = read_chains(f)
             ring = chains[0].ring
@@ -180,12 +187,26 @@ class PublicArtifact:
                 check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
                 lower_bootstrap_slots=read_lower_slots(f, chains),
+                certificate=read_certificate(f),
             )
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
         except Exception as error:
             # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {brief(error)}") from None
+
+
+def certificate_json(certificate: Certified | None) -> dict[str, Any]:
+    """What answers certify as JSON values; nothing where they do not."""
+    return {} if certificate is None else {CERTIFICATE: to_json(certificate)}
+
+
+def read_certificate(given: Mapping[str, Any]) -> Certified | None:
+    """The same from such JSON values; a WireError where they are malformed."""
+    if CERTIFICATE not in given:
+        return None
+    check_texts(given[CERTIFICATE], "its certificate")
+    return read_record(Certified, given[CERTIFICATE], "its certificate")
 
 
 def _is_digest(value: object) -> bool:

@@ -30,12 +30,12 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
     lacking = STORED - OPTIONAL - set(values)
     if lacking:
         raise refuse(f"its report lacks {min(lacking)!r}")
-    return _record(Stored, values, "its report")
+    return read_record(Stored, values, "its report")
 
 
 def check_report(figures: Figures) -> None:
     """Raise a WireError where a figure is of another kind than its field says."""
-    _record(Figures, to_json(figures), "its report")
+    read_record(Figures, to_json(figures), "its report")
     if figures.bootstraps and figures.bootstrapping is None:
         raise refuse("its report counts bootstraps and does not describe them")
     for row in figures.ranges:
@@ -46,8 +46,8 @@ def check_report(figures: Figures) -> None:
 _hints: Callable[[type], Mapping[str, Any]] = functools.cache(get_type_hints)
 
 
-def _record(cls: type[T], value: object, what: str) -> T:
-    """The record in JSON values."""
+def read_record(cls: type[T], value: object, what: str) -> T:
+    """The record in JSON values; a WireError where a field is lacking, of another kind or out of bounds."""
     if not isinstance(value, Mapping):
         raise refuse(f"{what} is malformed")
     entries = fields(cls)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def _read(kind: Any, value: object, figure: Figure, what: str) -> Any:
         (kind,) = (argument for argument in arguments if argument is not types.NoneType)
         return None if value is None else _read(kind, value, figure, what)
     if is_dataclass(kind):
-        return _record(kind, value, what)  # type: ignore[arg-type]
+        return read_record(kind, value, what)  # type: ignore[arg-type]
     if origin is tuple:
         if not isinstance(value, list) or len(value) > _MOST_ROWS:
             raise refuse(f"{what} is no list")

@@ -22,6 +22,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "fmt": ("heliograph.cli.language", "fmt", "Format programs of the language."),
     "compile": ("heliograph.cli.compile", "compile_command", "Compile a PyTorch module; print what it will cost."),
     "refine": ("heliograph.cli.refine", "refine_command", "Train a network for low degrees; compile takes the result."),
+    "certify": ("heliograph.cli.certify", "certify_command", "Robust or fair answers under encryption, certified."),
     "inspect": ("heliograph.cli.inspect", "inspect_command", "Print the bill, the program at a stage, or the depths."),
     "diff": ("heliograph.cli.diff", "diff_command", "Say what changed in cost between two artifacts, and where."),
     "keygen": ("heliograph.cli.keys", "keygen_command", "Make a secret key and evaluation keys."),

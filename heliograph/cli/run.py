@@ -21,6 +21,7 @@ from heliograph.cli.output import emit, insecure_option, output_options, progres
 def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as_json: bool, quiet: bool) -> None:
     """Encrypt one sample, evaluate ARTIFACT on it, decrypt, and compare with the simulator."""
     import heliograph as hg
+    from heliograph.runtime.noise import secure_draw
     from heliograph.runtime.server import require_server
 
     seconds: dict[str, float] = {}
@@ -30,10 +31,12 @@ def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as
 
     loaded = hg.Artifact.load(artifact)
     public = loaded.public()
-    names = list(dict.fromkeys(node.attrs["name"] for node in loaded.program.inputs))
-    samples = read_samples(data, names, sample)
-    given = dict(zip(names, samples, strict=True))
-    plain = {name: given.pop(name) for name in loaded.plain_inputs}
+    order = list(dict.fromkeys(node.attrs["name"] for node in loaded.program.inputs))
+    names = [name for name in order if name not in loaded.drawn_inputs]
+    given = dict(zip(names, read_samples(data, names, sample), strict=True))
+    drawn = {name: secure_draw(*kind) for name, kind in loaded.drawn_inputs.items()}
+    samples = [{**given, **drawn}[name] for name in order]
+    plain = {**{name: given.pop(name) for name in loaded.plain_inputs}, **drawn}
     require_server(loaded)
     with progress_bar(quiet) as progress:
         begun = time.perf_counter()

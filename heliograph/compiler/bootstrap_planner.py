@@ -13,7 +13,7 @@ from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
-from heliograph.compiler.plan import Plan, Wanted, pack_samples, run_ms, simulate_error
+from heliograph.compiler.plan import Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
@@ -291,14 +291,21 @@ class _Planned:
 
 def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
     ring, program = planned.choice.ring, planned.program
-    error, trace = simulate_error(program, wanted.inputs)
-    if error > wanted.tolerance:
-        raise _TooCoarseError(
-            f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of {ring.scale_bits} bits)",
-            paired=bool(paired_slots(program)),
-        )
-    price = total_ms(trace.calls, program, options.costs)
-    return Plan(program, planned.trail, ring, trace, price, error, wanted.magnitude, unbounded_ms, planned.loading_ms)
+    found = simulated(program, wanted.inputs)
+    if wrong := wanted.refuses(found):
+        raise _TooCoarseError(f"{wrong} (scale of {ring.scale_bits} bits)", paired=bool(paired_slots(program)))
+    price = total_ms(found.trace.calls, program, options.costs)
+    return Plan(
+        program,
+        planned.trail,
+        ring,
+        found.trace,
+        price,
+        found.error,
+        wanted.magnitude,
+        unbounded_ms,
+        planned.loading_ms,
+    )
 
 
 def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trail:

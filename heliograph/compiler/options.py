@@ -166,6 +166,8 @@ class Options:
     samples_apart: at most so many calibration samples are kept apart, every other one, to bound how often unseen inputs
         leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
+    gap_error: the largest error that encryption may add to a difference that an argmax compares, as a share of its gap, on
+        the samples that errors are simulated on. Without it only what comes out counts, which shows nothing of ties.
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
     flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure generator;
@@ -310,6 +312,17 @@ class Options:
             high=40,
             flag=Flag("Precision that encryption must leave."),
             told="always",
+        ),
+    )
+    gap_error: float | None = _option(
+        None,
+        About(
+            "a share of a gap, above 0 and at most 1",
+            kind=float,
+            low=_TINY,
+            high=1.0,
+            flag=Flag("Largest error of compared differences, as a share of the gap.", metavar="SHARE"),
+            told="unless default",
         ),
     )
     key_bytes: int | None = _option(

@@ -57,10 +57,12 @@ def range_passes(program: Program, outputs: Sequence[Array], calibrated: int) ->
     return apply(OutputRanges(program.stage, outputs, calibrated), program)
 
 
-def back_passes(program: Program, ring: Ring, options: Options) -> Trail:
-    """From polynomials to a scheduled program on one ring."""
-    packed = pack_passes(program, ring, options)
-    return (*packed, *lower_passes(packed[-1].program, ring, options))
+def back_passes(
+    program: Program, ring: Ring, options: Options, *, packed: Trail = (), exact_rotations: bool = False
+) -> Trail:
+    """From polynomials to a scheduled program on one ring; from where `packed` ends, where that is given."""
+    packed = packed or pack_passes(program, ring, options)
+    return (*packed, *lower_passes(packed[-1].program, ring, options, exact_rotations=exact_rotations))
 
 
 def pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
@@ -85,19 +87,34 @@ def pair_passes(placed: Program, ring: Ring, options: Options) -> Trail:
 
 
 def lower_passes(
-    program: Program, ring: Ring, options: Options, output_shift: int = 0, bootstrapping: tuple[Ring, ...] = ()
+    program: Program,
+    ring: Ring,
+    options: Options,
+    output_shift: int = 0,
+    bootstrapping: tuple[Ring, ...] = (),
+    exact_rotations: bool = False,
 ) -> Trail:
-    """From polynomials on slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`."""
+    """From polynomials on slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`, `exact_rotations`
+    as in `PlanLevels`.
+    """
     lowered = run((LowerPolynomials(),), program)
-    return (*lowered, *level_passes(lowered[-1].program, ring, options, output_shift, bootstrapping))
+    made = level_passes(lowered[-1].program, ring, options, output_shift, bootstrapping, exact_rotations)
+    return (*lowered, *made)
 
 
 def level_passes(
-    program: Program, ring: Ring, options: Options, output_shift: int = 0, bootstrapping: tuple[Ring, ...] = ()
+    program: Program,
+    ring: Ring,
+    options: Options,
+    output_shift: int = 0,
+    bootstrapping: tuple[Ring, ...] = (),
+    exact_rotations: bool = False,
 ) -> Trail:
-    """From slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`."""
+    """From slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`, `exact_rotations` as in
+    `PlanLevels`.
+    """
     keys = SelectKeys(ring, options.key_bytes, options.costs, bootstrapping)
-    return run((PlanLevels(ring, output_shift), keys, PlaceChains(), Schedule()), program)
+    return run((PlanLevels(ring, output_shift, exact_rotations), keys, PlaceChains(), Schedule()), program)
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.execution.loop import Trace, execute
 from heliograph.execution.prices import total_ms
+from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Array, Node, Program
@@ -20,15 +22,33 @@ from heliograph.passes.base import Trail
 
 
 @dataclass(frozen=True, slots=True)
+class Simulated:
+    """The largest error of an output, and of a difference that an argmax compares, as a share of its gap; what a run did."""
+
+    error: float
+    gap_error: float
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What every plan of a program must keep to: the samples that errors are simulated on, the bits of room that outputs
-    need above the scale, the largest error allowed, and the largest output.
+    need above the scale, the largest error allowed, and the largest output; `gap_error` as in `Options`.
     """
 
     inputs: Sequence[Array]
     headroom: int
     tolerance: float
     magnitude: float
+    gap_error: float | None = None
+
+    def refuses(self, found: Simulated) -> str:
+        """What is wrong with a plan whose errors are these, empty where nothing is."""
+        if found.error > self.tolerance:
+            return f"its error would be {found.error:.2g}, more than {self.tolerance:.2g}"
+        if self.gap_error is not None and found.gap_error > self.gap_error:
+            return f"compared differences would err by {found.gap_error:.2g} of the gap, more than {self.gap_error:.2g}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +103,34 @@ def run_ms(program: Program, costs: CostTable) -> float:
     return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
 
 
-def simulate_error(program: Program, samples: Sequence[Array]) -> tuple[float, Trace]:
-    """The largest error that encryption adds on these samples, by the simulator, and what one run did."""
-    worst, trace = 0.0, Trace()
+def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
+    """What encryption adds on these samples, by the simulator."""
+    compared = {
+        node: (entry, chunk)
+        for node, (entry, chunk) in polynomial_inputs(program).items()
+        if program.ranges[entry].gap is not None and program.ranges[entry].function.startswith("argmax")
+    }
+    worst, decisions, trace = 0.0, 0.0, Trace()
     for position in range(samples[0].shape[0]):
         vectors = pack_inputs(program, one_sample(program, samples, position))
-        outputs = []
+        outputs, differences = [], []
         for noisy in (False, True):
+            seen: dict[Node, Array] = {}
+
+            def watch(node: Node, value: Any, seen: dict[Node, Array] = seen) -> None:
+                if node in compared:
+                    entry, chunk = compared[node]
+                    seen[node] = range_layout(program, entry).copies(np.real(value.slots), chunk)
+
             simulator = Simulator(program, seed=position, noisy=noisy)
-            results, trace = execute(program, simulator, simulator.encrypt_inputs(vectors))
+            encrypted = simulator.encrypt_inputs(vectors)
+            results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
             outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
+            differences.append(seen)
         exact, noised = outputs
         worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))
-    return worst, trace
+        for node, (entry, _) in compared.items():
+            known = program.ranges[entry]
+            apart = float(np.abs(differences[0][node] - differences[1][node]).max(initial=0.0))
+            decisions = max(decisions, apart * (known.high - known.low) / 2 / float(known.gap or 1.0))
+    return Simulated(worst, decisions, trace)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import back_passes
-from heliograph.compiler.plan import Plan, Wanted, run_ms, sample_inputs, simulate_error
+from heliograph.compiler.pipeline import back_passes, pack_passes
+from heliograph.compiler.plan import Plan, Wanted, run_ms, sample_inputs, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of
 from heliograph.execution.memory import least_server_bytes
-from heliograph.execution.prices import total_ms
+from heliograph.execution.prices import call_ms, total_ms
+from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth
 from heliograph.passes.plan_levels import TooFewLevelsError
@@ -99,7 +101,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             where=f"program {program.name!r}",
             hint="divide the outputs by a constant in the model, or check the ranges of its inputs",
         )
-    wanted = Wanted(inputs, headroom, 2.0**-options.precision_bits * max(1.0, magnitude), magnitude)
+    wanted = Wanted(inputs, headroom, 2.0**-options.precision_bits * max(1.0, magnitude), magnitude, options.gap_error)
     rings = log_rings(options)
     reasons = []
     written = any(node.op == "bootstrap" for node in program.nodes)
@@ -170,12 +172,18 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         if ring.scale_bits < least_scale:
             continue
         try:
-            trail = back_passes(program, ring, options)
+            packed = pack_passes(program, ring, options)
+            trail = back_passes(program, ring, options, packed=packed)
             executable = trail[-1].program
             if smaller is not None and _total_ms(smaller) < run_ms(executable, options.costs):
                 # Larger scales and keys that do not fit would only add to it.
                 return smaller
-            error, trace = simulate_error(executable, wanted.inputs)
+            found = simulated(executable, wanted.inputs)
+            if wanted.refuses(found):
+                # Cheaper than a finer scale, where it is rotations that err.
+                trail = back_passes(program, ring, options, packed=packed, exact_rotations=True)
+                executable = trail[-1].program
+                found = simulated(executable, wanted.inputs)
         except TooFewLevelsError as few:
             levels = few.needed
             rings = candidates(log_ring, levels, headroom, options)
@@ -187,11 +195,11 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             headroom += 3
             rings = candidates(log_ring, levels, headroom, options)
             continue
-        if error > wanted.tolerance:
-            failure = (
-                f"its error would be {error:.2g}, more than {wanted.tolerance:.2g} (scale of {ring.scale_bits} bits)"
-            )
+        if wrong := wanted.refuses(found):
+            failure = f"{wrong} (scale of {ring.scale_bits} bits)"
             least_scale = ring.scale_bits + 1
+            # Now it is known at what levels the work is.
+            rings.sort(key=lambda other: _priced_on(found.trace.calls, other, options.costs))
             continue
         fitting: tuple[Program, float] | None = executable, 0.0
         if options.memory_bytes is not None:
@@ -205,14 +213,19 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
                 hint="set key_bytes lower (slower, fewer keys), or allow more",
             )
         executable, loading = fitting
-        price = total_ms(trace.calls, executable, options.costs)
+        price = total_ms(found.trace.calls, executable, options.costs)
         # Without the bound all keys would stay, and nothing be read again.
         kept = price if loading else None
-        plan = Plan(executable, trail, ring, trace, price, error, wanted.magnitude, kept, loading)
+        plan = Plan(executable, trail, ring, found.trace, price, found.error, wanted.magnitude, kept, loading)
         return smaller if smaller is not None and _total_ms(smaller) < _total_ms(plan) else plan
     if failure:
         raise PlanningError(failure)
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))
+
+
+def _priced_on(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
+    """The milliseconds of these calls on another ring with as many levels."""
+    return sum(number * call_ms(call, ring, costs) for call, number in calls.items())
 
 
 def _most_levels(log_ring: int, options: Options) -> int:

@@ -117,6 +117,25 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     return vectors
 
 
+def with_drawn(program: Program, samples: Sequence[Any], rng: np.random.Generator) -> list[Any]:
+    """The samples, with plain inputs that a server draws (`drawn`) drawn where one is given for each of the others."""
+    first = {node.attrs["name"]: node for node in reversed(program.inputs)}
+    names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
+    drawn = [name for name in names if "drawn" in first[name].attrs]
+    if not drawn or len(samples) != len(names) - len(drawn):
+        return list(samples)
+    given, made = iter(samples), []
+    for name in names:
+        a = first[name].attrs
+        if name not in drawn:
+            made.append(next(given))
+        elif a["drawn"] == "normal":
+            made.append(rng.standard_normal(a["shape"]))
+        else:
+            made.append(rng.uniform(-1.0, 1.0, a["shape"]))
+    return made
+
+
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
     """The output tensors from a packed program's output vectors (each (slots,)), in order.
 

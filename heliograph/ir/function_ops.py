@@ -199,10 +199,11 @@ define(
         "argmax_rows",
         TENSOR,
         (1, 1),
-        {"count": "int?", "method": "str?", **DECISION_ATTRS},
+        {"count": "int?", "method": "str?", "spread": "float?", **DECISION_ATTRS},
         _rows_type("argmax_rows", "all"),
         lambda values, a, context: _one_hot(values[0], 1),
-        "One-hot along axis 0 of (rows, columns).",
+        "One-hot along axis 0 of (rows, columns). `spread` bounds how far two rows of a column are apart, in place of `low` "
+        "and `high`.",
     )
 )
 define(

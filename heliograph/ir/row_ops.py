@@ -14,7 +14,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Stage
-from heliograph.ir.spec import OPS, Attrs, Context, OpSpec, Role, define
+from heliograph.ir.spec import ARITHMETIC, OPS, Attrs, Context, OpSpec, Role, define
 from heliograph.ir.types import TensorType, Type
 
 _POLYNOMIAL = frozenset({Stage.POLYNOMIAL})
@@ -35,6 +35,7 @@ def _define_rows(
     shape: Callable[[TensorType, Attrs], tuple[int, ...]],
     evaluate: Callable[[Array, Attrs], Array],
     doc: str,
+    stages: frozenset[Stage] = _POLYNOMIAL,
 ) -> None:
     def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         return TensorType(shape(operands[0], a), operands[0].secret)
@@ -42,7 +43,7 @@ def _define_rows(
     def meaning(values: Sequence[Array], a: Attrs, context: Context) -> Array:
         return evaluate(values[0], a)
 
-    define(OpSpec(name, _POLYNOMIAL, (1, 1), attrs, infer, meaning, doc, role=Role.ROWS))
+    define(OpSpec(name, stages, (1, 1), attrs, infer, meaning, doc, role=Role.ROWS))
 
 
 def _padded(operand: TensorType, a: Attrs) -> tuple[int, ...]:
@@ -100,6 +101,25 @@ _define_rows(
     _repeated,
     lambda x, a: np.repeat(x[:, np.newaxis], a["rows"], axis=1),
     "The vector as each of the rows.",
+)
+
+
+def _runs(operand: TensorType, a: Attrs) -> tuple[int, ...]:
+    count = a["count"]
+    if count < 1 or count & (count - 1) or operand.size % count:
+        raise ProgramError(
+            f"sum_runs: {operand.size} elements are not runs of {count}", why="a run is a power of two of elements"
+        )
+    return (operand.size // count,)
+
+
+_define_rows(
+    "sum_runs",
+    {"count": "int"},
+    _runs,
+    lambda x, a: np.asarray(x.reshape(x.shape[0], -1, a["count"]).sum(axis=2)),
+    "The sums of `count` elements after each other, of the flattened tensor: log2(count) rotations.",
+    ARITHMETIC,
 )
 
 ROW_OPS = frozenset(name for name, spec in OPS.items() if spec.role is Role.ROWS)

@@ -85,6 +85,10 @@ def _axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------------------------------------- inputs, constants
 
+# What the server may draw a plain input from, anew for each run: independent numbers, normal with mean 0 and deviation 1,
+# or uniform on [-1, 1].
+DISTRIBUTIONS = ("normal", "uniform")
+
 
 def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     # A packed program's input is one ciphertext of the named tensor; a managed one's has its level and scale.
@@ -101,6 +105,11 @@ def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
             raise ProgramError(f"input {a['name']!r}: a range ends at {bound}", hint="leave the range out instead")
     if low is not None and high is not None and low > high:
         raise ProgramError(f"input {a['name']!r}: the range [{low:g}, {high:g}] is empty")
+    if "drawn" in a and (secret or a["drawn"] not in DISTRIBUTIONS):
+        raise ProgramError(
+            f"input {a['name']!r} cannot be drawn: {a['drawn']!r}",
+            why="the server draws plain inputs, " + " or ".join(DISTRIBUTIONS),
+        )
     return TensorType(tuple(a["shape"]), secret)
 
 
@@ -120,13 +129,15 @@ define(
             "low": "float?",
             "high": "float?",
             "secret": "bool?",
+            "drawn": "str?",
             "chunk": "int?",
             "level": "int?",
             "log_scale": "float?",
         },
         _input_type,
         _no_value,
-        "A value given at run time: a tensor in [low, high], or ciphertext `chunk` of a packed one.",
+        "A value given at run time: a tensor in [low, high], or ciphertext `chunk` of a packed one. A plain one may be "
+        "`drawn` by the server, from normal or uniform.",
     )
 )
 define(
@@ -422,6 +433,26 @@ _structural(
     _pad_shape,
     lambda x, a: np.pad(x, [(0, 0), *zip(a["before"], a["after"], strict=True)]),
     "Zeros around the tensor.",
+)
+
+
+def _repeat_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    if a["count"] < 1:
+        raise ProgramError(f"repeat: {a['count']} copies")
+    return TensorType((*operands[0].shape, a["count"]), operands[0].secret)
+
+
+define(
+    OpSpec(
+        "repeat",
+        TENSOR,
+        (1, 1),
+        {"count": "int"},
+        _repeat_type,
+        lambda values, a, context: np.repeat(values[0][..., np.newaxis], a["count"], axis=-1),
+        "Each element `count` times, on a new last axis. The maps before it are not multiplied into it, as they are into "
+        "`broadcast`: they work once, not once for each copy.",
+    )
 )
 
 

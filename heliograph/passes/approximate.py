@@ -85,6 +85,17 @@ class Approximate:
         return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
 
     def interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
+        if "spread" in node.attrs:
+            # Only differences are looked at: where the values themselves lie does not matter.
+            spread = float(node.attrs["spread"])
+            if seen and seen.spread is not None and seen.spread > spread:
+                raise ProgramError(
+                    f"the spread {spread:g} given for {node.op} is contradicted by calibration",
+                    where=node.loc,
+                    why=f"the samples' rows are up to {seen.spread:g} apart",
+                    hint="a larger one, or none: calibration then chooses",
+                )
+            return Interval(-spread / 2, spread / 2), "declared"
         if "low" in node.attrs and "high" in node.attrs:
             declared = Interval(node.attrs["low"], node.attrs["high"])
             if seen and (seen.low < declared.low or seen.high > declared.high):
@@ -555,6 +566,6 @@ def _symmetric(interval: Interval) -> tuple[float, float]:
 RULES: Mapping[str, Callable[[_Approximator, Node, list[Node]], Node]] = {
     "affine": _Approximator.affine,
     "poly": _Approximator.given,
-    **dict.fromkeys(("input", "add", "sub", "mul", "reshape"), _Approximator.carried),
+    **dict.fromkeys(("input", "add", "sub", "mul", "reshape", "sum_runs"), _Approximator.carried),
     **dict.fromkeys(ALONG_ROWS, _Approximator.composed),
 }

@@ -82,6 +82,11 @@ def _pinned(program: Program, groups: Groups, slots: int, stride: int) -> dict[i
     for node in program.nodes:
         for member in (node, *node.inputs) if node.op in ROW_OPS else ():
             shape, number = shape_of(member), groups.of[member]
+            if node.op == "sum_runs":
+                # Elements stand after each other, and the sum of a run where the run begins.
+                gap = node.attrs["count"] if member is node else 1
+                _pin(pinned, number, _with_period(Layout(shape, slots, 1, gap=gap, stride=stride)))
+                continue
             columns = shape[-1]
             block = next_power_of_two(columns)
             rows = Layout(shape, slots, 1, width=columns, block=block, stride=stride) if len(shape) == 2 else None
@@ -92,9 +97,15 @@ def _pinned(program: Program, groups: Groups, slots: int, stride: int) -> dict[i
                     f"a ciphertext has {slots // stride}",
                     hint="operations on rows are not carried over several ciphertexts",
                 )
-            if pinned.setdefault(number, layout) != layout:
-                raise InternalError(f"rows of two shapes share a layout: {pinned[number].shape} and {shape}")
+            _pin(pinned, number, layout)
     return pinned
+
+
+def _pin(pinned: dict[int, Layout], number: int, layout: Layout) -> None:
+    """Give a group of values its layout; an InternalError where it has one in which elements stand elsewhere."""
+    known = pinned.setdefault(number, layout)
+    if known.period != layout.period or not np.array_equal(known.places(), layout.places()):
+        raise InternalError(f"rows of two shapes share a layout: {known.shape} and {layout.shape}")
 
 
 def candidate_layouts(

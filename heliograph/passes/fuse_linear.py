@@ -14,7 +14,7 @@ import scipy.sparse
 
 from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
-from heliograph.ir.gather import gather_matrix
+from heliograph.ir.gather import gather_map, gather_matrix
 from heliograph.ir.kronecker import KroneckerMatrix, identity_places, of_channels
 from heliograph.ir.ops import OPS
 
@@ -187,6 +187,8 @@ class _Fuser:
             return self._scaled(node, operands) if node.op == "mul" else self._matmul(node, operands)
         if node.op == "matmul":
             return self._product_of_values(node, operands)
+        if node.op == "repeat":
+            return self._repeated(node, operands[0])
         return self._nonlinear_node(node, operands)
 
     def _linear(self, node: Node, operands: list[_Form]) -> _Form:
@@ -247,6 +249,16 @@ class _Fuser:
             columns.append(scipy.sparse.csr_array(products.reshape(count, -1)))
         matrix = scipy.sparse.csr_array(scipy.sparse.vstack(columns).T)
         return self._combine(node, [value], [matrix], None)
+
+    def _repeated(self, node: Node, operand: _Form) -> _Form:
+        """Copies of a value: a map by itself, so that what comes before works once and not once for each copy."""
+        shape, count = (operand.size, 1), node.attrs["count"]
+        index = np.repeat(np.arange(operand.size), count)
+        matrix = _stored(_kept(gather_map(index, shape, (operand.size, count))))
+        name = self.builder.constant(matrix, f"{node.loc.layer or 'repeat'}.copies")
+        source = self._materialize(operand)
+        made = self.builder.op("affine", (source,), node.loc, matrices=(name,), shape=shape_of(node))
+        return self._base(made)
 
     def _product_of_values(self, node: Node, operands: list[_Form]) -> _Form:
         """A matrix product neither side of which is known at compile time: all products of elements, then sums."""

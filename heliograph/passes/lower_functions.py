@@ -24,9 +24,10 @@ from heliograph.approx.fit import Fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
 from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError, at
-from heliograph.ir import Builder, Node, SparseMatrix, shape_of, size_of
+from heliograph.ir import Array, Builder, Matrix, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.depth import depth_of_degree
 from heliograph.ir.gather import gather_matrix
+from heliograph.ir.kronecker import KroneckerMatrix, identity_places
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops import Bounds
 from heliograph.ir.ranges import RangeEntry
@@ -42,8 +43,12 @@ DEFAULT_GAP = 0.01
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
 _MOST_ABS_DEGREE = 127
-# All pairs of rows must fit the slots of the largest ring.
-_MOST_PAIRS = 1 << 16
+# Maps with no more entries are multiplied entry by entry.
+_FEW_ENTRIES = 1 << 12
+# All differences of rows, each in both directions, are compared at once where they fit one ciphertext of that many slots;
+# where there are more, each pair once, up to so many differences; beyond that rows meet in a tournament.
+_MOST_PAIRS = 1 << 15
+_MOST_HALF_PAIRS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +100,52 @@ class Lowering:
             low, high, entry = -1.0, 1.0, None
         return x
 
-    def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...]) -> Node:
-        """A linear map of x; multiplied into the map that makes x, where nothing else reads that and it pays."""
-        matrix = scipy.sparse.csr_array(matrix)
+    def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...], bias: float = 0.0) -> Node:
+        """A linear map of x, and a number; multiplied into the map that makes x, where nothing else reads that and it pays.
+
+        What the server adds to x in the clear goes through the map in the clear.
+        """
+        if x.op == "add" and x not in self.shared and sum(operand.type.secret for operand in x.inputs) == 1:
+            secret, known = sorted(x.inputs, key=lambda operand: not operand.type.secret)
+            if known.op != "constant" and shape_of(known) == shape_of(secret) == shape_of(x):
+                stored = matrix if isinstance(matrix, Matrix) else SparseMatrix.of(scipy.sparse.csr_array(matrix))
+                return self.op(
+                    "add", self.mapped(secret, matrix, shape, bias), self._affine([known], [stored], np.zeros(1), shape)
+                )
+        if isinstance(matrix, KroneckerMatrix):
+            return self._by_channels(x, matrix, shape, bias)
+        matrix = matrix.csr() if isinstance(matrix, Matrix) else scipy.sparse.csr_array(matrix)
         operands: tuple[Node, ...] = (x,)
-        matrices, bias = [matrix], None
+        matrices, offset = [matrix], np.full(matrix.shape[0], bias)
         if x.op == "affine" and x not in self.shared and _pays(matrix.shape, [size_of(n) for n in x.inputs]):
             operands = x.inputs
             matrices = [matrix @ self.builder.context.linear_map(name).csr() for name in x.attrs["matrices"]]
             if "bias" in x.attrs:
-                bias = self.builder.constant(
-                    matrix @ self.builder.context.array(x.attrs["bias"]), f"{self.node.op}.bias"
-                )
-        names = tuple(self.builder.constant(SparseMatrix.of(m), f"{self.node.op}.matrix") for m in matrices)
+                offset = offset + matrix @ self.builder.context.array(x.attrs["bias"])
+        return self._affine(operands, [SparseMatrix.of(m) for m in matrices], offset, shape)
+
+    def _affine(
+        self, operands: Sequence[Node], matrices: Sequence[Matrix], offset: Array, shape: tuple[int, ...]
+    ) -> Node:
+        names = tuple(self.builder.constant(each, f"{self.node.op}.matrix") for each in matrices)
+        bias = self.builder.constant(offset, f"{self.node.op}.bias") if offset.any() else None
         return self.op("affine", *operands, matrices=names, bias=bias, shape=shape)
+
+    def _by_channels(self, x: Node, matrix: KroneckerMatrix, shape: tuple[int, ...], bias: float) -> Node:
+        """The same of a map that treats all places alike: products stay in the small form."""
+        operands: tuple[Node, ...] = (x,)
+        matrices: list[Matrix] = [matrix]
+        offset: Array = np.full(matrix.shape[0], bias)
+        if x.op == "affine" and x not in self.shared:
+            inner = [self.builder.context.linear_map(name) for name in x.attrs["matrices"]]
+            products = [_after(matrix, each) for each in inner]
+            _, out, between = matrix.weights.shape
+            sources = [each.weights.shape[2] for each in inner if isinstance(each, KroneckerMatrix)]
+            if all(product is not None for product in products) and _pays((out, between), sources):
+                operands, matrices = x.inputs, [product for product in products if product is not None]
+                if "bias" in x.attrs:
+                    offset = offset + matrix.apply_to_constant(self.builder.context.array(x.attrs["bias"]))
+        return self._affine(operands, matrices, offset, shape)
 
     def entry(
         self,
@@ -151,6 +188,13 @@ class Lowering:
     def located(self, hint: str = "") -> AbstractContextManager[None]:
         """Errors that are raised inside name this op and its place, and the hint where one is given."""
         return at(self.node.loc, said_by=self.node.op, hint=hint)
+
+
+def _after(matrix: KroneckerMatrix, inner: Matrix) -> Matrix | None:
+    """matrix @ inner in a small form; None where there is none and the entries are many."""
+    if isinstance(inner, KroneckerMatrix):
+        return matrix.after(inner)
+    return SparseMatrix.of(matrix.csr() @ inner.csr()) if inner.nnz <= _FEW_ENTRIES else None
 
 
 # Prices in products with a plaintext: of a rotation (a map with d diagonals takes about 2 sqrt(d) of them), and of a level.
@@ -246,10 +290,11 @@ def _abs_error(polynomial: Fit) -> float:
 
 
 def lower_argmax(lowering: Lowering, x: Argument) -> Node:
-    """One-hot over rows, by all pairs of rows at once; where these do not fit one ciphertext, by a tournament.
+    """One-hot over rows, by all pairs of rows at once; where these are too many, by a tournament.
 
-    All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more: it is never cheaper
-    where all pairs fit.
+    All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more. Where all
+    differences fit one ciphertext a row's signs stand behind each other and their sum takes no level; else each pair is
+    compared once, and a map that adds or subtracts its sign takes one.
     """
     classes, columns = shape_of(x.value)
     seen = _as_approximated(lowering, x)
@@ -257,7 +302,7 @@ def lower_argmax(lowering: Lowering, x: Argument) -> Node:
     if seen is not None and seen.spread is not None and x.source == "observed":
         width = min(width, rounding.upward(seen.spread * (1.0 + lowering.margin)))
     gap, gap_source = lowering.gap(seen.near if seen else None, width)
-    too_many = next_power_of_two(classes - 1) * next_power_of_two(classes * columns) > _MOST_PAIRS
+    too_many = classes * (classes - 1) // 2 * columns > _MOST_HALF_PAIRS
     return (_argmax_by_tournament if too_many else _argmax_by_pairs)(
         lowering, replace(x, seen=seen), width, gap, gap_source
     )
@@ -334,13 +379,21 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
         closeness_bits=plan.psi2,
         count=count,
     )
-    differences = lowering.mapped(
-        x.value, _differences(classes, columns), (next_power_of_two(classes - 1), classes * columns)
-    )
+    # Of two classes the signs of both differences are the answer: there is nothing to add up.
+    both = classes == 2 or next_power_of_two(classes - 1) * next_power_of_two(classes * columns) <= _MOST_PAIRS
+    compared = _differences(classes) if both else _half_differences(classes)
+    shape = (next_power_of_two(classes - 1), classes * columns) if both else (len(compared), columns)
+    differences = lowering.mapped(x.value, _of_columns(compared, columns), shape)
     signs = lowering.chain(differences, plan.folded1(), -width, width, entry)
-    total = lowering.op("sum_rows", signs)
+    offset = plan.offset2 if plan.sign2 is not None else 0.0
+    if both:
+        rows = shape[0] > 1
+        total = lowering.op("sum_rows", signs) if rows else lowering.op("reshape", signs, shape=(classes * columns,))
+        if offset:
+            total = lowering.op("add", total, lowering.constant(np.full(classes * columns, offset), "argmax.offset"))
+    else:
+        total = lowering.mapped(signs, _of_columns(compared.T, columns), (classes, columns), offset)
     if plan.sign2 is not None:
-        total = lowering.op("add", total, lowering.constant(np.full(classes * columns, plan.offset2), "argmax.offset"))
         # The proof of the plan: scores lie in the second sign's interval.
         lowering.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
         total = lowering.chain(total, plan.folded2(), -1.0, 1.0, None)
@@ -348,15 +401,27 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
     return lowering.op("reshape", total, shape=(classes, columns))
 
 
-def _differences(classes: int, columns: int) -> Any:
-    """Row (k, i, m) of the map gives x[i, m] - x[(i + k + 1) mod classes, m]; zero for k = classes - 1 and beyond."""
-    size = classes * columns
-    offset, place = np.divmod(np.arange(next_power_of_two(classes - 1) * size), size)
-    row, column = np.divmod(place, columns)
-    other = (row + offset + 1) % classes * columns + column
-    beyond = offset >= classes - 1
-    place[beyond] = other[beyond] = -1
-    return gather_matrix(place, size) - gather_matrix(other, size)
+def _differences(classes: int) -> Array:
+    """Row (k, i) of the map gives x[i] - x[(i + k + 1) mod classes]; zero for k = classes - 1 and beyond."""
+    offset, row = np.divmod(np.arange(next_power_of_two(classes - 1) * classes), classes)
+    made = np.eye(classes)[row] - np.eye(classes)[(row + offset + 1) % classes]
+    made[offset >= classes - 1] = 0.0
+    return np.asarray(made)
+
+
+def _half_differences(classes: int) -> Array:
+    """A row of the map for each pair i < j gives x[i] - x[j]; its transpose adds up the signs of each class."""
+    first, second = np.triu_indices(classes, 1)
+    return np.asarray(np.eye(classes)[first] - np.eye(classes)[second])
+
+
+def _of_columns(matrix: Array, columns: int) -> Any:
+    """The map of rows, of each column; entry by entry where that is as small."""
+    return (
+        KroneckerMatrix.of(matrix[np.newaxis], [identity_places(columns)])
+        if columns > 1
+        else scipy.sparse.csr_array(matrix)
+    )
 
 
 def lower_max(lowering: Lowering, x: Argument) -> Node:

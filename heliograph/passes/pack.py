@@ -174,6 +174,19 @@ class _Packer:
             step //= 2
         return [value]
 
+    def sum_runs(self, node: Node) -> list[Node]:
+        """The sum of each run, where it begins; what the rotations leave elsewhere is read by nobody."""
+        (operand,) = node.inputs
+        values, step = self.new[operand], 1
+        if node.attrs["count"] > self.slots:
+            raise PlanningError(
+                f"sum_runs of {node.attrs['count']} elements: a ciphertext has {self.slots} slots", where=node.loc
+            )
+        while step < node.attrs["count"]:
+            values = [self.builder.op("add_ct", (value, self._rotate(value, step, node)), node.loc) for value in values]
+            step *= 2
+        return values
+
     def poly(self, node: Node) -> list[Node]:
         values = self.new[node.inputs[0]]
         if "range" in node.attrs:
@@ -365,5 +378,6 @@ RULES: Mapping[str, Callable[[_Packer, Node], list[Node]]] = {
     "mul": _Packer.product,
     "roll_rows": _Packer.roll_rows,
     "sum_rows": _Packer.sum_rows,
+    "sum_runs": _Packer.sum_runs,
     **dict.fromkeys(("reshape", "pad_rows", "crop_rows", "equal_row", "repeat_row"), _Packer.unmoved),
 }

@@ -53,12 +53,12 @@ class Levels:
     on `ring` begins.
     """
 
-    def __init__(self, program: Program, ring: Ring | None = None) -> None:
+    def __init__(self, program: Program, ring: Ring | None = None, exact_rotations: bool = False) -> None:
         self.program = program
         nodes = self.nodes = [node for node in program.nodes if node.type.secret]
         self.pending: dict[Node, bool] = {}
-        # Where no product follows, few primes are left: rotations before the last rescale cost little more, and their
-        # error is divided by a prime with the rest.
+        # Rotations of products before their rescale cost one prime more, and their error is divided by a prime with the
+        # rest. Where no product follows, few primes are left and they cost little: there it is always done.
         final = dict.fromkeys(nodes, True)
         for node in reversed(nodes):
             for operand in _secret_inputs(node):
@@ -66,7 +66,8 @@ class Levels:
         self.keeps = {
             node
             for node in nodes
-            if role_of(node) in (Role.SUM, Role.TRANSPARENT) or (role_of(node) is Role.ROTATION and final[node])
+            if role_of(node) in (Role.SUM, Role.TRANSPARENT)
+            or (role_of(node) is Role.ROTATION and (exact_rotations or final[node]))
         }
         for node in nodes:
             if role_of(node) in _PRODUCTS:
@@ -270,11 +271,13 @@ class _Scales:
 class PlanLevels:
     """Packed values become ciphertexts with level and true scale, on the chain of `ring`.
 
-    Outputs get a scale `output_shift` bits below the others where it can be chosen: room in the first modulus.
+    Outputs get a scale `output_shift` bits below the others where it can be chosen: room in the first modulus. With
+    `exact_rotations` all rotations of products come before their rescale, not only those that no product follows.
     """
 
     ring: Ring
     output_shift: int = 0
+    exact_rotations: bool = False
 
     name: ClassVar[str] = "plan-levels"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -282,7 +285,7 @@ class PlanLevels:
 
     def run(self, program: Program) -> Program:
         for _ in range(_MAX_CORRECTIONS):
-            levels = Levels(program, self.ring)
+            levels = Levels(program, self.ring, self.exact_rotations)
             if levels.depth > self.ring.levels:
                 raise TooFewLevelsError(levels.depth, self.ring.levels)
             if levels.bootstrapped and levels.bootstrapped > self.ring.bootstrap_level:
@@ -404,6 +407,9 @@ class _Emitter:
             else self._at(self.made[operand] if as_is else self._ready(operand), level)
             for operand in node.inputs
         ]
+        if role is Role.SUM:
+            # What was relinearized for a rotation is not relinearized again with the sum.
+            operands = [self.short.get(value, value) for value in operands]
         if role is Role.ROTATION:
             operands = [self._relinearized(value) if self._type(value).parts > 2 else value for value in operands]
         attrs = dict(node.attrs)

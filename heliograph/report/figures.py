@@ -177,6 +177,40 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class Certified:
+    """What an answer certifies, and how sure that is (certified/certificate.py).
+
+    `radius` is how far an input may be changed: in l2 or l1, or (kind fair) in features divided by theta. Of `n` votes
+    `target` certify. `deviation` is what noise of that `distribution` is multiplied by (of fairness: beside theta). Logits
+    of a copy are taken to be at most `spread` apart, and the largest at least `difference` above the next; the argmax tells
+    `gap` apart, and encryption moves a difference by at most `error`.
+    `beta_range` and `beta_difference` bound the rates of inputs that leave the range, and of those more than a share zeta
+    of whose copies are nearer to a tie; they rest on `held_out` inputs, and hold together with `confidence`. An answer is
+    wrong with probability at most xi = alpha + beta_range + beta_difference.
+    """
+
+    kind: str
+    radius: float = field(metadata=_about(low=0.0))
+    n: int = field(metadata=_about(low=1, high=1 << 20))
+    n0: int = field(metadata=_about(low=1, high=1 << 20))
+    target: int = field(metadata=_about(low=1, high=1 << 20))
+    tau: float = field(metadata=_about(low=0.0, high=1.0))
+    zeta: float = field(metadata=_about(low=0.0, high=1.0))
+    alpha: float = field(metadata=_about(low=0.0, high=1.0))
+    distribution: str
+    deviation: float = field(metadata=_about(low=0.0))
+    spread: float = field(metadata=_about(low=0.0))
+    difference: float = field(metadata=_about(low=0.0))
+    gap: float = field(metadata=_about(low=0.0))
+    error: float = field(metadata=_about(low=0.0))
+    beta_range: float = field(metadata=_about(low=0.0, high=1.0))
+    beta_difference: float = field(metadata=_about(low=0.0, high=1.0))
+    xi: float = field(metadata=_about(low=0.0))
+    confidence: float = field(metadata=_about(low=0.0, high=1.0))
+    held_out: int = field(metadata=_about(high=_MOST_SAMPLES))
+
+
+@dataclass(frozen=True, slots=True)
 class LayerDegree:
     """A row of the table of degrees: what stands for an activation, the levels that it spends, the top level of the chain
     that it is evaluated in, and its predicted milliseconds; impact and share where degrees were allocated.
@@ -324,6 +358,8 @@ class Stored:
     savings: tuple[Saving, ...]
     # How degrees were allocated, where they were (passes/allocate_degrees.py).
     allocation: Allocation | None = field(default=None, metadata=_about(optional=True))
+    # What the answers certify, where they do (certified/).
+    certificate: Certified | None = field(default=None, metadata=_about(optional=True))
     # Those that the compiler's options tell (compiler/options.py).
     options: Mapping[str, Any]
 

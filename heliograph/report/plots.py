@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,30 @@ def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = N
         drawn.savefig(path, dpi=_DPI)
         made.append(path)
     return made
+
+
+def save_certified_curve(
+    path: str | Path, radii: Sequence[float], correct: Sequence[bool] | None, unit: str, tested: float
+) -> Path:
+    """Draw the share of inputs that are certified (and, where labels are known, rightly classified) within each radius.
+
+    `radii` are those that the votes of each input show, 0 where it abstained; `tested` is the certificate's own.
+    """
+    figure = _pyplot()(figsize=(_WIDTH_INCHES, _WIDTH_INCHES / 1.8), layout="constrained")
+    axes = figure.subplots()
+    good = [radius if right else 0.0 for radius, right in zip(radii, correct or [True] * len(radii), strict=True)]
+    ends = sorted({radius for radius in good if radius > 0.0})
+    shares = [sum(radius >= end for radius in good) / max(1, len(good)) for end in ends]
+    if ends:
+        axes.step([0.0, *ends], [shares[0], *shares], where="pre", color=PREDICTED)
+    axes.axvline(tested, color=WARM, linewidth=1.0, linestyle="--")
+    axes.annotate("the radius that is tested", (tested, 1.0), (4, -12), textcoords="offset points", color=WARM)
+    axes.set(xlabel=f"radius, {unit}", ylabel="certified accuracy" if correct else "certified", ylim=(0.0, 1.02))
+    axes.set_xlim(left=0.0)
+    axes.spines[["top", "right"]].set_visible(False)
+    target = Path(path)
+    figure.savefig(target, dpi=_DPI)
+    return target
 
 
 def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:

@@ -19,6 +19,7 @@ from heliograph.ckks.sharing import (
 )
 from heliograph.report.figures import (
     Bootstrapping,
+    Certified,
     CurvePoint,
     Figures,
     KeyLoading,
@@ -193,6 +194,16 @@ def allocation_text(figures: Figures) -> str:
     )
 
 
+def certificate_text(found: Certified) -> str:
+    """What the answers certify, and how sure that is."""
+    radius = {"l2": "an l2 radius", "l1": "an l1 radius", "fair": "a radius, in features divided by theta,"}[found.kind]
+    return (
+        f"{radius} of {found.radius:.3g} where {found.target} of {found.n} votes agree; wrong with a probability of at most "
+        f"xi = {upward_text(found.xi)} ({found.alpha:g} sampling, {upward_text(found.beta_range)} ranges, "
+        f"{upward_text(found.beta_difference)} ties, on {found.held_out} held-out inputs, {found.confidence:.0%} confidence)"
+    )
+
+
 def _columns(rows: list[tuple[str, ...]]) -> list[str]:
     """Rows of cells as lines, the first cell to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -292,6 +303,7 @@ class Report:
             ),
             ("depth", str(f.depth)),
             *([("degrees", allocation_text(f))] if f.allocation else []),
+            *([("certificate", certificate_text(f.certificate))] if f.certificate else []),
             *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
             ("operations", kinds),
             ("rotations", f"{f.rotations} with {f.rotation_keys} keys of {self._key_size()}"),

@@ -13,11 +13,12 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
-from heliograph.errors import ProgramError, SecurityError, WireError
+from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
 from heliograph.execution.interface import check_input, check_range, check_samples
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes, scratch_bytes
 from heliograph.ir import Array
+from heliograph.runtime.answers import Answer, certificate_of, read_answer
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
@@ -273,6 +274,19 @@ class Client:
             results.append((spec.name, tensor, max(errors), expected))
         tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def answer(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> Answer:
+        """The answer of a certified program (hg.certify): a class, and whether it is certified.
+
+        A result that shows that a value left its range certifies nothing. `of` as for `decrypt`; ProgramError where the
+        artifact certifies nothing.
+        """
+        known = certificate_of(self.public)
+        try:
+            values = self.decrypt(output, of=of)
+        except RangeError as error:
+            return Answer(None, None, False, known, error.what)
+        return read_answer(self.public, values)
 
     def _expected_error(self, spec: PublicSpec) -> float:
         """The largest error of an output that is predicted, and not less than the ring has by the client's own model."""

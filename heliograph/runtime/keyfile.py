@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
-from heliograph.artifact.public import PublicArtifact
+from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_json, read_certificate
 from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
 from heliograph.artifact.wire import (
     LOWER_SLOTS,
@@ -156,6 +156,7 @@ def _interface(public: PublicArtifact) -> dict[str, Any]:
         "outputs": [spec_json(spec) for spec in public.outputs],
         "bootstrap_slots": list(public.bootstrap_slots),
         **lower_slots_json(public.lower_bootstrap_slots),
+        **certificate_json(public.certificate),
         "conjugation_key": public.conjugation_key,
         "predicted": dict(public.predicted),
     }
@@ -167,7 +168,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     Its security is not judged here: the table may have become stricter since the key was made.
     """
     try:
-        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS} != set(_INTERFACE):
+        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS, CERTIFICATE} != set(_INTERFACE):
             raise refuse("its fields are not those of a key file")
         chains = read_chains(interface, secure=False)
         ring = chains[0].ring
@@ -191,6 +192,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
             interface["conjugation_key"],
             named=fingerprint,
             lower_bootstrap_slots=read_lower_slots(interface, chains),
+            certificate=read_certificate(interface),
         )
     except WireError as error:
         raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from heliograph.ckks.sharing import SHARE_MARGIN, flooding_std, sharing_cost_bit
 from heliograph.errors import ProgramError, RangeError, SecurityError
 from heliograph.ir import Array
 from heliograph.ir.interface import TensorSpec
+from heliograph.runtime.noise import secure_normal
 
 # OpenFHE's own estimate of the error may be this much larger than predicted; more is a sign of an overflow.
 ESTIMATE_SLACK_BITS = 10.0
@@ -92,10 +92,3 @@ def flood(tensor: Array, scheme_error: float, values: int) -> Array:
     grid = 2.0 ** (math.floor(math.log2(std)) - 4)
     noised = tensor + std * secure_normal(tensor.size).reshape(tensor.shape)
     return np.asarray(np.round(noised / grid) * grid)
-
-
-def secure_normal(count: int) -> Array:
-    """Independent normal numbers of deviation one from `os.urandom`, by Box and Muller's transform."""
-    words = np.frombuffer(os.urandom(16 * max(count, 1)), dtype=np.uint64).reshape(2, -1)
-    first, second = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return np.asarray(np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * math.pi * second))[:count]

@@ -26,13 +26,13 @@ from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
 from heliograph.runtime.openfhe.keyloader import KeyLoader
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
-from heliograph.runtime.outputs import secure_normal
 from heliograph.runtime.security import require_security
 
 
@@ -168,7 +168,8 @@ class Server:
     ) -> EncryptedOutput:
         """The encrypted outputs for one encrypted sample.
 
-        `plain` has the arrays of the program's plain inputs, by name: the server's own values. `progress(stage, done,
+        `plain` has the arrays of the program's plain inputs, by name: the server's own values. Noise that the program has
+        drawn is drawn here, where it is not given (to repeat a run, in tests). `progress(stage, done,
         total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
         ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
@@ -219,10 +220,14 @@ class Server:
         }
 
     def plain_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
-        """The server's own inputs by node, checked, with a leading axis of one sample."""
+        """The server's own inputs by node, checked, with a leading axis of one sample.
+
+        Those that are drawn need not be given: they come from the system's secure generator, anew for each call.
+        """
         nodes = [node for node in self.artifact.program.inputs if not node.type.secret]
         names = [node.attrs["name"] for node in nodes]
-        if set(plain) != set(names):
+        needed = {node.attrs["name"] for node in nodes if "drawn" not in node.attrs}
+        if not needed <= set(plain) <= set(names):
             raise ProgramError(
                 f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
                 where="Server.run",
@@ -232,7 +237,8 @@ class Server:
         values = {}
         for node in nodes:
             a = node.attrs
-            tensor = check_input(a["name"], a["shape"], plain[a["name"]])
+            given = plain[a["name"]] if a["name"] in plain else secure_draw(a["drawn"], a["shape"])
+            tensor = check_input(a["name"], a["shape"], given)
             check_range(a["name"], a.get("low"), a.get("high"), tensor)
             values[node] = tensor[np.newaxis]
         return values

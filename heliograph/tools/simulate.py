@@ -9,7 +9,7 @@ import numpy as np
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.validate import check_transforms
 from heliograph.errors import RangeError
-from heliograph.execution.interface import given_rows, pack_inputs, unpack_outputs
+from heliograph.execution.interface import given_rows, pack_inputs, unpack_outputs, with_drawn
 from heliograph.execution.loop import execute
 from heliograph.execution.ranges import RangeWatch
 from heliograph.execution.simulator import Simulator
@@ -17,6 +17,8 @@ from heliograph.execution.simulator import Simulator
 
 def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
     """What decryption would give for one sample (one array per input, plain ones included, no batch axis).
+
+    Inputs that a server draws may be left out: they are then drawn with `seed`.
 
     An artifact for several samples at once takes up to so many, with a leading axis, and gives as many results.
 
@@ -26,6 +28,7 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
     program = artifact.program
     check_transforms(program, artifact.ring)
     simulator = Simulator(program, seed=seed, noisy=noisy)
+    samples = tuple(with_drawn(program, samples, np.random.default_rng(seed)))
     encrypted = simulator.encrypt_inputs(pack_inputs(program, samples))
     watch = RangeWatch(program, lambda node, value: np.real(value.slots))
     try:

@@ -30,7 +30,7 @@ from heliograph.execution.memory import memory_bytes
 from heliograph.execution.simulator import Simulator
 from heliograph.report.depth import artifact_depth
 from heliograph.report.diff import diff
-from heliograph.report.figures import Allocation, to_json
+from heliograph.report.figures import Allocation, Certified, to_json
 from heliograph.report.html import html_report
 from heliograph.report.inspection import inspection
 from heliograph.report.plots import dot_text
@@ -156,6 +156,10 @@ def _changes() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "savings", lambda f: f["report"]["savings"].clear()
     allocation = Allocation("plan", 0.005, 0.0, 256, (), ())
     yield "allocation", lambda f: f["report"].update(allocation=to_json(allocation))
+    certified = Certified(
+        "l2", 0.3, 8, 4, 8, 0.7, 0.01, 0.1, "normal", 0.5, 9.0, 0.1, 0.05, 0.01, 0.1, 0.1, 0.3, 0.9, 50
+    )
+    yield "certificate", lambda f: f["report"].update(certificate=to_json(certified))
 
 
 def test_what_is_stored_is_in_the_fingerprint() -> None:

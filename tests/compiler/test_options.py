@@ -26,6 +26,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "margin": ("--margin 0", 0.0),
     "samples_apart": ("--samples-apart 16", 16),
     "precision_bits": ("--precision-bits 12.5", 12.5),
+    "gap_error": ("--gap-error 0.1", 0.1),
     "key_bytes": ("--key-bytes 1000", 1000),
     "memory_bytes": ("--memory-bytes 2000", 2000),
     "flood": ("--flood 1e-6", 1e-6),

@@ -108,6 +108,13 @@ def series(x: Array) -> Array:
 CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[..., Array]]] = {
     "add": ("add", [(2, 3), (3,)], {}, lambda x, y: x + y),
     "sub": ("sub", [(3,), (2, 3)], {}, lambda x, y: x - y),
+    "repeat": ("repeat", [(2, 3)], {"count": 4}, lambda x: np.stack([x] * 4, axis=-1)),
+    "sum_runs": (
+        "sum_runs",
+        [(3, 8)],
+        {"count": 4},
+        lambda x: np.array([sum(x.ravel()[4 * i : 4 * i + 4]) for i in range(6)]),
+    ),
     "neg": ("neg", [(2, 3)], {}, lambda x: -x),
     "mul": ("mul", [(2, 1), (3,)], {}, lambda x, y: x * y),
     "power": ("power", [(4,)], {"exponent": 3}, lambda x: x * x * x),

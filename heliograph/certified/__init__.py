@@ -1,0 +1,1 @@
+"""Certified inference: classifiers whose encrypted answers are robust or fair with a stated probability."""

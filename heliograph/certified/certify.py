@@ -1,0 +1,297 @@
+"""From a network and a certificate to an artifact whose answers are certified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.figures import complete
+from heliograph.certified.bounds import Rates, range_of, rates
+from heliograph.certified.certificate import Certificate
+from heliograph.certified.sampling import Sampler, check_inputs, run_watched
+from heliograph.certified.smooth import Columns, Range, check_network, columns_of, smooth
+from heliograph.compiler.arguments import require_program
+from heliograph.compiler.driver import compile as compile_program
+from heliograph.compiler.options import Options
+from heliograph.compiler.plan import simulated
+from heliograph.compiler.polynomials import approximate
+from heliograph.errors import PlanningError, ProgramError, UnsupportedError
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Builder, Node, Program, shape_of
+from heliograph.ir.function_ops import ALONG_ROWS
+from heliograph.ir.ops import OPS
+from heliograph.passes.base import apply
+from heliograph.passes.expand import Expand
+from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.simplify import Simplify
+from heliograph.report.figures import Certified, Stored
+from heliograph.report.text import Report
+
+# The server's noise in an answer, whose numbers are rounded: eight deviations are a half.
+_FLOOD = 1.0 / 16.0
+# An answer's error is to be a sixteenth too: that of 17 votes has so many bits.
+_PRECISION_BITS = 8.0
+# The shares of the difference that may be left to the error of encryption.
+_FOR_ENCRYPTION = (0.1, 0.3, 0.45)
+# Plans are chosen with room for so many times the simulated error of differences; on other samples it is taken so often.
+_ROOM, _SAFETY = 3.0, 2.0
+_SIMULATED = 4
+# Noisy inputs that the polynomials' intervals are set from.
+_CALIBRATED = 4096
+# Samples of the smoothed program, of so many numbers together.
+_FEWEST, _MOST, _NUMBERS = 4, 16, 4_000_000
+_SCREENED = 200
+
+Progress = Callable[[str, int, int], None]
+
+
+def certify(
+    program: Program,
+    certificate: Certificate,
+    *,
+    held_out: Any = None,
+    options: Options | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Artifact:
+    """The artifact of a smoothed classifier whose answers are certified (Phoenix, sections 6 and 7).
+
+    `program` is a network with one encrypted input and the logits of its classes as output; train it with noise
+    (heliograph.certified.train). Its calibration samples are training inputs: the range of the logits and the smallest
+    difference that is told apart are set from them. `held_out` are inputs that had no part in the training, with a leading
+    axis: the rates at which they break these are bounded from them, and the bounds go into xi. Without it every other
+    calibration sample is held out. `options` are those of `compile`; `seed` is that of the noise that is looked at here. The
+    server's noise is always fresh.
+
+    `client.answer(output)` reads an answer, `hg.read_answer` what was decrypted or simulated.
+
+    Raises ProgramError for a network or certificate that do not fit, UnsupportedError for functions that have no single
+    polynomial (max pooling: average instead), PlanningError where no parameters carry it.
+    """
+    require_program(program, "certify")
+    check_network(program)
+    options = options or Options()
+    rng = np.random.default_rng(seed)
+    (source,) = program.inputs if len(program.inputs) == 1 else (None,)
+    if source is None:
+        raise ProgramError("certify takes a network without plain inputs", where=program.inputs[0].loc)
+    shape = shape_of(source)
+    certificate.deviations(shape)
+    training, kept = _samples(program, shape, held_out)
+    exact, evaluated = _networks(program, certificate, training, options, rng)
+    sampler = Sampler(exact, evaluated, certificate, rng)
+    limits = range_of(sampler, evaluated, training, progress)
+    made = _cheapest(evaluated, certificate, limits, sampler, training, _without_degrees(options), progress)
+    found = rates(sampler, limits, kept, progress)
+    record = _record(certificate, limits, made, found)
+    known = made.artifact.report.figures
+    stored = Stored(**{**{each.name: getattr(known, each.name) for each in fields(Stored)}, "certificate": record})
+    return replace(made.artifact, report=Report(complete(made.artifact.program, stored)))
+
+
+def _samples(program: Program, shape: tuple[int, ...], held_out: Any) -> tuple[Array, Array]:
+    """Training inputs, and those kept apart."""
+    if not program.calibration:
+        raise ProgramError(
+            f"{program.name} has no calibration samples",
+            why="the range of the logits is set from training inputs",
+            hint="hg.trace(model, example, calibration=training_inputs)",
+        )
+    known = check_inputs(program.calibration[0], shape, "calibration samples")
+    if held_out is not None:
+        return known, check_inputs(held_out, shape, "held-out inputs")
+    if len(known) < 2:
+        raise ProgramError("one calibration sample cannot be held out", hint="give more, or held_out inputs")
+    return known[0::2], known[1::2]
+
+
+def _networks(
+    program: Program, certificate: Certificate, training: Array, options: Options, rng: np.random.Generator
+) -> tuple[Program, Program]:
+    """The network of few maps and functions as it is, and with the polynomials that are evaluated; one where it has none."""
+    exact = exact_network(program)
+    for node in exact.nodes:
+        if node.op in ALONG_ROWS and node.type.secret:
+            raise UnsupportedError(
+                f"certify has no proof for {node.op} inside a network",
+                where=node.loc,
+                why="its composition of polynomials errs more where values are close",
+                hint="average pooling instead of max pooling; activations are approximated by one polynomial each",
+            )
+    if not any(OPS[node.op].activation is not None and node.type.secret for node in exact.nodes):
+        return exact, exact
+    repeats = -(-_CALIBRATED // len(training))
+    drawn = Sampler(exact, exact, certificate, rng).draw((repeats * len(training), *training.shape[1:]))
+    noisy = (
+        np.tile(training, (repeats, *(1 for _ in training.shape[1:])))
+        + certificate.deviations(training.shape[1:]) * drawn
+    )
+    approximated = approximate(replace(_without_range(program), calibration=(noisy[:_CALIBRATED],)), options)
+    evaluated = apply(FuseLinear(), approximated)
+    left = [node for node in evaluated.nodes if OPS[node.op].activation is not None and node.type.secret]
+    if left:
+        raise UnsupportedError(
+            f"certify has no proof for {left[0].op} inside a network",
+            where=left[0].loc,
+            why="it takes a composition of polynomials, whose error the certificate does not bound",
+            hint="functions that one polynomial approximates",
+        )
+    return exact, evaluated
+
+
+def exact_network(program: Program) -> Program:
+    """The network that is certified, of few maps and functions, for inputs with noise."""
+    return apply(FuseLinear(), apply(Expand(), apply(Simplify(), _without_range(program))))
+
+
+def _without_range(program: Program) -> Program:
+    """The network for inputs with noise, which no interval holds."""
+    builder = Builder(program.name, program.stage, program)
+    (source,) = program.inputs
+    attrs = {key: value for key, value in source.attrs.items() if key not in ("low", "high")}
+    new: dict[Node, Node] = {source: builder.op("input", (), source.loc, **attrs)}
+    builder.inputs.append(new[source])
+    for node in program.nodes:
+        if node is not source:
+            new[node] = builder.copy(node, [new[operand] for operand in node.inputs])
+    return builder.finish_as(program, new)
+
+
+def _without_degrees(options: Options) -> Options:
+    """The options for a program whose polynomials are chosen."""
+    flood = _FLOOD if options.flood is None else options.flood
+    usual = options.precision_bits == Options().precision_bits
+    return replace(
+        options,
+        degree=None,
+        degrees={},
+        allocate=None,
+        errors={},
+        target_error=None,
+        flood=flood,
+        precision_bits=_PRECISION_BITS if usual else options.precision_bits,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    artifact: Artifact
+    gap: float
+    error: float
+
+
+def _cheapest(
+    network: Program,
+    certificate: Certificate,
+    limits: Range,
+    sampler: Sampler,
+    training: Array,
+    options: Options,
+    progress: Progress | None,
+) -> _Made:
+    """The fastest of the gaps that leave room for the error of encryption."""
+    columns = columns_of(network, certificate)
+    sizes = _product_sizes(network, sampler, training)
+    found: list[_Made] = []
+    refused: PlanningError | None = None
+    for number, share in enumerate(_FOR_ENCRYPTION):
+        if progress is not None:
+            progress("compiling", number, len(_FOR_ENCRYPTION))
+        gap = (1.0 - share) * limits.gap
+        smoothed = smooth(network, certificate, replace(limits, gap=gap), columns, sizes)
+        drawn = _calibration(smoothed, network, sampler, training, columns)
+        # On both sides of the gap, and with room for other inputs.
+        allowed = (limits.gap - gap) / gap / 2.0
+        try:
+            artifact = compile_program(
+                replace(smoothed, calibration=drawn), replace(options, gap_error=allowed / _ROOM)
+            )
+        except PlanningError as failure:
+            refused = failure
+            continue
+        error = _SAFETY * gap * simulated(artifact.program, [array[-_SIMULATED:] for array in drawn]).gap_error
+        if error <= allowed * gap:
+            found.append(_Made(artifact, gap, error))
+        else:
+            refused = PlanningError(
+                f"encryption moves differences of logits by {error:.2g}, and {gap:.2g} of {limits.gap:.2g} is told apart",
+                hint="a larger zeta, or a network whose logits are further apart",
+            )
+    if not found:
+        assert refused is not None
+        raise refused
+    return min(found, key=lambda each: each.artifact.report.figures.predicted_ms)
+
+
+def _product_sizes(network: Program, sampler: Sampler, training: Array) -> dict[Node, float]:
+    """How large the products of the network are on noisy training inputs."""
+    (source,) = network.inputs
+    noisy = training[:_SCREENED] + sampler.deviations * sampler.draw(training[:_SCREENED].shape)
+    sizes: dict[Node, float] = {}
+
+    def watch(node: Node, value: Array) -> None:
+        if node.op == "mul" and node.type.secret:
+            sizes[node] = float(np.abs(value).max())
+
+    run_nodes(network, {source: noisy}, watch)
+    return sizes
+
+
+def _calibration(
+    smoothed: Program, network: Program, sampler: Sampler, training: Array, columns: Columns
+) -> tuple[Array, ...]:
+    """A few inputs with noise for the smoothed program: those whose copies are furthest from ties."""
+    screened = training[:_SCREENED]
+    worst = [float(np.quantile(sampler(x, sampler.certificate.n).gaps, 0.01)) for x in screened]
+    order = np.argsort(worst)[::-1]
+    numbers = screened[0].size * columns.width
+    count = min(len(order), max(_FEWEST, min(_MOST, _NUMBERS // numbers)))
+    arrays: dict[Node, list[Array]] = {node: [] for node in smoothed.inputs}
+    for place in order:
+        drawn = {node: sampler.draw(shape_of(node)) for node in smoothed.inputs if not node.type.secret}
+        scaled = [sampler.deviations * np.moveaxis(noise, -1, 0) for noise in drawn.values()]
+        if any(run_watched(network, screened[place] + noise)[1].any() for noise in scaled):
+            continue
+        for node, rows in arrays.items():
+            rows.append(screened[place] if node.type.secret else drawn[node])
+        if len(rows) == count:
+            break
+    found = [np.array(rows) for rows in arrays.values()]
+    if not len(found[0]):
+        raise ProgramError(
+            "every training input leaves the interval of a polynomial with noise",
+            hint="a larger Options.margin, or a network that was trained with noise",
+        )
+    return tuple(found)
+
+
+def _record(certificate: Certificate, limits: Range, made: _Made, found: Rates) -> Certified:
+    deviation = certificate.scale if certificate.sigma is None else certificate.sigma
+    if certificate.kind == "l1":
+        assert certificate.eta is not None
+        deviation = certificate.eta
+    return Certified(
+        kind=certificate.kind,
+        radius=certificate.radius,
+        n=certificate.n,
+        n0=certificate.n0,
+        target=certificate.target,
+        tau=certificate.threshold,
+        zeta=certificate.zeta,
+        alpha=certificate.alpha,
+        distribution=certificate.drawn,
+        deviation=deviation,
+        spread=limits.spread,
+        difference=limits.gap,
+        gap=made.gap,
+        error=made.error,
+        beta_range=found.beta_range,
+        beta_difference=found.beta_difference,
+        xi=certificate.alpha + found.beta_range + found.beta_difference,
+        confidence=found.confidence,
+        held_out=found.held_out,
+    )

@@ -1,0 +1,51 @@
+"""The statistics of a certificate: one-sided binomial tests and intervals, exact, and the radii that they certify."""
+
+from __future__ import annotations
+
+import math
+
+import scipy.special
+
+from heliograph.errors import ProgramError
+
+
+def p_value(count: int, copies: int, tau: float) -> float:
+    """The probability of at least `count` of `copies` votes where each falls with probability tau: the test's p-value."""
+    if count <= 0:
+        return 1.0
+    if count > copies:
+        return 0.0
+    # P(X >= k) for X ~ Bin(n, tau) is the regularized incomplete beta function I_tau(k, n - k + 1).
+    return float(scipy.special.betainc(count, copies - count + 1, tau))
+
+
+def target_count(copies: int, tau: float, alpha: float) -> int:
+    """The smallest count whose p-value is at most alpha (Phoenix, section 6.1); a ProgramError where none is."""
+    if p_value(copies, copies, tau) > alpha:
+        needed = math.ceil(math.log(alpha) / math.log(tau))
+        raise ProgramError(
+            f"{copies} copies cannot show a probability above {tau:g} with an error of {alpha:g}",
+            why=f"all of them agree with probability {tau**copies:.2g} where it is just {tau:g}",
+            hint=f"n of at least {needed}, a lower tau, or a larger alpha",
+        )
+    low, high = 0, copies
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if p_value(middle, copies, tau) <= alpha else (middle, high)
+    return high
+
+
+def rate_bound(seen: int, samples: int, confidence: float) -> float:
+    """The rate that `seen` of `samples` bound from above (Clopper and Pearson, one-sided)."""
+    if not 0 <= seen <= samples or samples < 1:
+        raise ProgramError(f"{seen} of {samples} is no rate")
+    return 1.0 if seen == samples else float(scipy.special.betaincinv(seen + 1, samples - seen, confidence))
+
+
+def most_seen(samples: int, rate: float, escape: float) -> int:
+    """The largest count that samples with at least that rate stay within with probability at most `escape`; -1: none."""
+    count = -1
+    # P(X <= k) for X ~ Bin(n, rate) is I_(1 - rate)(n - k, k + 1).
+    while count + 1 < samples and scipy.special.betainc(samples - count - 1, count + 2, 1.0 - rate) <= escape:
+        count += 1
+    return count

@@ -1,0 +1,103 @@
+"""What a client makes of the decrypted answer of a certified program: a class, and whether it is certified."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.public import PublicArtifact
+from heliograph.errors import ProgramError
+from heliograph.report.figures import Certified
+
+# A number further from a whole one was not made by a program whose values stayed in their ranges.
+_NEAR_WHOLE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The class that the mean of the noisy logits names, with its votes, and whether it is certified.
+
+    Where it is, no change of the input within `radius` changes the class of the smoothed network, but for a probability of
+    `error` (xi): sampling, inputs beyond the ranges and our approximations together. Where it is not the network abstains.
+    `withdrawn` says why an answer cannot be read: a value left its range, or the guess was a tie.
+    """
+
+    label: int | None
+    votes: int | None
+    certified: bool
+    certificate: Certified
+    withdrawn: str = ""
+
+    @property
+    def radius(self) -> float:
+        """How far the input may be changed; 0 where nothing is certified."""
+        return self.certificate.radius if self.certified else 0.0
+
+    @property
+    def error(self) -> float:
+        """The probability that a certified answer is wrong."""
+        return self.certificate.xi
+
+    @property
+    def widest_radius(self) -> float:
+        """The radius that these votes show, with the same error: at least `radius` (Cohen et al. 2019, section 3.2.2)."""
+        if not self.certified or self.votes is None:
+            return 0.0
+        known = self.certificate
+        share = math.pow(known.alpha, 1.0 / known.n)
+        if self.votes < known.n:
+            share = float(scipy.special.betaincinv(self.votes, known.n - self.votes + 1, known.alpha))
+        if known.kind == "l1":
+            return max(self.radius, 2.0 * known.deviation * (share - known.zeta - 0.5))
+        wide = float(scipy.special.ndtri(share - known.zeta))
+        return max(self.radius, known.deviation * wide)
+
+    def __str__(self) -> str:
+        if self.withdrawn:
+            return f"no answer: {self.withdrawn}"
+        unit = {"l2": "in l2", "l1": "in l1", "fair": "in features divided by theta"}[self.certificate.kind]
+        if self.certified:
+            return f"class {self.label}, certified within {self.radius:.3g} {unit} (error at most {self.error:.2g})"
+        return f"abstained: {self.votes} of {self.certificate.n} votes for class {self.label}"
+
+
+def certificate_of(artifact: Artifact | PublicArtifact) -> Certified:
+    """What the answers of an artifact certify; a ProgramError where they do not."""
+    found = artifact.public().certificate
+    if found is None:
+        raise ProgramError(f"{artifact.name!r} certifies nothing", hint="compile it with hg.certify")
+    return found
+
+
+def read_answer(artifact: Artifact | PublicArtifact, decrypted: Any) -> Answer:
+    """The answer in the decrypted output of a certified program, (classes,).
+
+    It holds (votes - (target - 1)) at the guessed class and 0 elsewhere. What is neither, within what encryption adds, is no
+    answer: a range was left, or two classes tied for the guess. Nothing is certified then.
+    """
+    known = certificate_of(artifact)
+    values = np.asarray(decrypted, dtype=np.float64)
+    if values.ndim != 1:
+        raise ProgramError(f"an answer has one number for each class, not shape {values.shape}")
+    if not np.isfinite(values).all():
+        return _withdrawn(known, "a value overflowed on the way: the input left the ranges of the program")
+    whole = np.rint(values)
+    if (np.abs(values - whole) > _NEAR_WHOLE).any() or np.count_nonzero(whole) > 1:
+        return _withdrawn(known, "the guess is no single class, or the input left the ranges of the program")
+    label = int(np.abs(whole).argmax())
+    votes = int(whole[label]) + known.target - 1
+    if not 0 <= votes <= known.n:
+        return _withdrawn(known, f"it counts {votes} of {known.n} votes: the input left the ranges of the program")
+    if not whole.any():
+        # The votes are one less than the target, and nothing says whose.
+        return Answer(None, known.target - 1, False, known)
+    return Answer(label, votes, votes >= known.target, known)
+
+
+def _withdrawn(known: Certified, why: str) -> Answer:
+    return Answer(None, None, False, known, why)
