@@ -128,13 +128,7 @@ def smooth(
         # Beside an empty column: taking it out again is a map, which leads to the layout of the counts.
         pair = _selected(builder, means, np.array([[1.0], [0.0]]), replace(loc, layer="guess"))
         # One hot times counts: as exact as the votes are.
-        guess = builder.op(
-            "argmax_rows",
-            (pair,),
-            replace(loc, layer="guess"),
-            **limits,
-            count=_exact_for(classes, range_, certificate.n),
-        )
+        guess = largest(pair, certificate.n, "guess")
         guess = _column(builder, guess, 0, replace(loc, layer="guess"))
     test = replace(loc, layer="test")
     offset = builder.op("constant", (), test, value=builder.constant(shift, "target"))
