@@ -12,7 +12,7 @@ import click
 from heliograph.cli.arrays import Array, read_arrays
 from heliograph.cli.compile import load_module
 from heliograph.cli.options import chosen_options, compiler_options
-from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
+from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ _CALIBRATION = 4000
 @click.option("--simulate", is_flag=True, help="Answer on the simulator, without keys.")
 @click.option("--plot", default=None, help="Draw certified accuracy against radius into this file.")
 @compiler_options
-@insecure_option
 @output_options
 def certify_command(
     target: str,
@@ -72,7 +71,6 @@ def certify_command(
     most: int | None,
     simulate: bool,
     plot: str | None,
-    insecure: bool,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -84,6 +82,7 @@ def certify_command(
     from heliograph.report.text import certificate_text
 
     values: dict[str, Any] = {}
+    insecure = given["security_bits"] is not None
     with progress_bar(quiet) as progress:
         if target.endswith(".helio"):
             artifact = hg.Artifact.load(target)
