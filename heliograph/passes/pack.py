@@ -175,7 +175,10 @@ class _Packer:
         return [value]
 
     def sum_runs(self, node: Node) -> list[Node]:
-        """The sum of each run, where it begins; what the rotations leave elsewhere is read by nobody."""
+        """The sum of each run, where it begins.
+
+        What the rotations leave elsewhere is read by nobody; where it would leave the server it is taken away.
+        """
         (operand,) = node.inputs
         values, step = self.new[operand], 1
         if node.attrs["count"] > self.slots:
@@ -185,6 +188,14 @@ class _Packer:
         while step < node.attrs["count"]:
             values = [self.builder.op("add_ct", (value, self._rotate(value, step, node)), node.loc) for value in values]
             step *= 2
+        if node in self.program.outputs:
+            layout = self.layout(node)
+            masks = [layout.used(chunk).astype(np.float64) for chunk in range(layout.ciphertexts)]
+            names = [self.builder.constant(mask[: layout.period * self.batch], "sums.mask") for mask in masks]
+            values = [
+                self.builder.op("mul_plain", (value,), node.loc, value=name)
+                for value, name in zip(values, names, strict=True)
+            ]
         return values
 
     def poly(self, node: Node) -> list[Node]:

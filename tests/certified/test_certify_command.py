@@ -46,7 +46,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blobs: Blobs, networ
 def test_a_module_is_certified_and_answers(folder: Path, blobs: Blobs) -> None:
     flags = "--sigma 0.1 --tau 0.7 --n 12 --n0 4 --alpha 0.05 --zeta 0.02 --insecure --log-ring 11"
     made = CliRunner().invoke(
-        cli, f"certify model.py:network --samples train.npy {flags} -o blobs.helio --json".split(), catch_exceptions=False
+        cli,
+        f"certify model.py:network --samples train.npy {flags} -o blobs.helio --json".split(),
+        catch_exceptions=False,
     )
     assert made.exit_code == 0, made.output
     assert json.loads(made.stdout)["certificate"]["n"] == 12

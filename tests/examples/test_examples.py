@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -150,3 +152,24 @@ def test_many_samples_at_once() -> None:
     hidden = samples @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]]).T
     np.testing.assert_allclose(names["results"], hidden**2, atol=1e-3)  # type: ignore[arg-type]
     assert names["artifact"].report.to_dict()["batch"] > 2048  # type: ignore[attr-defined]
+
+
+def test_certified_answers() -> None:
+    """The page's program certifies, and the README's two lines do with its network."""
+    import heliograph as hg
+
+    (short,) = (block for block in blocks() if "hg.certify" in block)
+    (whole,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/certified.md").read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {}
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(whole, names)
+    assert shown.getvalue() == "True\n"
+    assert names["artifact"].report.values["security_bits"] == 128  # type: ignore[attr-defined]
+    # The README's certificate is for a larger network; its noise would drown these inputs.
+    smaller = short.replace("sigma=0.5", "sigma=0.1")
+    exec(smaller, names)
+    found = names["artifact"].public().certificate  # type: ignore[attr-defined]
+    assert isinstance(names["certificate"], hg.Certificate)
+    assert (found.n, found.n0, found.target) == (128, 32, 112)
+    assert f"certified within {0.1 * 0.6745:.3g}"[:20] in str(hg.Answer(7, 120, True, found))
