@@ -32,7 +32,7 @@ from heliograph.certified.certify import certify
 from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.train import Square, perceptron, train
 from heliograph.runtime.openfhe.floor import Floor
-from heliograph.tools.measure import peak_rss_bytes
+from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 
 # Features of Adult that are numbers, and how far apart two people must be in each to count as dissimilar.
 ADULT = {
@@ -161,6 +161,39 @@ def trained(name: str, setting: Setting, folder: Path) -> nn.Module:
     return model
 
 
+@dataclass(frozen=True)
+class Encrypted:
+    """What a client and a server did: decrypted answers, seconds of each, and what that took."""
+
+    decrypted: list[np.ndarray]
+    seconds: list[float]
+    floor_s: float
+    keygen_s: float
+    peak_rss_bytes: int
+
+
+def evaluate(artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[str, np.ndarray]]) -> Encrypted:
+    """Encrypt inputs, evaluate them with the noise given, and decrypt."""
+    artifact, clock = hg.Artifact.from_bytes(artifact_bytes), time.perf_counter
+    begun = clock()
+    client = hg.Client(artifact.public())
+    keys = client.evaluation_keys()
+    keygen_s = clock() - begun
+    decrypted, seconds = [], []
+    with hg.Server(artifact, keys) as server:
+        for x, drawn in zip(inputs, noises, strict=True):
+            sent = client.encrypt(x)
+            begun = clock()
+            output = server.run(sent, plain=drawn)
+            seconds.append(clock() - begun)
+            decrypted.append(np.asarray(client.decrypt(output, of=sent)))
+        example = next(iter(server.inputs(sent, drawn).values()))
+        floor = Floor(server.evaluator, example, server.trace.calls)
+        for _ in range(FLOOR_SAMPLES):
+            floor.sample()
+    return Encrypted(decrypted, seconds, floor.milliseconds() / 1e3, keygen_s, peak_rss_bytes())
+
+
 def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]:
     """One setting, in a process of its own."""
     torch.set_num_threads(2)
@@ -206,23 +239,18 @@ def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]
         simulated.append(
             same(hg.read_answer(artifact, hg.simulate(artifact, test[i], *drawn.values(), seed=number)), i, drawn)
         )
-    times, encrypted, floor_ms = [], [], 0.0
-    begun = clock()
-    client = hg.Client(artifact.public())
-    keys = client.evaluation_keys()
-    keygen_s = clock() - begun
-    with hg.Server(artifact, keys) as server:
-        for i in asked[:: max(1, len(asked) // max(1, encrypted_count))][:encrypted_count]:
-            drawn, sent = noise(), client.encrypt(test[i])
-            begun = clock()
-            output = server.run(sent, plain=drawn)
-            times.append(clock() - begun)
-            encrypted.append(same(client.answer(output, of=sent), i, drawn))
-        if times:
-            example = next(iter(server.inputs(sent, drawn).values()))
-            floor = Floor(server.evaluator, example, server.trace.calls)
-            floor.sample()
-            floor_ms = floor.milliseconds()
+    picked = asked[:: max(1, len(asked) // max(1, encrypted_count))][:encrypted_count]
+    noises = [noise() for _ in picked]
+    measured = Encrypted([], [], 0.0, 0.0, 0)
+    if len(picked):
+        # In a process of its own, whose memory is that of a client and a server.
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            measured = pool.submit(evaluate, artifact.to_bytes(), [test[i] for i in picked], noises).result()
+    encrypted = [
+        same(hg.read_answer(artifact, values), i, drawn)
+        for values, i, drawn in zip(measured.decrypted, picked, noises, strict=True)
+    ]
+    times = measured.seconds
     return {
         "certified_accuracy": float(np.mean([a and b for a, b in zip(certified, right, strict=True)])),
         "certified": float(np.mean(certified)),
@@ -246,10 +274,10 @@ def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]
         "target": known.target,
         "seconds_per_image": statistics.median(times[1:] or times) if times else None,
         "seconds_first": times[0] if times else None,
-        "floor_seconds": floor_ms / 1e3,
+        "floor_seconds": measured.floor_s,
         "predicted_seconds": report["predicted_ms"] / 1e3,
         "certify_seconds": certify_s,
-        "keygen_seconds": keygen_s,
+        "keygen_seconds": measured.keygen_s,
         "levels": report["levels"],
         "bootstraps": report["bootstraps"],
         "ring_dim": report["ring_dim"],
@@ -257,7 +285,7 @@ def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]
         "security_bits": report["security_bits"],
         "evaluation_key_bytes": report["evaluation_key_bytes"],
         "server_peak_bytes": report["server_peak_bytes"],
-        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_rss_bytes": measured.peak_rss_bytes,
         "published": dict(setting.published),
     }
 

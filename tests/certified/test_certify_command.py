@@ -61,7 +61,9 @@ def test_a_module_is_certified_and_answers(folder: Path, blobs: Blobs) -> None:
     assert "certified accuracy" in lines[-1]
     assert (folder / "curve.png").stat().st_size > 10_000
     simulated = CliRunner().invoke(
-        cli, "certify blobs.helio --input test.npy --most 2 --simulate --json".split(), catch_exceptions=False
+        cli,
+        ["certify", "blobs.helio", "--input", "test.npy", "--most", "2", "--simulate", "--json"],
+        catch_exceptions=False,
     )
     rows = json.loads(simulated.stdout)["answers"]
     assert [row["class"] for row in rows] == blobs.labels[1900:1902].tolist()
