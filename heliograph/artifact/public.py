@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
-from heliograph.artifact.report_fields import read_record
+from heliograph.artifact.report_fields import read_certificate
 from heliograph.artifact.validate import (
     check_bootstrap_slots,
-    check_texts,
     printable,
     real,
     refuse,
@@ -187,7 +186,7 @@ class PublicArtifact:
                 check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
                 lower_bootstrap_slots=read_lower_slots(f, chains),
-                certificate=read_certificate(f),
+                certificate=certificate_in(f),
             )
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
@@ -201,12 +200,9 @@ def certificate_json(certificate: Certified | None) -> dict[str, Any]:
     return {} if certificate is None else {CERTIFICATE: to_json(certificate)}
 
 
-def read_certificate(given: Mapping[str, Any]) -> Certified | None:
+def certificate_in(given: Mapping[str, Any]) -> Certified | None:
     """The same from such JSON values; a WireError where they are malformed."""
-    if CERTIFICATE not in given:
-        return None
-    check_texts(given[CERTIFICATE], "its certificate")
-    return read_record(Certified, given[CERTIFICATE], "its certificate")
+    return read_certificate(given[CERTIFICATE]) if CERTIFICATE in given else None
 
 
 def _is_digest(value: object) -> bool:

@@ -9,8 +9,19 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from heliograph.artifact.figures import OPTIONAL, STORED
-from heliograph.artifact.validate import real, refuse, whole
-from heliograph.report.figures import LARGEST, Figure, Figures, Stored, figure_of, key_of, to_json
+from heliograph.artifact.validate import check_texts, real, refuse, whole
+from heliograph.ir.tensor_ops import DISTRIBUTIONS
+from heliograph.report.figures import (
+    CERTIFIED_KINDS,
+    LARGEST,
+    Certified,
+    Figure,
+    Figures,
+    Stored,
+    figure_of,
+    key_of,
+    to_json,
+)
 
 T = TypeVar("T")
 
@@ -30,7 +41,26 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
     lacking = STORED - OPTIONAL - set(values)
     if lacking:
         raise refuse(f"its report lacks {min(lacking)!r}")
-    return read_record(Stored, values, "its report")
+    known = read_record(Stored, values, "its report")
+    if known.certificate is not None:
+        check_certificate(known.certificate)
+    return known
+
+
+def read_certificate(value: object) -> Certified:
+    """What the answers of a stranger's artifact certify; a WireError where it is malformed."""
+    check_texts(value, "its certificate")
+    found = read_record(Certified, value, "its certificate")
+    check_certificate(found)
+    return found
+
+
+def check_certificate(found: Certified) -> None:
+    """Raise a WireError where a certificate says what no certificate can: who reads answers relies on it."""
+    if found.kind not in CERTIFIED_KINDS or found.distribution not in DISTRIBUTIONS:
+        raise refuse("its certificate is of a kind that is not known")
+    if not found.target <= found.n or not found.zeta < found.tau:
+        raise refuse("its certificate asks for more votes than there are")
 
 
 def check_report(figures: Figures) -> None:

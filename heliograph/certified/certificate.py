@@ -13,8 +13,7 @@ import scipy.special
 from heliograph.certified.statistics import target_count
 from heliograph.errors import ProgramError
 from heliograph.ir import Array
-
-KINDS = ("l2", "l1", "fair")
+from heliograph.report.figures import CERTIFIED_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,8 @@ class Certificate:
     alpha: float = 0.001
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise _refused(f"kind {self.kind!r}", "one of " + ", ".join(KINDS))
+        if self.kind not in CERTIFIED_KINDS:
+            raise _refused(f"kind {self.kind!r}", "one of " + ", ".join(CERTIFIED_KINDS))
         own = {"l2": "sigma", "l1": "eta", "fair": "theta"}
         for kind, name in own.items():
             if (getattr(self, name) is None) == (kind == self.kind):

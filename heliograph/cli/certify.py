@@ -18,7 +18,6 @@ from heliograph.errors import ProgramError
 if TYPE_CHECKING:
     import heliograph as hg
 
-_UNITS = {"l2": "in l2", "l1": "in l1", "fair": "in features divided by theta"}
 # Training inputs that set the ranges.
 _CALIBRATION = 4000
 
@@ -79,6 +78,7 @@ def certify_command(
     artifact in FILE.helio. With --input, answer inputs and say of each: class, certified or abstained, radius, time.
     """
     import heliograph as hg
+    from heliograph.report.figures import CERTIFIED_KINDS
     from heliograph.report.text import certificate_text
 
     values: dict[str, Any] = {}
@@ -122,7 +122,9 @@ def certify_command(
         if not rows:
             raise ProgramError("--plot draws the radii of answers", hint="give --input")
         right = [row["right"] for row in rows] if labels is not None else None
-        save_certified_curve(plot, [row["widest_radius"] for row in rows], right, _UNITS[known.kind], known.radius)
+        save_certified_curve(
+            plot, [row["widest_radius"] for row in rows], right, CERTIFIED_KINDS[known.kind], known.radius
+        )
         remark(f"wrote {plot}", quiet)
     emit("\n".join(lines), values, as_json=as_json, quiet=quiet)
 

@@ -176,6 +176,14 @@ class Allocation:
     curve: tuple[CurvePoint, ...]
 
 
+# What can be certified, and in what its radius is measured.
+CERTIFIED_KINDS: Mapping[str, str] = {
+    "l2": "in l2",
+    "l1": "in l1",
+    "fair": "in features divided by theta",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Certified:
     """What an answer certifies, and how sure that is (certified/certificate.py).

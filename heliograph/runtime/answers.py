@@ -12,7 +12,7 @@ import scipy.special
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import ProgramError
-from heliograph.report.figures import Certified
+from heliograph.report.figures import CERTIFIED_KINDS, Certified
 
 # A number further from a whole one was not made by a program whose values stayed in their ranges.
 _NEAR_WHOLE = 0.4
@@ -60,7 +60,7 @@ class Answer:
     def __str__(self) -> str:
         if self.withdrawn:
             return f"no answer: {self.withdrawn}"
-        unit = {"l2": "in l2", "l1": "in l1", "fair": "in features divided by theta"}[self.certificate.kind]
+        unit = CERTIFIED_KINDS[self.certificate.kind]
         if self.certified:
             return f"class {self.label}, certified within {self.radius:.3g} {unit} (error at most {self.error:.2g})"
         return f"abstained: {self.votes} of {self.certificate.n} votes for class {self.label}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
-from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_json, read_certificate
+from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_in, certificate_json
 from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
 from heliograph.artifact.wire import (
     LOWER_SLOTS,
@@ -192,7 +192,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
             interface["conjugation_key"],
             named=fingerprint,
             lower_bootstrap_slots=read_lower_slots(interface, chains),
-            certificate=read_certificate(interface),
+            certificate=certificate_in(interface),
         )
     except WireError as error:
         raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None

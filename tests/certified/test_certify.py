@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import heliograph as hg
+from heliograph.artifact.container import Container, pack
+from heliograph.artifact.public import VERSION
 from heliograph.certified.bounds import rates
 from heliograph.certified.certify import exact_network
 from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.sampling import Sampler
 from heliograph.certified.smooth import Range
-from heliograph.errors import ProgramError, RangeError
+from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.interface import pack_inputs, unpack_outputs, with_drawn
 from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
@@ -272,3 +274,31 @@ def test_a_vote_between_two_classes_is_never_more_than_one(classes: int, gap: fl
         clear = np.sort(values, axis=0)[-1] - np.sort(values, axis=0)[-2] >= gap
         wanted = values.argmax(axis=0)[clear]
         np.testing.assert_allclose(found[wanted, np.flatnonzero(clear)], 1.0, atol=error)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "l3"},
+        {"kind": "l2\x1b[2J"},
+        {"distribution": "cauchy"},
+        {"radius": math.nan},
+        {"radius": -1.0},
+        {"n": 0},
+        {"n": 12.5},
+        {"target": 13},
+        {"tau": 1.5},
+        {"xi": "small"},
+        {"more": 1},
+    ],
+)
+def test_a_strangers_certificate_is_checked(artifact: hg.Artifact, change: dict[str, object]) -> None:
+    public = artifact.public()
+    fields = public._fields()
+    fields["certificate"] = {**fields["certificate"], **change}
+    if any(isinstance(value, float) and math.isnan(value) for value in change.values()):
+        with pytest.raises(ValueError, match="JSON"):
+            pack(Container("public artifact", VERSION, fields))
+        return
+    with pytest.raises(WireError, match="certificate"):
+        hg.PublicArtifact.from_bytes(pack(Container("public artifact", VERSION, fields)))
