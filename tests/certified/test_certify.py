@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.blobs import Blobs
+import torch
+from helpers.blobs import Blobs, make_blobs
 from numpy.typing import NDArray
 from scipy import stats
+from torch import nn
 
 import heliograph as hg
 from heliograph.artifact.container import Container, pack
@@ -20,6 +23,7 @@ from heliograph.certified.certify import exact_network
 from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.sampling import Sampler
 from heliograph.certified.smooth import Range
+from heliograph.certified.train import Square, perceptron, train
 from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.interface import pack_inputs, unpack_outputs, with_drawn
 from heliograph.execution.loop import execute
@@ -235,9 +239,6 @@ def test_wrong_certificates_are_rarer_than_the_bound_says() -> None:
     A linear classifier w x + b under normal noise votes for its class with probability Phi(margin / sigma): the smoothed
     classifier's true radius is the margin. At a margin a little below the certificate's radius each certificate is wrong.
     """
-    import torch
-    from torch import nn
-
     certificate = hg.Certificate("l2", sigma=0.5, tau=0.76, zeta=0.0, n=128, n0=32, alpha=0.01)
     model = nn.Linear(1, 2)
     with torch.no_grad():
@@ -302,3 +303,46 @@ def test_a_strangers_certificate_is_checked(artifact: hg.Artifact, change: dict[
         return
     with pytest.raises(WireError, match="certificate"):
         hg.PublicArtifact.from_bytes(pack(Container("public artifact", VERSION, fields)))
+
+
+def relu() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 5), Square(5), nn.Linear(5, 5), Square(5), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "classes", "certificate"),
+    [
+        (relu, 3, hg.Certificate("l2", sigma=0.1, tau=0.7, n=12, n0=4, alpha=0.05, zeta=0.02)),
+        (deep, 3, hg.Certificate("l1", eta=0.2, tau=0.7, n=12, n0=4, alpha=0.05, zeta=0.02)),
+        (lambda: perceptron(8, 4, 2), 2, hg.Certificate("fair", theta=[0.1] * 8, tau=0.75, n=20, n0=4, alpha=0.05)),
+    ],
+    ids=["relu", "deep", "fair"],
+)
+def test_other_networks_and_noises_answer_as_in_the_clear(
+    make: Callable[[], nn.Module], classes: int, certificate: hg.Certificate
+) -> None:
+    blobs = make_blobs(900, classes=classes, seed=1)
+    torch.manual_seed(0)
+    model = train(make(), blobs.inputs[:600], blobs.labels[:600], certificate, epochs=10, batch=64)
+    program = hg.trace(model, torch.zeros(1, 8), input_range=(0.0, 1.0), calibration=blobs.inputs[:300])
+    options = hg.Options(security_bits=None, log_ring=11, degree=7)
+    made = hg.certify(program, certificate, held_out=blobs.inputs[600:700], options=options)
+    clear, rng = Smoothed(program, certificate), np.random.default_rng(2)
+    client = hg.Client(made.public(), allow_insecure=True)
+    decided = []
+    with hg.Server(made, client.evaluation_keys(), allow_insecure=True) as server:
+        for x in blobs.inputs[700:706]:
+            noise = drawn(made, rng)
+            if certificate.kind == "l1":
+                noise = {name: rng.uniform(-1.0, 1.0, values.shape) for name, values in noise.items()}
+            answer = client.answer(server.run(client.encrypt(x), plain=noise))
+            expected = clear.with_noise(x, noise)
+            assert answer.certified == expected.certified
+            if answer.certified:
+                assert answer.label == expected.label
+            decided.append(answer.certified)
+    assert any(decided)
