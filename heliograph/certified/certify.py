@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,6 +54,7 @@ def certify(
     certificate: Certificate,
     *,
     held_out: Any = None,
+    of: Literal["polynomials", "network"] = "polynomials",
     options: Options | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -64,7 +65,14 @@ def certify(
     (heliograph.certified.train). Its calibration samples are training inputs: the range of the logits and the smallest
     difference that is told apart are set from them. `held_out` are inputs that had no part in the training, with a leading
     axis: the rates at which they break these are bounded from them, and the bounds go into xi. Without it every other
-    calibration sample is held out. `options` are those of `compile`; `seed` is that of the noise that is looked at here. The
+    calibration sample is held out.
+
+    Where activations become polynomials there are two networks: the one that was traced, and the one that is evaluated. The
+    smoothed classifier that is certified is by default that `of` the polynomials, whose votes are counted; with
+    of="network" it is that of the traced one, and copies that the polynomials classify differently count as those near a
+    tie: that takes polynomials that are very near to their functions. Networks of products are both.
+
+    `options` are those of `compile`; `seed` is that of the noise that is looked at here. The
     server's noise is always fresh.
 
     `client.answer(output)` reads an answer, `hg.read_answer` what was decrypted or simulated.
@@ -82,8 +90,10 @@ def certify(
     shape = shape_of(source)
     certificate.deviations(shape)
     training, kept = _samples(program, shape, held_out)
+    if of not in ("polynomials", "network"):
+        raise ProgramError(f"nothing is certified of {of!r}", hint='of="polynomials" or of="network"')
     exact, evaluated = _networks(program, certificate, training, options, rng)
-    sampler = Sampler(exact, evaluated, certificate, rng)
+    sampler = Sampler(evaluated if of == "polynomials" else exact, evaluated, certificate, rng)
     limits = range_of(sampler, evaluated, training, progress)
     made = _cheapest(evaluated, certificate, limits, sampler, training, _without_degrees(options), progress)
     found = rates(sampler, limits, kept, progress)

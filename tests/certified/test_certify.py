@@ -277,6 +277,25 @@ def test_a_vote_between_two_classes_is_never_more_than_one(classes: int, gap: fl
         np.testing.assert_allclose(found[wanted, np.flatnonzero(clear)], 1.0, atol=error)
 
 
+def test_the_traced_network_is_certified_where_that_is_asked_for() -> None:
+    """Copies that the polynomials classify differently count against it: rough ones are refused, fine ones are not."""
+    certificate = hg.Certificate("l2", sigma=0.1, tau=0.7, n=12, n0=4, alpha=0.05, zeta=0.02)
+    blobs = make_blobs(900, seed=1)
+    torch.manual_seed(0)
+    model = train(relu(), blobs.inputs[:600], blobs.labels[:600], certificate, epochs=10, batch=64)
+    program = hg.trace(model, torch.zeros(1, 8), input_range=(0.0, 1.0), calibration=blobs.inputs[:300])
+    options = hg.Options(security_bits=None, log_ring=11, degree=2)
+    with pytest.raises(ProgramError, match="classified differently by the polynomials"):
+        hg.certify(program, certificate, held_out=blobs.inputs[600:700], of="network", options=options)
+    with pytest.raises(ProgramError, match="nothing is certified of 'weights'"):
+        hg.certify(program, certificate, of="weights")  # type: ignore[arg-type]
+    finer = replace(options, degree=31)
+    made = hg.certify(program, certificate, held_out=blobs.inputs[600:700], of="network", options=finer)
+    known = made.public().certificate
+    assert known is not None
+    assert known.difference > 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
