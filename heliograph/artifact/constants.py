@@ -142,8 +142,9 @@ class _Reader:
     def _sparse(self, given: Any, what: str) -> SparseMatrix:
         if not isinstance(given, list) or len(given) != 5:
             raise refuse(f"{what} is malformed")
-        rows = whole(given[0], f"the rows of {what}", 1, _MOST_SIDE)
-        columns = whole(given[1], f"the columns of {what}", 1, _MOST_SIDE)
+        # Maps of plain tensors may be larger than a ciphertext.
+        rows = whole(given[0], f"the rows of {what}", 1, _MOST_SIDE * MAX_CIPHERTEXTS)
+        columns = whole(given[1], f"the columns of {what}", 1, _MOST_SIDE * MAX_CIPHERTEXTS)
         data, indices, indptr = (self._number(part, what) for part in given[2:])
         good = (
             data.dtype == np.float64
