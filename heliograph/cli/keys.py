@@ -222,10 +222,11 @@ def decrypt_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Decrypt the server's answer with the secret KEY.
+    """Decrypt the server's answer with the secret KEY; of a certified program, say what it certifies.
 
     The values are approximate, and their error depends on the key: do not pass them on to strangers.
     """
+    from heliograph.runtime.answers import read_answer
     from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 
     client = load_client(key, passphrase_file, insecure)
@@ -235,4 +236,10 @@ def decrypt_command(
     if output is not None:
         write_array(output, result, names)
     values = {"outputs": dict(zip(names, results, strict=True)), "written": output}
-    emit("\n".join(f"{n}: {r}" for n, r in zip(names, results, strict=True)), values, as_json=as_json, quiet=quiet)
+    lines = [f"{name}: {value}" for name, value in zip(names, results, strict=True)]
+    if client.public.certificate is not None:
+        answer = read_answer(client.public, result)
+        said = ("label", "votes", "certified", "radius", "error", "withdrawn")
+        values["answer"] = {name: getattr(answer, name) for name in said}
+        lines.append(str(answer))
+    emit("\n".join(lines), values, as_json=as_json, quiet=quiet)

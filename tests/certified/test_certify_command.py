@@ -81,6 +81,25 @@ def test_an_artifact_runs_as_any_other(artifact: hg.Artifact, tmp_path: Path, bl
     assert "certificate" in shown.stdout
 
 
+def test_two_machines_get_the_answer_by_files(artifact: hg.Artifact, folder: Path, blobs: Blobs) -> None:
+    """Keys, encryption, evaluation and decryption by command: the client reads class and certificate."""
+    artifact.save("blobs.helio")
+    artifact.public().save("blobs.public")
+    np.save("x.npy", blobs.inputs[1900])
+    for words in (
+        "keygen blobs.public -o client.key --keys eval.keys --insecure",
+        "encrypt client.key x.npy -o x.ct --insecure",
+        "evaluate blobs.helio x.ct --keys eval.keys -o y.ct --insecure",
+        "decrypt client.key y.ct --of x.ct --insecure --json",
+    ):
+        found = CliRunner().invoke(cli, words.split(), catch_exceptions=False)
+        assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)["answer"]
+    assert answer["label"] == blobs.labels[1900]
+    assert answer["certified"] == (answer["votes"] == 12)
+    assert answer["withdrawn"] == ""
+
+
 def test_what_is_missing_is_said(folder: Path, artifact: hg.Artifact) -> None:
     from heliograph.cli.main import main
 
