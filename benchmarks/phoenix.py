@@ -31,6 +31,8 @@ from torch import nn
 from heliograph.certified.certify import certify
 from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.train import Square, perceptron, train
+from heliograph.execution.interface import draw
+from heliograph.runtime.answers import share_shown
 from heliograph.runtime.openfhe.floor import Floor
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 
@@ -225,8 +227,7 @@ def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]
     rng, report = np.random.default_rng(1), artifact.report.to_dict()
 
     def noise() -> dict[str, np.ndarray]:
-        draw = rng.standard_normal if certificate.drawn == "normal" else lambda shape: rng.uniform(-1.0, 1.0, shape)
-        return {key: draw(shape) for key, (_, shape) in artifact.drawn_inputs.items()}
+        return {key: draw(kind, shape, rng) for key, (kind, shape) in artifact.drawn_inputs.items()}
 
     def same(answer: hg.Answer, i: int, drawn: Mapping[str, np.ndarray]) -> bool:
         """Whether the answer is that of the procedure in the clear, which counts votes for the guess too."""
@@ -322,7 +323,7 @@ def picture(path: Path, folder: Path) -> None:
         radii = []
         for i in np.linspace(0, len(test) - 1, 1000).astype(int):
             answer = clear(test[i])
-            share = lower_bound(answer.votes, n, certificate.alpha) - certificate.zeta
+            share = share_shown(answer.votes, n, certificate.alpha) - certificate.zeta
             radii.append(certificate.radius_of(share) if answer.label == labels[i] and share > 0.5 else 0.0)
         ends = np.sort(np.unique([radius for radius in radii if radius > 0]))
         shares = [np.mean(np.array(radii) >= end) for end in ends]
@@ -332,13 +333,6 @@ def picture(path: Path, folder: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=160)
-
-
-def lower_bound(votes: int, n: int, alpha: float) -> float:
-    """The probability of a vote that so many of n show, with an error of alpha (Clopper and Pearson)."""
-    from scipy.special import betaincinv
-
-    return float(betaincinv(votes, n - votes + 1, alpha)) if votes else 0.0
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
     lacking = STORED - OPTIONAL - set(values)
     if lacking:
         raise refuse(f"its report lacks {min(lacking)!r}")
-    known = read_record(Stored, values, "its report")
+    known = _record(Stored, values, "its report")
     if known.certificate is not None:
         check_certificate(known.certificate)
     return known
@@ -50,7 +50,7 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
 def read_certificate(value: object) -> Certified:
     """What the answers of a stranger's artifact certify; a WireError where it is malformed."""
     check_texts(value, "its certificate")
-    found = read_record(Certified, value, "its certificate")
+    found = _record(Certified, value, "its certificate")
     check_certificate(found)
     return found
 
@@ -65,7 +65,7 @@ def check_certificate(found: Certified) -> None:
 
 def check_report(figures: Figures) -> None:
     """Raise a WireError where a figure is of another kind than its field says."""
-    read_record(Figures, to_json(figures), "its report")
+    _record(Figures, to_json(figures), "its report")
     if figures.bootstraps and figures.bootstrapping is None:
         raise refuse("its report counts bootstraps and does not describe them")
     for row in figures.ranges:
@@ -76,7 +76,7 @@ def check_report(figures: Figures) -> None:
 _hints: Callable[[type], Mapping[str, Any]] = functools.cache(get_type_hints)
 
 
-def read_record(cls: type[T], value: object, what: str) -> T:
+def _record(cls: type[T], value: object, what: str) -> T:
     """The record in JSON values; a WireError where a field is lacking, of another kind or out of bounds."""
     if not isinstance(value, Mapping):
         raise refuse(f"{what} is malformed")
@@ -103,7 +103,7 @@ def _read(kind: Any, value: object, figure: Figure, what: str) -> Any:
         (kind,) = (argument for argument in arguments if argument is not types.NoneType)
         return None if value is None else _read(kind, value, figure, what)
     if is_dataclass(kind):
-        return read_record(kind, value, what)  # type: ignore[arg-type]
+        return _record(kind, value, what)  # type: ignore[arg-type]
     if origin is tuple:
         if not isinstance(value, list) or len(value) > _MOST_ROWS:
             raise refuse(f"{what} is no list")

@@ -18,7 +18,8 @@ from heliograph import rounding
 from heliograph.certified.certificate import Certificate
 from heliograph.certified.sampling import Sampler, gradient_of, run_watched
 from heliograph.certified.smooth import Range
-from heliograph.certified.statistics import most_seen, rate_bound
+from heliograph.certified.statistics import most_seen
+from heliograph.compiler.unseen import CONFIDENCE, rate_bound
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Program
 
@@ -26,8 +27,6 @@ from heliograph.ir import Array, Program
 # four deviations of the noise, each step a fiftieth of one.
 _EXTREMES, _STEPS, _REACH, _STEP = 50, 100, 4.0, 0.02
 _MARGIN = 0.1
-# Each of the two rates is bounded with this confidence, both together with 1 - 2 (1 - 0.95).
-CONFIDENCE = 0.95
 # Copies of an input are as many as show that a share zeta is not reached: this many at that share.
 _AT_ZETA = 20
 _ESCAPE = 1e-3
@@ -136,7 +135,7 @@ class Rates:
 
     @property
     def confidence(self) -> float:
-        """Of both bounds together."""
+        """Of both bounds together, each of which has `CONFIDENCE`."""
         return 1.0 - 2.0 * (1.0 - CONFIDENCE)
 
 
@@ -164,6 +163,6 @@ def rates(sampler: Sampler, limits: Range, held_out: Array, progress: Progress |
         count,
         left,
         near,
-        rate_bound(left, count, CONFIDENCE),
-        min(1.0, rate_bound(near, count, CONFIDENCE) / (1.0 - _ESCAPE)),
+        rate_bound(left, count),
+        min(1.0, rate_bound(near, count) / (1.0 - _ESCAPE)),
     )

@@ -13,7 +13,7 @@ import scipy.special
 from heliograph.certified.statistics import target_count
 from heliograph.errors import ProgramError
 from heliograph.ir import Array
-from heliograph.report.figures import CERTIFIED_KINDS
+from heliograph.report.figures import CERTIFIED_KINDS, radius_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,17 @@ class Certificate:
         """How far an input may be changed: in l2 or l1, or, for fairness, in features divided by theta."""
         return self.radius_of(self.threshold - self.zeta)
 
+    @property
+    def deviation(self) -> float:
+        """What the drawn numbers are multiplied by; of fairness, beside theta."""
+        for size in (self.sigma, self.eta):
+            if size is not None:
+                return size
+        return self.scale
+
     def radius_of(self, share: float) -> float:
         """The radius where more than that share of all noise votes for the class."""
-        if self.kind == "l1":
-            assert self.eta is not None
-            return 2.0 * self.eta * (share - 0.5)
-        deviation = self.scale if self.sigma is None else self.sigma
-        return deviation * float(scipy.special.ndtri(share))
+        return radius_of(self.kind, self.deviation, share)
 
     @property
     def drawn(self) -> str:
@@ -121,10 +125,10 @@ class Certificate:
     def deviations(self, shape: Sequence[int]) -> Array:
         """What the drawn numbers are multiplied by, for each element of an input of that shape."""
         if self.theta is None:
-            return np.full(tuple(shape), self.sigma if self.eta is None else self.eta)
+            return np.full(tuple(shape), self.deviation)
         if math.prod(shape) != len(self.theta):
             raise _refused(f"theta of {len(self.theta)} numbers", f"one for each of the {math.prod(shape)} features")
-        return self.scale * np.array(self.theta).reshape(tuple(shape))
+        return self.deviation * np.array(self.theta).reshape(tuple(shape))
 
 
 def _number(value: Any) -> bool:

@@ -12,7 +12,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.figures import complete
 from heliograph.certified.bounds import Rates, range_of, rates
 from heliograph.certified.certificate import Certificate
-from heliograph.certified.sampling import Sampler, check_inputs, run_watched
+from heliograph.certified.sampling import Sampler, run_watched
 from heliograph.certified.smooth import Columns, Range, check_network, columns_of, smooth
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.driver import compile as compile_program
@@ -20,6 +20,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import simulated
 from heliograph.compiler.polynomials import approximate
 from heliograph.errors import PlanningError, ProgramError, UnsupportedError
+from heliograph.execution.interface import check_input
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of
 from heliograph.ir.function_ops import ALONG_ROWS
@@ -111,12 +112,17 @@ def _samples(program: Program, shape: tuple[int, ...], held_out: Any) -> tuple[A
             why="the range of the logits is set from training inputs",
             hint="hg.trace(model, example, calibration=training_inputs)",
         )
-    known = check_inputs(program.calibration[0], shape, "calibration samples")
+    known = _checked(program.calibration[0], shape, "calibration samples")
     if held_out is not None:
-        return known, check_inputs(held_out, shape, "held-out inputs")
+        return known, _checked(held_out, shape, "held-out inputs")
     if len(known) < 2:
         raise ProgramError("one calibration sample cannot be held out", hint="give more, or held_out inputs")
     return known[0::2], known[1::2]
+
+
+def _checked(samples: Any, shape: tuple[int, ...], what: str) -> Array:
+    """At least one sample of that shape, with a leading axis."""
+    return check_input(what, (max(1, len(samples)) if np.ndim(samples) else 1, *shape), samples)
 
 
 def _networks(
@@ -280,10 +286,6 @@ def _calibration(
 
 
 def _record(certificate: Certificate, limits: Range, made: _Made, found: Rates) -> Certified:
-    deviation = certificate.scale if certificate.sigma is None else certificate.sigma
-    if certificate.kind == "l1":
-        assert certificate.eta is not None
-        deviation = certificate.eta
     return Certified(
         kind=certificate.kind,
         radius=certificate.radius,
@@ -294,7 +296,7 @@ def _record(certificate: Certificate, limits: Range, made: _Made, found: Rates) 
         zeta=certificate.zeta,
         alpha=certificate.alpha,
         distribution=certificate.drawn,
-        deviation=deviation,
+        deviation=certificate.deviation,
         spread=limits.spread,
         difference=limits.gap,
         gap=made.gap,

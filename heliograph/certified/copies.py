@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import UnsupportedError
-from heliograph.ir import Array, Builder, Matrix, Node, Program, SparseMatrix, shape_of, size_of
+from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, shape_of, size_of
 from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.kronecker import KroneckerMatrix, identity_places
 from heliograph.ir.ops import OPS
@@ -123,11 +123,11 @@ class Copies:
             return own
         places = np.zeros((self.count, averaged.aside.count))
         places[averaged.column] = 1.0 / averaged.aside.count
-        mean = moved_columns(self.builder, aside, places, node)
+        mean = moved_columns(self.builder, aside, places, node.loc)
         if own is None:
             return mean
         keep = np.diag((np.arange(self.count) != averaged.column).astype(np.float64))
-        return self.op(node, "add", moved_columns(self.builder, own, keep, node), mean)
+        return self.op(node, "add", moved_columns(self.builder, own, keep, node.loc), mean)
 
     def op(self, node: Node, op: str, *operands: Node, **attrs: Any) -> Node:
         return self.builder.op(op, operands, node.loc, **attrs)
@@ -286,10 +286,11 @@ def _covariance(copies: Copies, node: Node, averaged: Averaged) -> Node:
     both = copies.op(node, "mean", copies.op(node, "mul", left, right), axes=axes, keepdims=True)
     column = np.zeros((copies.count, 1))
     column[averaged.column] = 1.0
-    return moved_columns(copies.builder, copies.op(node, "sub", both, copies.op(node, "mul", *means)), column, node)
+    above = copies.op(node, "sub", both, copies.op(node, "mul", *means))
+    return moved_columns(copies.builder, above, column, node.loc)
 
 
-def moved_columns(builder: Builder, values: Node, places: Array, at: Node) -> Node:
+def moved_columns(builder: Builder, values: Node, places: Array, loc: Location) -> Node:
     """Copies of a value (*shape, copies) moved, each to the rows of `places` (new copies, copies) that name it."""
     *shape, _ = shape_of(values)
     size = math.prod(shape)
@@ -300,7 +301,7 @@ def moved_columns(builder: Builder, values: Node, places: Array, at: Node) -> No
     else:
         matrix = SparseMatrix.of(scipy.sparse.kron(scipy.sparse.eye_array(size), place.csr(), format="csr"))
     name = builder.constant(matrix, "columns")
-    return builder.op("affine", (values,), at.loc, matrices=(name,), shape=(*shape, len(places)))
+    return builder.op("affine", (values,), loc, matrices=(name,), shape=(*shape, len(places)))
 
 
 def _along_rows(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:

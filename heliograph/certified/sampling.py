@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from heliograph.certified.certificate import Certificate
-from heliograph.errors import ProgramError
+from heliograph.execution.interface import draw
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of, size_of
 
@@ -96,9 +95,7 @@ class Sampler:
 
     def draw(self, shape: tuple[int, ...]) -> Array:
         """Numbers of the certificate's distribution."""
-        if self.certificate.drawn == "normal":
-            return np.asarray(self.rng.standard_normal(shape))
-        return self.rng.uniform(-1.0, 1.0, shape)
+        return draw(self.certificate.drawn, shape, self.rng)
 
 
 def run_watched(program: Program, values: Array) -> tuple[Array, Array]:
@@ -151,13 +148,3 @@ def gradient_of(program: Program) -> Any:
     from heliograph.frontends.torch_modules import to_torch
 
     return to_torch(program).requires_grad_(False)
-
-
-def check_inputs(samples: Any, shape: tuple[int, ...], what: str) -> Array:
-    """Samples of that shape with a leading axis, finite; a ProgramError where they are not."""
-    array = np.asarray(samples, dtype=np.float64)
-    if array.ndim != 1 + len(shape) or array.shape[1:] != shape or not len(array):
-        raise ProgramError(f"{what} have shape {array.shape}, expected (inputs, {', '.join(map(str, shape))})")
-    if not np.isfinite(array).all() or math.prod(array.shape) == 0:
-        raise ProgramError(f"{what} hold NaN or infinity")
-    return array

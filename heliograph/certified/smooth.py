@@ -4,7 +4,7 @@
     votes:   one-hot argmax of each copy, added up
     answer:  one-hot guess times (votes - (target - 1)): above zero where the guessed class is certified
 
-The guess is an argmax as the votes are: where there is room it stands among them as one more column (`join`).
+The guess is an argmax as the votes are: where there is room it stands among them as one more column (`Columns.joined`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse
 
 from heliograph.approx.argmax import argmax
 from heliograph.certified.certificate import Certificate
-from heliograph.certified.copies import Averaged, Copies, Value, averages
+from heliograph.certified.copies import Averaged, Copies, Value, averages, moved_columns
 from heliograph.errors import ProgramError
-from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage, shape_of
-from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.ir import Array, Builder, Location, Node, Program, Stage, shape_of
 from heliograph.ir.node import next_power_of_two
 
 NOISE, GUESS_NOISE = "noise", "guess noise"
@@ -98,12 +96,12 @@ def smooth(
     x = builder.copy(source, ())
     noisy = _Noisy(builder, network, certificate, x, sizes or {}, loc)
     copies = noisy.voting(columns)
-    votes = _selected(builder, copies.output, np.diag(columns.used()), loc)
+    votes = moved_columns(builder, copies.output, np.diag(columns.used()), loc)
     if columns.joined and not columns.averaged:
         means = copies.mean_output(columns.guesses)
         place = np.zeros((columns.width, columns.width // columns.guesses))
         place[columns.guess, columns.start // columns.guesses] = 1.0
-        votes = builder.op("add", (votes, _selected(builder, means, place, loc)), loc)
+        votes = builder.op("add", (votes, moved_columns(builder, means, place, loc)), loc)
     shift = np.full(classes, -(certificate.target - 1.0))
     if columns.joined:
         # The guess is one of the votes that are counted; where it is one, it voted for itself.
@@ -126,7 +124,7 @@ def smooth(
     else:
         means = noisy.guessing(columns)
         # Beside an empty column: taking it out again is a map, which leads to the layout of the counts.
-        pair = _selected(builder, means, np.array([[1.0], [0.0]]), replace(loc, layer="guess"))
+        pair = moved_columns(builder, means, np.array([[1.0], [0.0]]), replace(loc, layer="guess"))
         # One hot times counts: as exact as the votes are.
         guess = largest(pair, certificate.n, "guess")
         guess = _column(builder, guess, 0, replace(loc, layer="guess"))
@@ -198,19 +196,11 @@ class _Noisy:
         return builder.op("mul", (drawn, scale), loc)
 
 
-def _selected(builder: Builder, logits: Node, places: Array, loc: Location) -> Node:
-    """Columns of (classes, columns) moved, each to a row of `places`."""
-    classes, _ = shape_of(logits)
-    small = KroneckerMatrix.of(np.eye(classes)[np.newaxis], [SparseMatrix.of(scipy.sparse.csr_array(places))])
-    name = builder.constant(small, "columns")
-    return builder.op("affine", (logits,), loc, matrices=(name,), shape=(classes, places.shape[0]))
-
-
 def _column(builder: Builder, values: Node, column: int, loc: Location) -> Node:
+    """One column of (classes, columns), (classes,)."""
     classes, width = shape_of(values)
-    places = scipy.sparse.csr_array((np.ones(1), ([0], [column])), shape=(1, width))
-    small = KroneckerMatrix.of(np.eye(classes)[np.newaxis], [SparseMatrix.of(places)])
-    return builder.op("affine", (values,), loc, matrices=(builder.constant(small, "guess"),), shape=(classes,))
+    alone = moved_columns(builder, values, np.eye(1, width, column), loc)
+    return builder.op("reshape", (alone,), loc, shape=(classes,))
 
 
 def columns_of(network: Program, certificate: Certificate) -> Columns:

@@ -35,13 +35,6 @@ def target_count(copies: int, tau: float, alpha: float) -> int:
     return high
 
 
-def rate_bound(seen: int, samples: int, confidence: float) -> float:
-    """The rate that `seen` of `samples` bound from above (Clopper and Pearson, one-sided)."""
-    if not 0 <= seen <= samples or samples < 1:
-        raise ProgramError(f"{seen} of {samples} is no rate")
-    return 1.0 if seen == samples else float(scipy.special.betaincinv(seen + 1, samples - seen, confidence))
-
-
 def most_seen(samples: int, rate: float, escape: float) -> int:
     """The largest count that samples with at least that rate stay within with probability at most `escape`; -1: none."""
     count = -1

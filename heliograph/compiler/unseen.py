@@ -75,14 +75,14 @@ class Unseen:
         }
 
 
-def rate_bound(left: int, apart: int) -> float:
-    """The rate that `left` of `apart` independent samples bound from above, with `CONFIDENCE` (Clopper and Pearson)."""
+def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:
+    """The rate that `left` of `apart` independent samples bound from above (Clopper and Pearson, one-sided)."""
     # The quantile of the beta distribution; scipy.stats has it too, and takes most of a second to load.
     import scipy.special
 
     if left >= apart:
         return 1.0
-    return float(scipy.special.betaincinv(left + 1, apart - left, CONFIDENCE))
+    return float(scipy.special.betaincinv(left + 1, apart - left, confidence))
 
 
 def approximate_pass(

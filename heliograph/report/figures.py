@@ -184,6 +184,16 @@ CERTIFIED_KINDS: Mapping[str, str] = {
 }
 
 
+def radius_of(kind: str, deviation: float, share: float) -> float:
+    """The radius where more than that share of all noise votes for a class; `deviation` as in `Certified`.
+
+    Normal noise: Cohen et al. 2019, theorem 1; uniform noise: Yang et al. 2020.
+    """
+    import scipy.special  # only where answers are certified
+
+    return 2.0 * deviation * (share - 0.5) if kind == "l1" else deviation * float(scipy.special.ndtri(share))
+
+
 @dataclass(frozen=True, slots=True)
 class Certified:
     """What an answer certifies, and how sure that is (certified/certificate.py).

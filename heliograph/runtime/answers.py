@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import ProgramError
-from heliograph.report.figures import CERTIFIED_KINDS, Certified
+from heliograph.report.figures import CERTIFIED_KINDS, Certified, radius_of
 
 # A number further from a whole one was not made by a program whose values stayed in their ranges.
 _NEAR_WHOLE = 0.4
@@ -49,13 +47,8 @@ class Answer:
         if not self.certified or self.votes is None:
             return 0.0
         known = self.certificate
-        share = math.pow(known.alpha, 1.0 / known.n)
-        if self.votes < known.n:
-            share = float(scipy.special.betaincinv(self.votes, known.n - self.votes + 1, known.alpha))
-        if known.kind == "l1":
-            return max(self.radius, 2.0 * known.deviation * (share - known.zeta - 0.5))
-        wide = float(scipy.special.ndtri(share - known.zeta))
-        return max(self.radius, known.deviation * wide)
+        share = share_shown(self.votes, known.n, known.alpha) - known.zeta
+        return max(self.radius, radius_of(known.kind, known.deviation, share))
 
     def __str__(self) -> str:
         if self.withdrawn:
@@ -64,6 +57,13 @@ class Answer:
         if self.certified:
             return f"class {self.label}, certified within {self.radius:.3g} {unit} (error at most {self.error:.2g})"
         return f"abstained: {self.votes} of {self.certificate.n} votes for class {self.label}"
+
+
+def share_shown(votes: int, n: int, alpha: float) -> float:
+    """The share of all noise that so many votes of n show, with an error of alpha (Clopper and Pearson)."""
+    import scipy.special  # not loaded by clients and servers that certify nothing
+
+    return float(scipy.special.betaincinv(votes, n - votes + 1, alpha)) if votes else 0.0
 
 
 def certificate_of(artifact: Artifact | PublicArtifact) -> Certified:

@@ -224,6 +224,11 @@ class Server:
 
         Those that are drawn need not be given: they come from the system's secure generator, anew for each call.
         """
+        drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name not in plain}
+        return self.given_inputs({**drawn, **plain})
+
+    def given_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
+        """The same of those that are given alone; nothing is drawn."""
         nodes = [node for node in self.artifact.program.inputs if not node.type.secret]
         names = [node.attrs["name"] for node in nodes]
         needed = {node.attrs["name"] for node in nodes if "drawn" not in node.attrs}
@@ -237,10 +242,10 @@ class Server:
         values = {}
         for node in nodes:
             a = node.attrs
-            given = plain[a["name"]] if a["name"] in plain else secure_draw(a["drawn"], a["shape"])
-            tensor = check_input(a["name"], a["shape"], given)
-            check_range(a["name"], a.get("low"), a.get("high"), tensor)
-            values[node] = tensor[np.newaxis]
+            if a["name"] in plain:
+                tensor = check_input(a["name"], a["shape"], plain[a["name"]])
+                check_range(a["name"], a.get("low"), a.get("high"), tensor)
+                values[node] = tensor[np.newaxis]
         return values
 
     def _input(self, encrypted: EncryptedInput, node: Node, name: str) -> Any:

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 import heliograph as hg
-from heliograph.certified.statistics import most_seen, p_value, rate_bound, target_count
+from heliograph.certified.statistics import most_seen, p_value, target_count
+from heliograph.compiler.unseen import rate_bound
 from heliograph.errors import ProgramError
 
 
