@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+import scipy.special
+
 from heliograph.ckks.costs import CostTable
 
 # Numbers without bounds of their own lie within this; counts are not negative either.
@@ -189,8 +191,6 @@ def radius_of(kind: str, deviation: float, share: float) -> float:
 
     Normal noise: Cohen et al. 2019, theorem 1; uniform noise: Yang et al. 2020.
     """
-    import scipy.special  # only where answers are certified
-
     return 2.0 * deviation * (share - 0.5) if kind == "l1" else deviation * float(scipy.special.ndtri(share))
 
 

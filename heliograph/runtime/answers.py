@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
@@ -61,8 +62,6 @@ class Answer:
 
 def share_shown(votes: int, n: int, alpha: float) -> float:
     """The share of all noise that so many votes of n show, with an error of alpha (Clopper and Pearson)."""
-    import scipy.special  # not loaded by clients and servers that certify nothing
-
     return float(scipy.special.betaincinv(votes, n - votes + 1, alpha)) if votes else 0.0
 
 
