@@ -27,9 +27,14 @@ ADJUSTMENT_LEVELS = 1
 MODULAR_REDUCTION_PRODUCTS = 20
 
 
+# Logarithms of primes are whole multiples of this: sums and differences of them, as scales are, then have no rounding of
+# their own below 2^8. A chain of squarings doubles whatever a scale is off by, and summands must meet at one scale.
+_LOG_UNIT = 2.0**-45
+
+
 @functools.lru_cache(maxsize=1024)
 def _logs(primes: tuple[int, ...]) -> tuple[float, ...]:
-    return tuple(math.log2(q) for q in primes)
+    return tuple(round(math.log2(q) / _LOG_UNIT) * _LOG_UNIT for q in primes)
 
 
 @dataclass(frozen=True, slots=True)

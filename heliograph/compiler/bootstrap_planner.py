@@ -36,6 +36,10 @@ _BOOTSTRAP_SCALES = (55, 57)
 _BOOTSTRAP_HEADROOM_BITS = 5
 # By how much observed sizes are widened where neither the options nor a range of the program say it.
 _SIZE_MARGIN = 0.5
+# Of so many values from runs before all combinations of levels are tried.
+_MOST_ENTRIES = 3
+# On so many of the fastest choices.
+_MOST_WITH_ENTRIES = 16
 # Baby steps of the maps in bootstraps, where OpenFHE's own number takes more keys.
 _BABIES = (8, 4)
 # So many chains bootstrap at most: each has keys and tables of its own.
@@ -194,6 +198,11 @@ def _choices(
             failure = "it fits the chain as it is"
             continue
         found.append(_Choice(placed, ring))
+    for choice in sorted(found, key=lambda choice: choice.cost_ms)[:_MOST_WITH_ENTRIES]:
+        for carried in _entries(packed):
+            place = PlaceBootstraps(choice.ring, options.costs, sizes, pairs=pairs, carried=carried)
+            with contextlib.suppress(TooFewLevelsError):
+                found.append(_Choice(place.place(prepared), choice.ring))
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
     least = min((choice.cost_ms for choice in found), default=0.0)
@@ -210,6 +219,19 @@ def _choices(
     )
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
+
+
+def _entries(program: Program) -> list[dict[str, int]]:
+    """By how many levels values from a run before may come above the level at which bootstraps begin: each by none or by
+    one, but not all by none.
+
+    One that is read just before the end needs no bootstrap of its own if it is left a level higher.
+    """
+    names = sorted(program.interface.carried_inputs)
+    if not 0 < len(names) <= _MOST_ENTRIES:
+        return []
+    every = itertools.product((0, 1), repeat=len(names))
+    return [dict(zip(names, above, strict=True)) for above in every if any(above)]
 
 
 def _with_lower(

@@ -107,7 +107,14 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     written = any(node.op == "bootstrap" for node in program.nodes)
     if written and options.bootstrap is False:
         raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
-    too_deep = options.bootstrap is True or written
+    if program.interface.carried and options.bootstrap is False:
+        raise PlanningError(
+            "the program carries values from run to run, and bootstrap=False was asked for",
+            where="Options.bootstrap",
+            why="each run spends levels of them, and only a bootstrap gives levels back",
+        )
+    # What comes from a run before has no more levels than that had left.
+    too_deep = options.bootstrap is True or written or bool(program.interface.carried)
     for log_ring in rings if not too_deep else ():
         smaller = None
         if too_deep and options.bootstrap is None:

@@ -42,6 +42,11 @@ class Interface:
     carried: tuple[tuple[str, str], ...] = ()
 
     @property
+    def carried_inputs(self) -> dict[str, str]:
+        """The inputs that come from a run before, each with the output that it was there."""
+        return {name: output for output, name in self.carried}
+
+    @property
     def batch(self) -> int:
         """How many samples stand side by side in one ciphertext."""
         return max((spec.layout.stride for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)

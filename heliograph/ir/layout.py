@@ -23,6 +23,8 @@ class Layout:
     Places are those of the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g stand at
     `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and stand in order.
     `block` is the room for one group of channels, `width` that for one row.
+    With `split` = (radix, step, far) of rows, then of columns, the element in row i and column j of a matrix stands at the
+    sum of (i % radix) * step + (i // radix) * far and the same of j; gap, width and block have no part in it.
     With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and
     run count the slots of one sample.
     """
@@ -36,6 +38,7 @@ class Layout:
     block: int = 0
     run: int = 0
     stride: int = 1
+    split: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -53,6 +56,14 @@ class Layout:
     def axes(self) -> tuple[Array, Array, Array]:
         """What channel, row and column add to the place of an element: (C,), (H,), (W,)."""
         channels, rows, columns = self.channels_rows_columns
+        if self.split:
+            places = [
+                index % radix * step + index // radix * far
+                for index, (radix, step, far) in zip(
+                    (np.arange(channels), np.arange(columns)), (self.split[:3], self.split[3:]), strict=True
+                )
+            ]
+            return places[0], np.zeros(1, dtype=np.int64), places[1]
         g, width = self.gap, self.width or columns * self.gap
         block = self.block or rows * g * width
         c = np.arange(channels, dtype=np.int64)
@@ -137,6 +148,7 @@ class Layout:
             "block": self.block,
             "run": self.run,
             **({"stride": self.stride} if self.stride > 1 else {}),
+            **({"split": list(self.split)} if self.split else {}),
         }
 
     @staticmethod
@@ -151,4 +163,5 @@ class Layout:
             value["block"],
             value["run"],
             value.get("stride", 1),
+            tuple(value.get("split", ())),
         )

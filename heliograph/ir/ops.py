@@ -1,14 +1,24 @@
 """The table of operations, full: every module that reads it imports it from here.
 
 What a user's model says is in `tensor_ops.py`, `layer_ops.py`, `activation_ops.py` and `function_ops.py`, what costs
-rotations only in `row_ops.py`, what CKKS computes in `slot_ops.py` and `stack_ops.py`. An op is one `OpSpec` in one of
+rotations only in `row_ops.py`, products of encrypted matrices in `matrix_ops.py`, what CKKS computes in `slot_ops.py` and
+`stack_ops.py`. An op is one `OpSpec` in one of
 these files; the verifier, the text format, the interpreter and the property tests read the table.
 """
 
 from __future__ import annotations
 
 # Each of these fills the table when it is loaded.
-from heliograph.ir import activation_ops, function_ops, layer_ops, row_ops, slot_ops, stack_ops, tensor_ops
+from heliograph.ir import (
+    activation_ops,
+    function_ops,
+    layer_ops,
+    matrix_ops,
+    row_ops,
+    slot_ops,
+    stack_ops,
+    tensor_ops,
+)
 from heliograph.ir.spec import (
     ARITHMETIC,
     EVERYWHERE,
@@ -73,6 +83,7 @@ __all__ = [
     "flat_indices",
     "function_ops",
     "layer_ops",
+    "matrix_ops",
     "role_of",
     "row_ops",
     "rules_of",

@@ -158,7 +158,15 @@ def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
         raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")
     if kind.level < fresh:
         result = run.at(replace(kind, level=fresh)).level_drop(result, fresh - kind.level)
-    return result
+    raised = round(kind.log_scale - cipher(node.inputs[0]).log_scale)
+    if raised <= 0:
+        return result
+    # It came at a small scale for its size. A whole multiple, read as a larger scale, spends nothing: products of values
+    # that keep a small scale would make it smaller and smaller.
+    here = run.at(kind)
+    for _ in range(raised):
+        result = here.add(result, result)
+    return here.reread(result, kind.log_scale)
 
 
 def conjugated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:

@@ -566,6 +566,6 @@ def _symmetric(interval: Interval) -> tuple[float, float]:
 RULES: Mapping[str, Callable[[_Approximator, Node, list[Node]], Node]] = {
     "affine": _Approximator.affine,
     "poly": _Approximator.given,
-    **dict.fromkeys(("input", "add", "sub", "mul", "reshape", "sum_runs"), _Approximator.carried),
+    **dict.fromkeys(("input", "add", "sub", "mul", "matrix_product", "reshape", "sum_runs"), _Approximator.carried),
     **dict.fromkeys(ALONG_ROWS, _Approximator.composed),
 }

@@ -19,6 +19,7 @@ import numpy as np
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Array, Node, Program, TensorType, shape_of
+from heliograph.ir.carried import carried_pairs
 from heliograph.ir.depth import program_depth
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
@@ -59,9 +60,12 @@ def group_values(program: Program) -> Groups:
     graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
     for node in graph:
         # What an op reads and makes share a layout. Not so at maps, which lead from any layout to any other, and at ops on
-        # rows other than roll_rows: `_pinned` gives their operands and results layouts of their own.
-        if node.op not in ("affine", "input", "constant") and (node.op not in ROW_OPS or node.op == "roll_rows"):
+        # rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products of matrices
+        # have theirs from passes/choose_products.py.
+        if node.op not in ("affine", "input", "constant", "matrix_product") and (node.op not in ROW_OPS or node.op == "roll_rows"):
             graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
+    # What a run leaves to the next stands where that reads it.
+    graph.add_edges_from(carried_pairs(program))
     order = {node: i for i, node in enumerate(program.nodes)}
     components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
     groups = Groups({}, [])
@@ -76,7 +80,7 @@ def _with_period(layout: Layout) -> Layout:
     return replace(layout, period=min(layout.slots // layout.stride, next_power_of_two(layout.last_place + 1)))
 
 
-def _pinned(program: Program, groups: Groups, slots: int, stride: int) -> dict[int, Layout]:
+def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) -> dict[int, Layout]:
     """The layouts that ops on rows fix: a row in as many slots as the next power of two holds columns."""
     pinned: dict[int, Layout] = {}
     for node in program.nodes:
@@ -109,14 +113,19 @@ def _pin(pinned: dict[int, Layout], number: int, layout: Layout) -> None:
 
 
 def candidate_layouts(
-    program: Program, groups: Groups, slots: int, stride: int = 1, most_moved: int = 0
+    program: Program,
+    groups: Groups,
+    slots: int,
+    stride: int = 1,
+    most_moved: int = 0,
+    pins: Mapping[int, Layout] | None = None,
 ) -> list[list[Layout]]:
     """For each group the layouts worth trying: gaps, row widths and blocks that some tensor of the program has.
 
     Values between maps may also stand in copies that are moved against each other, over at most `most_moved` slots of a
-    sample (ir/diagonals.py): a map from them takes fewer diagonals.
+    sample (ir/diagonals.py): a map from them takes fewer diagonals. `pins` are layouts that are settled already.
     """
-    pinned = _pinned(program, groups, slots, stride)
+    pinned = {**(pins or {}), **pinned_layouts(program, groups, slots, stride)}
     shapes = [groups.shape(number) for number in range(len(groups.members))]
     frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
     frames |= {(1, shape[-1]) for shape in shapes if len(shape) == 2}

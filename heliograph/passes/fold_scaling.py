@@ -2,9 +2,9 @@
 
 Those of degree 2 become squares by the same means, which saves one of their two levels (squares.py).
 
-Each value is kept divided by a factor. Values that are added share one factor; linear maps and polynomials take any
-factor in and give any out, at no cost, because their coefficients absorb it. Only where a product or an input fixes the
-factor does a polynomial need a scaling of its own, which costs a level.
+Each value is kept divided by a factor. Values that are added share one factor; linear maps, polynomials and products of
+matrices take any factor in and give any out, at no cost, because their coefficients (or what moves values before and
+after them) absorb it. Only where an elementwise product or an input fixes the factor does a polynomial need a scaling of its own, which costs a level.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class FoldScaling:
                 return builder.op("constant", (), node.loc, value=value)
             if node.op == "affine":
                 return _affine(builder, node, operands, [factors[operand] / factor for operand in node.inputs], factor)
+            if node.op == "matrix_product":
+                scale = node.attrs.get("scale", 1.0) * factors[node.inputs[0]] * factors[node.inputs[1]] / factor
+                return builder.op(node.op, operands, node.loc, kind=node.attrs["kind"], scale=scale)
             if node.op == "poly":
                 shared = len(users[node.inputs[0]]) > 1 or node.inputs[0] in program.outputs
                 scaling = _Scaling(factors[node.inputs[0]], factor, shared, squares.get(node))
@@ -151,8 +154,9 @@ def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
     for node in program.nodes:
         if role_of(node) in _SHARING and node.type.secret:
             graph.add_edges_from((node, o) for o in node.inputs if o.type.secret or o.op == "constant")
-    fixed = set(program.outputs) | {node for node in program.nodes if node.op in ("input", "mul")}
-    fixed |= {operand for node in program.nodes if node.op == "mul" for operand in node.inputs}
+    products = [node for node in program.nodes if node.op == "mul"]
+    fixed = {*program.outputs, *products, *(node for node in program.nodes if node.op == "input")}
+    fixed |= {operand for node in products for operand in node.inputs}
     groups = list(networkx.connected_components(graph))
     group_of = {node: number for number, group in enumerate(groups) for node in group}
     context = Context(program.constants)

@@ -24,7 +24,9 @@ _MAX_ENTRIES = 60_000_000
 _FEW_ENTRIES = 1 << 12
 # Dense numbers held at once while a product with a constant is written as a matrix.
 _MATMUL_ENTRIES = 4_000_000
-# Elementwise products that a matrix product of two run-time values may take.
+# A product of two run-time values that takes more products of elements stays whole: its ciphertexts are packed for it.
+_FEW_PRODUCTS = 1 << 12
+# Elementwise products that one of a plain and an encrypted value, or of stacks of matrices, may take.
 _MAX_PRODUCTS = 1 << 16
 # Ops whose place in the user's model names the fused map, before those that only move elements.
 _NAMING = ("linear", "conv", "matmul", "batch_norm")
@@ -269,11 +271,14 @@ class _Fuser:
         # Element (..., i, j, k) is left (..., i, k) times right (..., k, j).
         left, right = left[..., :, np.newaxis, :], np.swapaxes(right, -1, -2)[..., np.newaxis, :, :]
         shape = np.broadcast_shapes(left.shape, right.shape)
+        many = math.prod(shape) > _FEW_PRODUCTS
+        if many and all(len(form.shape) == 2 and any(b.type.secret for b in form.terms) for form in operands):
+            return self._whole_product(node, operands)
         if math.prod(shape) > _MAX_PRODUCTS:
             raise UnsupportedError(
                 f"a matrix product of two run-time values takes {math.prod(shape)} products of elements",
                 where=node.loc,
-                why=f"at most {_MAX_PRODUCTS} are carried where neither side is known at compile time",
+                why=f"at most {_MAX_PRODUCTS} are carried where it is not one of two encrypted matrices",
                 hint="make one side a parameter or a constant",
             )
         factors = []
@@ -286,6 +291,34 @@ class _Fuser:
             (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(size_of(node), rows.size)
         )
         return _Form(shape_of(node), {product: total}, None, node.loc, True)
+
+    def _whole_product(self, node: Node, operands: list[_Form]) -> _Form:
+        """A product of two matrices as one op; transposed operands are read as they were before."""
+        read = [self._untransposed(form) for form in operands]
+        turned = tuple(transposed for _, transposed in read)
+        if turned == (True, True):
+            read[0] = operands[0], False
+        kind = {(False, False): "ab", (False, True): "abt", (True, False): "atb"}[read[0][1], read[1][1]]
+        nodes = [self._materialize(form) for form, _ in read]
+        return self._base(self.builder.op("matrix_product", nodes, node.loc, kind=kind))
+
+    def _untransposed(self, form: _Form) -> tuple[_Form, bool]:
+        """The matrix of which the form is the transpose, and whether it is one of a single value."""
+        if len(form.terms) != 1 or form.offset is not None or len(form.shape) != 2:
+            return form, False
+        ((base, matrix),) = form.terms.items()
+        if _identity_sign(matrix) == 1 and shape_of(base) == form.shape and base.op == "affine":
+            if len(base.inputs) > 1 or "bias" in base.attrs:
+                return form, False
+            base, matrix = base.inputs[0], self.builder.context.linear_map(base.attrs["matrices"][0])
+        rows, columns = form.shape
+        if shape_of(base) != (columns, rows) or matrix.nnz != form.size:
+            return form, False
+        general = _general(matrix)
+        places = np.arange(form.size).reshape(columns, rows).T.ravel()
+        if not np.array_equal(general.indices, places) or (general.data != 1.0).any():
+            return form, False
+        return self._base(base), True
 
     def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:
         nodes = []

@@ -67,6 +67,20 @@ def transfer(
         (a, b), (c, d) = (_broadcast(bound, operand, node) for bound, operand in zip(known, node.inputs, strict=True))
         made = square_bounds((a, b)) if node.inputs[0] is node.inputs[1] else product_bounds((a, b), (c, d))
         return made if all(np.isfinite(end).all() for end in made) else None
+    if node.op == "matrix_product":
+        # Products of intervals, term by term, as those of centres and radii.
+        (x, dx), (y, dy) = (
+            ((low + high).reshape(shape_of(o)) / 2, (high - low).reshape(shape_of(o)) / 2)
+            for (low, high), o in zip(known, node.inputs, strict=True)
+        )
+
+        def of(left: Array, right: Array) -> Array:
+            made = OPS[node.op].evaluate([left[np.newaxis], right[np.newaxis]], node.attrs, context)
+            return np.asarray(made).ravel()
+
+        centre = of(x, y)
+        reach = np.abs(of(np.abs(x), dy)) + np.abs(of(dx, np.abs(y) + dy))
+        return widened(centre - reach, centre + reach)
     spec = OPS[node.op]
     if spec.activation is not None and spec.activation.of(node.attrs).increasing:
         low, high = (spec.activation(end, node.attrs) for end in known[0])

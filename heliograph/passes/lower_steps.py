@@ -60,8 +60,9 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
         function="softmax",
         construction=method,
     )
-    if x.op not in ("affine", "input") or x in lowering.shared:
-        # pad_rows takes the slots behind x for rows of zeros: x must come from a map, which leaves zeros there.
+    if x.op not in ("affine", "input", "matrix_product") or x in lowering.shared:
+        # pad_rows takes the slots behind x for rows of zeros: x must come from a map or a product of matrices, which leave
+        # zeros there.
         x = lowering.mapped(x, np.eye(rows * columns), (rows, columns))
     value = lowering.op("pad_rows", x, rows=plan.width)
     if middle:

@@ -29,6 +29,7 @@ from heliograph.passes.choose_layouts import (
     largest_batch,
     one_for_each_slot,
 )
+from heliograph.passes.choose_products import choose_products, product_pins
 from heliograph.passes.map_plans import MapPlans, in_places, spread
 
 
@@ -70,6 +71,7 @@ class _Packer:
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.groups = group_values(program)
         self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
+        self.products = choose_products(program, self.groups, ring, batch, costs)
         # What stands for the nodes of the polynomial program: slot vectors for secret ones, by ciphertext, and a node for
         # each that the server computes in the clear. Constants have neither: their readers take the arrays.
         self.new: dict[Node, list[Node]] = {}
@@ -86,7 +88,8 @@ class _Packer:
         # A bootstrap's transforms, and their tables, grow with the slots that a value's copies take: where values are
         # bootstrapped, moved copies take at most half of the slots.
         most_moved = self.slots // 2 if self.plans.deep else self.slots
-        candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved)
+        pins = product_pins(self.groups, self.products)
+        candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved, pins)
         if self.slots == 1:
             # Each element is a ciphertext of its own: there is one layout, and no map has diagonals.
             chosen = [layouts[0] for layouts in candidates]
@@ -144,6 +147,7 @@ class _Packer:
         """The slot vectors of a plain run-time value beside ciphertexts of that layout."""
         attrs = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
         attrs["stride"] = layout.stride if layout.stride > 1 else None
+        attrs["split"] = layout.split or None
         count = layout.ciphertexts
         return [
             self.builder.op("pack", (self.clear[node],), node.loc, **attrs, chunk=self._chunk(chunk, count))
@@ -217,6 +221,10 @@ class _Packer:
         if in_the_clear(right):
             return self._each("mul_pt", new[left], self._packed(right, self.layout(node)), node)
         return self._each("mul_ct", new[left], new[right], node)
+
+    def matrix_product(self, node: Node) -> list[Node]:
+        left, right = (self.new[operand] for operand in node.inputs)
+        return self.products[node].write(_Writer(self, node), left, right)
 
     def _each(self, op: str, left: Sequence[Node], right: Sequence[Node], node: Node) -> list[Node]:
         return [self.builder.op(op, pair, node.loc) for pair in zip(left, right, strict=True)]
@@ -379,6 +387,45 @@ class _Packer:
         return self._each("add_ct" if node.op == "add" else "sub_ct", new[left], new[right], node)
 
 
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes the lowering of a product of matrices (passes/matrix_products.py)."""
+
+    packer: _Packer
+    node: Node
+
+    def rotate(self, value: Node, amount: int) -> Node:
+        return self.packer._rotate(value, amount, self.node)
+
+    def add(self, left: Node, right: Node) -> Node:
+        return self.packer.builder.op("add_ct", (left, right), self.node.loc)
+
+    def multiply(self, left: Node, right: Node) -> Node:
+        return self.packer.builder.op("mul_ct", (left, right), self.node.loc)
+
+    def transform(
+        self, values: Sequence[Node], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
+    ) -> Node:
+        builder, batch = self.packer.builder, self.packer.batch
+        period, used = maps[0].shape[0], set()
+        for matrix in maps:
+            offsets = diagonal_offsets(matrix, MapGeometry(self.packer.slots, period, period))
+            for g, pairs in pair_offsets(offsets, tuple(baby), tuple(giant), period).items():
+                used |= {(b, g) for b, _ in pairs}
+        return builder.op(
+            "linear_transform",
+            values,
+            self.node.loc,
+            matrices=tuple(builder.constant(matrix, "product.move") for matrix in maps),
+            in_period=period,
+            in_shift=0,
+            out_period=period,
+            stride=batch if batch > 1 else None,
+            baby_steps=tuple(sorted({b * batch for b, _ in used})),
+            giant_steps=tuple(sorted({g * batch for _, g in used})),
+        )
+
+
 # What stands for the secret values of a polynomial program: their slot vectors, one for each ciphertext.
 RULES: Mapping[str, Callable[[_Packer, Node], list[Node]]] = {
     "input": _Packer.input,
@@ -387,6 +434,7 @@ RULES: Mapping[str, Callable[[_Packer, Node], list[Node]]] = {
     "add": _Packer.sum,
     "sub": _Packer.sum,
     "mul": _Packer.product,
+    "matrix_product": _Packer.matrix_product,
     "roll_rows": _Packer.roll_rows,
     "sum_rows": _Packer.sum_rows,
     "sum_runs": _Packer.sum_runs,

@@ -20,7 +20,9 @@ from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
+from heliograph.ir.carried import carried_nodes
 from heliograph.ir.depth import node_depth
+from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.ir.slot_ops import transform_offsets
 from heliograph.passes.placement import IMPOSSIBLE, Found, Search, Step, Way, Whole, digest
@@ -28,6 +30,8 @@ from heliograph.passes.placement import IMPOSSIBLE, Found, Search, Step, Way, Wh
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.
 MAX_SIZE_BITS = 6
 _NS = 1e6
+# At so many values at most it is looked how large they are; each doubles what the search has to try.
+_MOST_SIZES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,10 @@ def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: floa
     `samples` are slot vectors by input node, with a leading sample axis.
     """
     largest: dict[Node, float] = {}
+    few = _where_few_live(program)
 
     def look(node: Node, value: Array) -> None:
-        if node.type.secret:
+        if node in few:
             largest[node] = float(np.abs(value).max(initial=0.0))
 
     run_nodes(program, dict(samples), look)
@@ -107,6 +112,29 @@ def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: floa
         for node, size in largest.items()
         if math.isfinite(size)
     }
+
+
+def _made_by_server(node: Node) -> bool:
+    return node.type.secret and node.op != "input"
+
+
+def _where_few_live(program: Program) -> set[Node]:
+    """The secret values at whose place fewest others wait to be read, `_MOST_SIZES` at most: where a program is narrow.
+
+    Inside a product of matrices there are many ciphertexts for each one before it and behind it.
+    """
+    ends = last_use_table(program.nodes, program.outputs)
+    live, waiting = 0, {}
+    for node, freed in zip(program.nodes, ends, strict=True):
+        if _made_by_server(node):
+            waiting[node] = live
+            live += 1
+        live -= sum(_made_by_server(program.nodes[place]) for place in freed)
+    for most in sorted(set(waiting.values()), reverse=True):
+        kept = {node for node, others in waiting.items() if others <= most}
+        if len(kept) <= _MOST_SIZES:
+            return kept
+    return set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +238,16 @@ class _Prices:
         return np.rint(total).astype(np.int64)
 
 
+def _carried_bounds(program: Program) -> dict[Node, _Bound]:
+    """The inputs that come from a run before: they are bounded as their author declared it."""
+    found = {}
+    for node in program.inputs:
+        if node.attrs["name"] in program.interface.carried_inputs and node.attrs.get("low") is not None:
+            size = max(abs(node.attrs["low"]), abs(node.attrs["high"]))
+            found[node] = _Bound(max(0, math.ceil(math.log2(max(size, 1e-30)))))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
     """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
@@ -219,7 +257,8 @@ class PlaceBootstraps:
     bootstraps: fewer precomputed plaintexts and keys, and a little more time. `low_inputs` encrypts inputs no higher than
     bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
     `pairs` says that PairBootstraps follows. `lower` are lower parts of the chain with bootstraps of their own: each
-    bootstrap is priced in the cheapest that comes back high enough.
+    bootstrap is priced in the cheapest that comes back high enough. `carried` has, for inputs that come from a run before, by
+    how many levels they come above the one at which bootstraps begin (0 where it is not said).
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
@@ -231,6 +270,7 @@ class PlaceBootstraps:
     low_inputs: bool = False
     pairs: bool = True
     lower: tuple[Ring, ...] = ()
+    carried: Mapping[str, int] = field(default_factory=dict)
 
     name: ClassVar[str] = "place-bootstraps"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -256,8 +296,10 @@ class PlaceBootstraps:
             return Placed(found.cost / _NS, program)
         builder = Builder(program.name, Stage.PACKED, program)
 
-        def emit(node: Node, operands: list[Node]) -> Node:
-            made = builder.copy(node, operands)
+        new: dict[Node, Node] = {}
+
+        def emit(node: Node) -> Node:
+            made = builder.copy(node, [new[operand] for operand in node.inputs])
             if node not in levels or node in written:
                 return made
             bound = bounded[node]
@@ -270,7 +312,10 @@ class PlaceBootstraps:
                 attrs["observed"] = 1
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
-        return Placed(found.cost / _NS, builder.rewrite(program, emit), returns)
+        # Inputs too, where they come from a run before.
+        for node in program.nodes:
+            new[node] = emit(node)
+        return Placed(found.cost / _NS, builder.finish_as(program, new), returns)
 
     def front(
         self, prepared: Prepared, ways: Mapping[int, Sequence[PolynomialWay]], groups: Mapping[int, int]
@@ -298,7 +343,7 @@ class PlaceBootstraps:
             node: _Bound(bits) for node, bits in self.sizes.items() if bits <= MAX_SIZE_BITS and node.op != "input"
         }
         inputs = {node: bound for node, bound in prepared.inputs.items() if node.op != "input"}
-        return sizes | inputs
+        return sizes | inputs | _carried_bounds(prepared.program)
 
     def search(
         self,
@@ -314,12 +359,21 @@ class PlaceBootstraps:
         prices = _Prices.of(ring, self.costs)
         index = {node: place for place, node in enumerate(prepared.nodes)}
         made: dict[_Work, Whole] = {}
+        begin, back, highest = 0, 0, ring.levels
+        if ring.bootstrap is not None:
+            begin, back = ring.bootstrap_input_level, ring.bootstrap_level
+            highest = back if self.low_inputs else ring.levels
 
         def way(work: _Work, loss: int = 0, tie: int = 0) -> Way:
             if work not in made:
                 made[work] = prices.cost(work)
             return Way(work.depth, made[work], loss, tie)
 
+        entry_levels = {
+            node: begin + self.carried.get(node.attrs["name"], 0)
+            for node in prepared.program.inputs
+            if node.attrs["name"] in prepared.program.interface.carried_inputs
+        }
         steps = []
         for node, work in zip(prepared.nodes, prepared.works, strict=True):
             entry = None
@@ -355,13 +409,13 @@ class PlaceBootstraps:
                     None if bound is None else bound.entry,
                     entry if entry is None or groups is None else groups[entry],
                     digest("refresh", node.loc.layer, node.op),
+                    entry_levels.get(node),
                 )
             )
-        begin, back, highest = 0, 0, ring.levels
-        if ring.bootstrap is not None:
-            begin, back = ring.bootstrap_input_level, ring.bootstrap_level
-            highest = back if self.low_inputs else ring.levels
-        return Search(steps, [index[node] for node in prepared.program.outputs], begin, back, highest, ring.levels)
+        outputs = dict.fromkeys((index[node] for node in prepared.program.outputs), 0)
+        for node, source in carried_nodes(prepared.program).items():
+            outputs[index[node]] = max(outputs[index[node]], entry_levels[source])
+        return Search(steps, outputs, begin, back, highest, ring.levels)
 
     def _refresh(self, slots: int, count: int) -> Whole:
         """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from heliograph.ckks.chains import bootstrap_chain, chain_at
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.bootstraps import bootstraps
+from heliograph.ir.carried import carried_nodes
 from heliograph.ir.ops import Role, role_of
 from heliograph.ir.slot_runs import cipher
 from heliograph.ir.transforms import needed_keys
@@ -60,4 +62,19 @@ class PlaceChains:
                 switched[operand, wanted] = builder.op("switch_chain", (operand,), node.loc, chain=wanted)
             return switched[operand, wanted]
 
-        return builder.rewrite(program, emit)
+        made = builder.rewrite(program, emit)
+        # What a run leaves to the next goes out in the chain in which that takes it.
+        carried = [node for node in carried_nodes(made) if cipher(node).chain]
+        return made if not carried else _in_whole_chain(made, carried)
+
+
+def _in_whole_chain(program: Program, values: Collection[Node]) -> Program:
+    builder = Builder(program.name, Stage.MANAGED, program)
+    made: dict[Node, Node] = {}
+    for node in program.nodes:
+        made[node] = builder.copy(node, [made[operand] for operand in node.inputs])
+    outputs = {}
+    for name, node in zip(program.output_names, program.outputs, strict=True):
+        here = made[node]
+        outputs[name] = builder.op("switch_chain", (here,), node.loc, chain=0) if node in values else here
+    return builder.finish(outputs)

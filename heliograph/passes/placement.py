@@ -74,7 +74,7 @@ class Step:
     `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be; `written`
     says that it is itself a bootstrap that the author wrote, of that cost. `whole` names the tensor that it is a ciphertext
     of, whose ciphertexts are refreshed all or none, `group` the polynomial, whose ciphertexts are all computed in one way;
-    None where it stands alone.
+    None where it stands alone. `most` is the highest level that it can have by itself, of a value that comes from a run before.
     """
 
     reads: tuple[int, ...]
@@ -84,6 +84,7 @@ class Step:
     whole: int | None = None
     group: int | None = None
     refresh_tie: int = 0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ class Search:
     """Finds the front of cost against loss; `begin` is the level at which bootstraps begin, `back` the highest to which one
     comes back, `highest` the highest at which a value may be, and `levels` what the chain has.
 
-    Steps are in program order, and `outputs` are wanted at level 0.
+    Steps are in program order, and `outputs` are wanted at these levels.
     """
 
     steps: Sequence[Step]
-    outputs: Sequence[int]
+    outputs: Mapping[int, int]
     begin: int
     back: int
     highest: int
@@ -154,7 +155,7 @@ class Search:
 
     def run(self) -> list[Found]:
         """The front, the cheapest first; a TooFewLevelsError where there is no way at all."""
-        cut = sorted(set(self.outputs))
+        cut = sorted(self.outputs)
         # Open tensors ("whole", entry) and polynomials ("group", entry), and the first step of each, which is met last.
         open_: list[tuple[str, int]] = []
         last: dict[tuple[str, int], int] = {}
@@ -164,7 +165,11 @@ class Search:
                     last.setdefault((kind, entry), number)
         zero = np.zeros(1, dtype=np.int64)
         states = _States(
-            np.zeros((1, len(cut)), dtype=np.int16), np.zeros((1, 0), dtype=np.int16), zero, zero.copy(), zero.copy()
+            np.array([[self.outputs[number] for number in cut]], dtype=np.int16),
+            np.zeros((1, 0), dtype=np.int16),
+            zero,
+            zero.copy(),
+            zero.copy(),
         )
         for number in range(len(self.steps) - 1, -1, -1):
             step = self.steps[number]
@@ -209,7 +214,7 @@ class Search:
             for way_number, way in enumerate(step.ways):
                 base = np.full(len(states), self.begin) if refresh else wanted
                 at = base + way.depth
-                fits = at <= self.highest
+                fits = at <= (self.highest if step.most is None else step.most)
                 extra = np.zeros(len(states), dtype=np.int64)
                 if refresh:
                     assert step.refresh is not None

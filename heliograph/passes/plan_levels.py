@@ -10,16 +10,19 @@ value is ever taken for what it is not: the planned scale is the true one, from 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir.carried import carried_nodes, carried_pairs
 from heliograph.ir.ops import OPS, Role, role_of
-from heliograph.ir.slot_ops import SCALE_TOLERANCE
+from heliograph.ir.slot_ops import SCALE_TOLERANCE, raised_bits
 
+# In place of an operand's position: the value itself, as an output.
+OUTPUT = -1
 # What is rescaled later.
 _PRODUCTS = (Role.PLAIN_PRODUCT, Role.PRODUCT)
 # A plaintext encoded at fewer bits than this has lost its digits.
@@ -53,7 +56,13 @@ class Levels:
     on `ring` begins.
     """
 
-    def __init__(self, program: Program, ring: Ring | None = None, exact_rotations: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        ring: Ring | None = None,
+        exact_rotations: bool = False,
+        wanted_outputs: Mapping[Node, int] | None = None,
+    ) -> None:
         self.program = program
         nodes = self.nodes = [node for node in program.nodes if node.type.secret]
         self.pending: dict[Node, bool] = {}
@@ -80,7 +89,7 @@ class Levels:
         as_is: dict[Node, int] = dict.fromkeys(nodes, -1)
         ready: dict[Node, int] = dict.fromkeys(nodes, -1)
         for node in program.outputs:
-            ready[node] = 0
+            ready[node] = (wanted_outputs or {}).get(node, 0)
         self.level: dict[Node, int] = {}
         for node in reversed(nodes):
             if self.pending[node]:
@@ -115,6 +124,25 @@ class Levels:
         return max((level for node, level in self.level.items() if role_of(node) is Role.BOOTSTRAP), default=0)
 
 
+def levels_of(program: Program, ring: Ring, exact_rotations: bool = False) -> Levels:
+    """The levels of a program; what a run leaves to the next comes out at the level at which it goes in.
+
+    Raises TooFewLevelsError where each run would need its values higher than the one before leaves them.
+    """
+    carried = carried_nodes(program)
+    wanted: dict[Node, int] = {}
+    while True:
+        levels = Levels(program, ring, exact_rotations, wanted)
+        if levels.depth > ring.levels:
+            raise TooFewLevelsError(levels.depth, ring.levels)
+        following: dict[Node, int] = {}
+        for output, source in carried_pairs(program):
+            following[output] = max(following.get(output, 0), levels.level[source])
+        if not carried or following == wanted:
+            return levels
+        wanted = following
+
+
 # What is left to do for one node; it yields what has to be done before it can go on.
 _Step = Generator["_Step", None, None]
 
@@ -141,11 +169,20 @@ class _Scales:
         self._adjustable: dict[Node, bool] = {}
         # A node whose operands do not meet, and the operand whose scale has to be made adjustable (None: either).
         self.mismatch: tuple[Node, int | None] | None = None
+        # An input that is bootstrapped comes at the scale of its size; it would be brought there by a product else.
+        self.entering = {node: nominal for node in program.inputs if node.type.secret}
+        for node in levels.nodes:
+            for operand in node.inputs if role_of(node) is Role.BOOTSTRAP else ():
+                if operand.op == "input":
+                    self.entering[operand] = nominal - node.attrs.get("size_bits", 0)
         for node in levels.nodes:
             self._visit(node)
+        # What a run leaves to the next has the scale at which that takes it; other outputs a smaller one.
+        carried = carried_nodes(program)
         for node in program.outputs:
             if self.adjustable(node):
-                self.fix(node, nominal - output_shift + self._drop(node))
+                leaving = self.entering[carried[node]] if node in carried else nominal - output_shift
+                self.fix(node, leaving + self._drop(node))
         # Readers first: what a sum or product wants of an open scale comes before its default.
         for node in reversed(levels.nodes):
             self.force(node)
@@ -157,6 +194,9 @@ class _Scales:
                 self.mismatch = node, None
             elif role_of(node) is Role.BOOTSTRAP:
                 self._check_bootstrap(node, seen)
+        for node, source in carried.items():
+            if self.mismatch is None and abs(self.force(node) - self._drop(node) - self.scale[source]) > SCALE_TOLERANCE / 2:
+                self.mismatch = node, OUTPUT
 
     def _check_bootstrap(self, node: Node, seen: Sequence[float]) -> None:
         """A bootstrap's operand may not be larger than it can be at its scale, and two of them meet at one."""
@@ -233,12 +273,14 @@ class _Scales:
         for operand in _secret_inputs(node) if role is Role.PRODUCT else _secret_inputs(node)[:1]:
             yield self._forcing(operand)
         if node.op == "input":
-            scale = self.nominal
+            scale = self.entering[node]
         elif role is Role.PRODUCT:
             scale = self._product(node)
         else:
             operand = node.inputs[0]
             scale = self.scale[operand] - self._drop_between(node, operand) + (1.0 if role is Role.PART else 0.0)
+            if role is Role.BOOTSTRAP:
+                scale += raised_bits(node.attrs, len(node.inputs))
         self.scale[node] = scale
 
     def _fixing(self, node: Node, scale: float) -> _Step:
@@ -285,9 +327,7 @@ class PlanLevels:
 
     def run(self, program: Program) -> Program:
         for _ in range(_MAX_CORRECTIONS):
-            levels = Levels(program, self.ring, self.exact_rotations)
-            if levels.depth > self.ring.levels:
-                raise TooFewLevelsError(levels.depth, self.ring.levels)
+            levels = levels_of(program, self.ring, self.exact_rotations)
             if levels.bootstrapped and levels.bootstrapped > self.ring.bootstrap_level:
                 raise TooFewLevelsError(
                     self.ring.levels + levels.bootstrapped - self.ring.bootstrap_level, self.ring.levels
@@ -305,6 +345,16 @@ def _correct(program: Program, node: Node, position: int | None) -> Program:
     levels to spare.
     """
     builder = Builder(program.name, Stage.PACKED, program)
+    if position == OUTPUT:
+        made: dict[Node, Node] = {}
+        for each in program.nodes:
+            made[each] = builder.copy(each, [made[operand] for operand in each.inputs])
+        outputs = {}
+        for name, each in zip(program.output_names, program.outputs, strict=True):
+            outputs[name] = made[each]
+            if each is node:
+                outputs[name] = builder.op("lincomb", (made[each],), each.loc, weights=(1.0,), constant=0.0)
+        return builder.finish(outputs)
     if position is None:
         spent: dict[Node, int] = {}
         for n in program.nodes:
@@ -335,8 +385,9 @@ class _Emitter:
     def run(self) -> Program:
         for node in self.program.nodes:
             self.made[node] = self._emit(node)
+        carried = carried_nodes(self.program)
         outputs = {
-            name: self._at(self._ready(node), 0)
+            name: self._at(self._ready(node), self.levels.level[carried[node]] if node in carried else 0)
             for name, node in zip(self.program.output_names, self.program.outputs, strict=True)
         }
         return self.builder.finish(outputs)

@@ -1,0 +1,376 @@
+"""Products of two encrypted matrices on slots: who meets whom, by which rotations.
+
+One operand is *big*, X with rows f and columns n (in training: features and samples, in either order), the other *small*,
+with few rows c (classes). Columns of X stand after each other, in `block` B slots, rows behind each other, T of them in a
+ciphertext, in J ciphertexts. There are two products:
+
+* **combine**: out[c, n] = sum over f of W[c, f] X[f, n]. Slots of row t take, in turn d, the weight of class t - d (mod C).
+  The sum of the J ciphertexts of a turn is one product to relinearize; a rotation by d rows brings its classes together,
+  and log2(T / C) rotations add up the rows of one class. Rows are cyclic: no slot is wrong, no mask is needed.
+* **gather**: out[c, f] = sum over n of E[c, n] X[f, n]. Slot r of a row belongs to class r mod C; in turn e it takes the
+  entry r + e of E and X (mod B). The C products of a ciphertext are one to relinearize. Rotations then add up what lies
+  `packed` P slots apart, and one map adds up the rest and puts the results of all J ciphertexts into one.
+
+The result of `gather`, and the weights of `combine`, are *packed*: class c, row f = j T + t at slot t B + j C + c.
+
+HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself: for X of 1,024
+samples with 385 features and 8 classes we rotate 67 times behind the products of a gradient, where DiagATB takes 104 sums of
+10 rotations each; logits take 9 rotations behind the products and no mask, DiagABT's 140 (each of all its rotations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Array, SparseMatrix
+from heliograph.ir.layout import Layout
+from heliograph.ir.matrix_ops import KINDS
+from heliograph.ir.node import next_power_of_two
+from heliograph.ir.transforms import pair_offsets
+
+Way = Literal["combine", "gather"]
+
+
+class Writer(Protocol):
+    """What writes operations on slots; vectors repeat with the period of their layout."""
+
+    def rotate(self, value: Any, amount: int) -> Any: ...
+
+    def add(self, left: Any, right: Any) -> Any: ...
+
+    def multiply(self, left: Any, right: Any) -> Any: ...
+
+    def transform(
+        self, values: Sequence[Any], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
+    ) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Where things stand: see the module. `slots` are those of one sample."""
+
+    slots: int
+    classes: int
+    rows: int
+    columns: int
+
+    @property
+    def block(self) -> int:
+        return next_power_of_two(self.columns)
+
+    @property
+    def turns(self) -> int:
+        """C: classes, and as many without data as make a power of two."""
+        return next_power_of_two(self.classes)
+
+    @property
+    def height(self) -> int:
+        """T: rows in one ciphertext."""
+        return min(self.slots // self.block, max(self.turns, next_power_of_two(self.rows)))
+
+    @property
+    def period(self) -> int:
+        return self.height * self.block
+
+    @property
+    def ciphertexts(self) -> int:
+        """J."""
+        return -(-self.rows // self.height)
+
+    @property
+    def packed(self) -> int:
+        """P: the slots in which the results of a row are kept, by the fewest rotations of a gathering product."""
+        least = next_power_of_two(self.ciphertexts * self.turns)
+        widths = [least << i for i in range((self.block // least).bit_length())]
+        return min(widths, key=lambda width: (self._rotations(width), width))
+
+    def _rotations(self, packed: int) -> int:
+        fold = self.ciphertexts * ((self.block // packed).bit_length() - 1)
+        return fold + packed // self.turns + self.ciphertexts - 2
+
+    @property
+    def fit(self) -> bool:
+        if self.block > self.slots or self.turns > min(self.height, self.block):
+            return False
+        return self.ciphertexts * self.turns <= self.block
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """One way to lower a product: `big` is the place of the big operand, `free` that of its axis that the result has."""
+
+    sizes: Sizes
+    way: Way
+    big: int
+    # For each operand, and the result, its layout.
+    left: Layout
+    right: Layout
+    out: Layout
+    scale: float
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.left, self.right, self.out
+
+    def write(self, writer: Writer, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+        """The slot vectors of the result."""
+        big, small = (left, right) if self.big == 0 else (right, left)
+        maps = _Maps(self.sizes)
+        if self.way == "combine":
+            return [_combined(writer, maps, small[0], big, self.scale)]
+        return [_gathered(writer, maps, small[0], big, self.scale)]
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """The maps of one product, as matrices between slot positions of one period."""
+
+    sizes: Sizes
+
+    @cached_property
+    def _slot(self) -> tuple[Array, Array]:
+        """Row and place in the row of each slot."""
+        slot = np.arange(self.sizes.period)
+        return slot // self.sizes.block, slot % self.sizes.block
+
+    def _picked(self, source: Array, kept: Array | None = None, value: float = 1.0, period: int = 0) -> SparseMatrix:
+        """Slot i takes what stands in slot source[i], where it is kept."""
+        period = period or self.sizes.period
+        to = np.arange(period) if kept is None else np.flatnonzero(kept)
+        entries = (np.full(to.size, value), (to, np.asarray(source)[to]))
+        return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(period, period)))
+
+    def weights_of(self, ciphertext: int, scale: float) -> SparseMatrix:
+        """From packed weights, repeated over their rows, `scale` times those of one ciphertext: class r mod C in slot r."""
+        s = self.sizes
+        row, place = self._slot
+        source = row * s.block + place // s.packed * s.packed + ciphertext * s.turns + place % s.turns
+        return self._picked(source, row + ciphertext * s.height < s.rows, scale)
+
+    def turned_weights(self, turn: int) -> SparseMatrix:
+        """From those the weight of class row - turn in every slot of the row."""
+        s = self.sizes
+        row, place = self._slot
+        wanted = (row - turn) % s.turns
+        return self._picked(row * s.block + place - place % s.turns + wanted, wanted < s.classes)
+
+    def turned_rows(self, turn: int) -> SparseMatrix:
+        """Slot r of a row takes slot r + turn (mod B) of the row."""
+        s = self.sizes
+        row, place = self._slot
+        return self._picked(row * s.block + (place + turn) % s.block, (place + turn) % s.block < s.columns)
+
+    def turned_classes(self, turn: int) -> SparseMatrix:
+        """Slot r takes entry r + turn (mod B) of class r mod C, in every row."""
+        s = self.sizes
+        period = s.turns * s.block
+        place = np.arange(period) % s.block
+        wanted, entry = place % s.turns, (place + turn) % s.block
+        return self._picked(wanted * s.block + entry, (wanted < s.classes) & (entry < s.columns), period=period)
+
+    def into_packed(self, ciphertext: int, scale: float) -> SparseMatrix:
+        """The sums over what is left of a row (its first P slots), where the results of one ciphertext are kept."""
+        s = self.sizes
+        groups = s.packed // s.turns
+        rows = np.arange(min(s.height, s.rows - ciphertext * s.height))
+        row, group, wanted = (
+            axis.ravel() for axis in np.meshgrid(rows, np.arange(groups), np.arange(s.classes), indexing="ij")
+        )
+        to = row * s.block + ciphertext * s.turns + wanted
+        source = row * s.block + group * s.turns + wanted
+        entries = (np.full(to.size, scale), (to, source))
+        return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(s.period, s.period)))
+
+
+def _offsets(matrices: Sequence[SparseMatrix]) -> list[int]:
+    """By how much slots move, of all these maps."""
+    found: set[int] = set()
+    for matrix in matrices:
+        entries = matrix.csr().tocoo()
+        to, source = entries.coords
+        found |= set(np.unique((source.astype(np.int64) - to) % matrix.shape[1]).tolist())
+    return sorted(found)
+
+
+def _hoisted(writer: Writer, value: Any, matrix: SparseMatrix) -> Any:
+    """A map by baby steps alone: all that read one value share them."""
+    return writer.transform([value], [matrix], _offsets([matrix]), (0,))
+
+
+def _summed(writer: Writer, values: Sequence[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = writer.add(total, value)
+    return total
+
+
+def _halves(above: int, down_to: int) -> Iterator[int]:
+    step = above // 2
+    while step >= down_to:
+        yield step
+        step //= 2
+
+
+def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], scale: float) -> Any:
+    s = maps.sizes
+    # Zeros stand in the other slots of a row: sums over them are copies.
+    for step in _halves(s.block, s.packed):
+        weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
+    spread = [_hoisted(writer, weights, maps.weights_of(j, scale)) for j in range(s.ciphertexts)]
+    total: Any = None
+    for turn in range(s.turns):
+        matrix = maps.turned_weights(turn)
+        products = [
+            writer.multiply(_hoisted(writer, own, matrix), x) for own, x in zip(spread, big, strict=True)
+        ]
+        made = _summed(writer, products)
+        made = writer.rotate(made, turn * s.block) if turn else made
+        total = made if total is None else writer.add(total, made)
+    assert total is not None
+    for step in _halves(s.period, s.turns * s.block):
+        total = writer.add(total, writer.rotate(total, step))
+    return total
+
+
+def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale: float) -> Any:
+    s = maps.sizes
+    turned, moved = [], []
+    for turn in range(s.turns):
+        matrix = maps.turned_classes(turn)
+        # A wrap around a row's end is a row more: all turns share the steps over rows.
+        babies = [row * s.block for row in range(s.turns)]
+        turned.append(writer.transform([small], [matrix], babies, (turn,)))
+        step = maps.turned_rows(turn)
+        moved.append([_hoisted(writer, x, step) if turn else x for x in big])
+    folded = []
+    for j in range(s.ciphertexts):
+        made = _summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
+        for step_ in _halves(s.block, s.packed):
+            made = writer.add(made, writer.rotate(made, step_))
+        folded.append(made)
+    matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
+    return writer.transform(folded, matrices, (0,), _offsets(matrices))
+
+
+def _split(shape: tuple[int, ...], slots: int, stride: int, period: int, first: int, steps: Sequence[Sequence[int]]) -> Layout:
+    """The layout of a matrix whose axis `first` has the first of the steps."""
+    ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
+    return Layout(shape, slots, period, stride=stride, split=ordered)
+
+
+def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
+    """All ways to lower a product of these shapes; layouts come with them."""
+    found = []
+    turned = KINDS[kind]
+    for big in (0, 1):
+        small = 1 - big
+        # Of each operand the axis that is summed over.
+        inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
+        own, other = shapes[big], shapes[small]
+        classes, free = other[1 - inner[small]], own[1 - inner[big]]
+        result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
+        for way in ("combine", "gather"):
+            rows, columns = (own[inner[big]], free) if way == "combine" else (free, own[inner[big]])
+            sizes = Sizes(slots // stride, classes, rows, columns)
+            if not sizes.fit:
+                continue
+            block, turns, height, period = sizes.block, sizes.turns, sizes.height, sizes.period
+            far = period * max(1, sizes.ciphertexts)
+            columns_at, rows_at = (block, 1, far), (height, block, period)
+            # Axis of X that is its rows.
+            f_axis = inner[big] if way == "combine" else 1 - inner[big]
+            x = _split(own, slots, stride, period, f_axis, (rows_at, columns_at))
+            wide, kept = (turns, block, far), (turns, 1, far)
+            packed = (height, block, turns)
+            c_axis, out_c = 1 - inner[small], small
+            if way == "combine":
+                w = _split(other, slots, stride, period, c_axis, (kept, packed))
+                out = _split(result, slots, stride, turns * block, out_c, (wide, columns_at))
+            else:
+                w = _split(other, slots, stride, turns * block, c_axis, (wide, columns_at))
+                out = _split(result, slots, stride, period, out_c, (kept, packed))
+            both = (x, w) if big == 0 else (w, x)
+            found.append(MatrixProduct(sizes, way, big, both[0], both[1], out, scale))  # type: ignore[arg-type]
+    return found
+
+
+@dataclass(slots=True)
+class Count:
+    """A writer that writes nothing and counts: what a way to lower a product takes, without the rescales."""
+
+    rotations: int = 0
+    hoisted: int = 0
+    decompositions: int = 0
+    products: int = 0
+    relinearizations: int = 0
+    plain_products: int = 0
+    sums: int = 0
+    _babies: dict[object, set[int]] = field(default_factory=dict)
+    _three: set[object] = field(default_factory=set)
+
+    def rotate(self, value: object, amount: int) -> object:
+        self.rotations += 1
+        self._two_parts(value)
+        return object()
+
+    def add(self, left: object, right: object) -> object:
+        self.sums += 1
+        made = object()
+        if left in self._three or right in self._three:
+            self._three.add(made)
+        return made
+
+    def multiply(self, left: object, right: object) -> object:
+        self.products += 1
+        made = object()
+        self._three.add(made)
+        return made
+
+    def transform(
+        self, values: Sequence[object], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
+    ) -> object:
+        for value, matrix in zip(values, maps, strict=True):
+            self._two_parts(value)
+            period = matrix.shape[1]
+            pairs = pair_offsets(tuple(_offsets([matrix])), tuple(baby), tuple(giant), period)
+            used = {b for group in pairs.values() for b, _ in group} - {0}
+            made = self._babies.setdefault(value, set())
+            self.decompositions += bool(used) and not made
+            self.hoisted += len(used - made)
+            made |= used
+            self.plain_products += sum(map(len, pairs.values()))
+        self.rotations += sum(g != 0 for g in giant)
+        return object()
+
+    def _two_parts(self, value: object) -> None:
+        if value in self._three:
+            self._three.remove(value)
+            self.relinearizations += 1
+
+    def price_ms(self, ring: Ring, costs: CostTable, level: int) -> float:
+        """Milliseconds, all at one level."""
+        return (
+            self.rotations * costs.rotate_ms(ring, level)
+            + self.hoisted * costs.rotate_ms(ring, level, hoisted=True)
+            + self.decompositions * costs.decompose_ms(ring, level + 1)
+            + self.products * costs.mul_ms(ring, level)
+            + self.relinearizations * costs.relinearize_ms(ring, level)
+            + self.plain_products * costs.mul_plain_ms(ring, level)
+            + self.sums * costs.add_ms(ring, level)
+        )
+
+
+def count(product: MatrixProduct) -> Count:
+    """What it takes."""
+    counted = Count()
+    left, right = ([object() for _ in range(layout.ciphertexts)] for layout in (product.left, product.right))
+    product.write(counted, left, right)
+    return counted
