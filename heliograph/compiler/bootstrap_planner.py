@@ -38,7 +38,7 @@ _BOOTSTRAP_HEADROOM_BITS = 5
 _SIZE_MARGIN = 0.5
 # Of so many values from runs before all combinations of levels are tried.
 _MOST_ENTRIES = 3
-# On so many of the fastest choices.
+# On so many of the fastest chains.
 _MOST_WITH_ENTRIES = 16
 # Baby steps of the maps in bootstraps, where OpenFHE's own number takes more keys.
 _BABIES = (8, 4)
@@ -198,11 +198,12 @@ def _choices(
             failure = "it fits the chain as it is"
             continue
         found.append(_Choice(placed, ring))
-    for choice in sorted(found, key=lambda choice: choice.cost_ms)[:_MOST_WITH_ENTRIES]:
+    fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
+    for ring, one_size in itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True)):
         for carried in _entries(packed):
-            place = PlaceBootstraps(choice.ring, options.costs, sizes, pairs=pairs, carried=carried)
+            place = PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried)
             with contextlib.suppress(TooFewLevelsError):
-                found.append(_Choice(place.place(prepared), choice.ring))
+                found.append(_Choice(place.place(prepared), ring))
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
     least = min((choice.cost_ms for choice in found), default=0.0)
@@ -215,7 +216,7 @@ def _choices(
     ]
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(
-        key=lambda choice: (choice.cost_ms if _for_time(options) else 0.0, choice.bootstrap_bytes, choice.cost_ms)
+        key=lambda choice: (choice.cost_ms if _for_time(packed, options) else 0.0, choice.bootstrap_bytes, choice.cost_ms)
     )
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
@@ -282,17 +283,30 @@ def lower_parts(ring: Ring) -> tuple[Ring, ...]:
     return tuple(found)
 
 
-def _tries(choices: Sequence[_Choice], options: Options) -> Iterator[tuple[_Choice, Options]]:
+@dataclass(slots=True)
+class _Room:
+    """The fewest levels between bootstraps with which a program may still fit; fewer were too few."""
+
+    least: int = 0
+
+
+def _tries(choices: Sequence[_Choice], options: Options, room: _Room) -> Iterator[tuple[_Choice, Options]]:
     """What is planned to the end, in order, until one serves: with other keys too where memory is bounded."""
     if options.memory_bytes is None:
-        yield from ((choice, options) for choice in choices)
+        yield from ((choice, options) for choice in choices if choice.room >= room.least)
         return
     # Choices that do not fit whatever keys the program itself has need no try.
-    possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes][:_MOST_TRIES]
+    possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes]
     for share in _KEY_SHARES:
+        tried = 0
         for choice in possible:
-            room = int(share * (options.memory_bytes - choice.bootstrap_bytes))
-            yield choice, options if share == 1.0 else replace(options, key_bytes=min(room, options.key_bytes or room))
+            if choice.room < room.least:
+                continue
+            tried += 1
+            if tried > _MOST_TRIES:
+                break
+            left = int(share * (options.memory_bytes - choice.bootstrap_bytes))
+            yield choice, options if share == 1.0 else replace(options, key_bytes=min(left, options.key_bytes or left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,28 +356,30 @@ def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trai
     return (placed, *lower_passes(choice.placed.program, choice.ring, options, shift, choice.lower))
 
 
-def _for_time(options: Options) -> bool:
-    """Whether the fastest plan was asked for; else of those that are nearly as fast the smallest is taken."""
-    return options.objective is not None or options.allocate == "plan"
+def _for_time(program: Program, options: Options) -> bool:
+    """Whether the fastest plan is wanted; else of those that are nearly as fast the smallest is taken.
+
+    A program that carries values from run to run is run again and again.
+    """
+    return options.objective is not None or options.allocate == "plan" or bool(program.interface.carried)
 
 
 def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Plan:
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
     few: TooFewLevelsError | None = None
-    least_room = compared = 0
+    room, compared = _Room(), 0
+    for_time = _for_time(packing[-1].program, options)
     shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
-    for choice, tried in _tries(choices, options):
+    for choice, tried in _tries(choices, options, room):
         if best is not None and tried is not options:
             # Keys that are read again cost less than rotations that are composed of several.
             break
-        if choice.room < least_room:
-            continue
         try:
             trail = _lowered(choice, tried, shift, pairs)
         except TooFewLevelsError as found_few:
             # Scales that have to meet took levels that placing bootstraps did not know of.
-            few, least_room = found_few, choice.room + 1
+            few, room.least = found_few, choice.room + 1
             continue
         except PlanningError as refused:
             if tried is options or refused.where != "Options.key_bytes":
@@ -378,11 +394,11 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
         if fitting is None or fitting[1]:
             unbounded_ms = unbounded_ms or choice.cost_ms
         if fitting is not None:
-            own_ms = run_ms(executable, options.costs) if _for_time(options) else choice.cost_ms
+            own_ms = run_ms(executable, options.costs) if for_time else choice.cost_ms
             found = _Planned(choice, *fitting, (*packing, *trail), own_ms)
             best = found if best is None or found.cost_ms < best.cost_ms else best
             compared += 1
-            if not best.loading_ms and (not _for_time(options) or compared == _COMPARED):
+            if not best.loading_ms and (not for_time or compared == _COMPARED):
                 break
     if best is not None:
         return _finished(best, options, wanted, unbounded_ms)

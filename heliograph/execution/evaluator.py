@@ -27,11 +27,13 @@ from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 class Transform(Generic[C]):
     """How a `linear_transform` is evaluated: for each giant step its (operand, baby step, offset), in this order.
 
-    `number` is its position in the program, `size` what each encoded diagonal takes in bytes.
+    `number` is its position in the program, `size` what each encoded diagonal takes in bytes. `kept` has for each operand the
+    number of the first transform with the same plaintexts and its operand, and whether there are more than one.
     """
 
     node: Node
     number: int
+    kept: Sequence[tuple[tuple[int, int], bool]]
     diagonals: Sequence[DiagonalMap]
     groups: Mapping[int, Sequence[tuple[int, int, int]]]
     do: Primitives[C]
@@ -46,13 +48,27 @@ class Transform(Generic[C]):
             values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
             return self.do.encode(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
 
-        return Encoding((self.number, position, offset), make, self.size)
+        first, often = self.kept[position]
+        return Encoding((self.number, position, offset), make, self.size, (*first, offset), often)
 
     def encodings(self) -> Iterator[Encoding]:
         """All of them, in the order of their use."""
         for g, terms in self.groups.items():
             for position, b, offset in terms:
                 yield self.encoding(g, position, b, offset)
+
+
+def _plaintexts(node: Node) -> list[Hashable]:
+    """For each operand of a transform what its plaintexts depend on; nothing for other nodes."""
+    if node.op != "linear_transform":
+        return []
+    assert isinstance(node.type, CipherType)
+    apart = ("matrices", "plain_log_scales")
+    shape = (node.type.level, node.type.chain, *((k, v) for k, v in sorted(node.attrs.items()) if k not in apart))
+    return [
+        (str(name), scale, shape)
+        for name, scale in zip(node.attrs["matrices"], node.attrs["plain_log_scales"], strict=True)
+    ]
 
 
 class Evaluator(Generic[C]):
@@ -67,11 +83,11 @@ class Evaluator(Generic[C]):
         self.chains = program.planned.chains
         self.ring = self.chains[0].ring
         self._parts = [primitives(chain) for chain in self.chains]
-        self.cache = PlaintextCache(cache_bytes - cache_bytes // 2)
+        self.index = {node: i for i, node in enumerate(program.nodes)}
+        self.cache = PlaintextCache(cache_bytes - cache_bytes // 2, self._often_bytes)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self.paths = program.planned.rotation_paths
         self._paired = [frozenset(paired_slots(program, number)) for number in range(len(self.chains))]
-        self.index = {node: i for i, node in enumerate(program.nodes)}
         # How many rotations a value has that share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
         # How often each row of a matrix is read by weighted sums of a stack, at one scale.
@@ -133,6 +149,27 @@ class Evaluator(Generic[C]):
         """The maps of a transform, one for each operand."""
         return transform_diagonals(node.attrs, self.program.linear_map, self.ring.slots)
 
+    @functools.cached_property
+    def _kept(self) -> dict[Hashable, tuple[tuple[int, int], bool]]:
+        """Of the plaintexts of each operand of a transform the first place that has them, and whether others do too."""
+        places: dict[Hashable, list[tuple[int, int]]] = {}
+        for node in self.program.nodes:
+            for position, plaintexts in enumerate(_plaintexts(node)):
+                places.setdefault(plaintexts, []).append((self.index[node], position))
+        return {plaintexts: (found[0], len(found) > 1) for plaintexts, found in places.items()}
+
+    @functools.cached_property
+    def _often_bytes(self) -> int:
+        """What the plaintexts take that a run uses more than once, at most: those of all diagonals."""
+        total = 0
+        for (number, position), often in self._kept.values():
+            node = self.program.nodes[number]
+            if often:
+                assert isinstance(node.type, CipherType)
+                diagonals = self.diagonals(node)[position].offsets
+                total += len(diagonals) * self.plaintext_bytes(node.type.level)
+        return total
+
     def plaintext_bytes(self, level: int) -> int:
         """What an encoded plaintext takes in memory."""
         # One polynomial, and the complex vector that it was encoded from.
@@ -146,7 +183,8 @@ class Evaluator(Generic[C]):
             assert isinstance(node.type, CipherType)
             groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
             size = self.plaintext_bytes(node.type.level)
-            found = Transform(node, self.index[node], diagonals, groups, self.part(node.type.chain), size)
+            kept = [self._kept[plaintexts] for plaintexts in _plaintexts(node)]
+            found = Transform(node, self.index[node], kept, diagonals, groups, self.part(node.type.chain), size)
             self._last = node, found
         assert found is not None
         return found
@@ -154,8 +192,9 @@ class Evaluator(Generic[C]):
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""
         # Once plaintexts are encoded ahead, the cache takes no more: what is ahead was chosen by what it had.
-        if encoding.key in self.cache or (not self.ahead.begun and self.cache.has_room(encoding.size)):
-            return self.cache.get(encoding.key, encoding.make, encoding.size)
+        room = not self.ahead.begun and self.cache.has_room(encoding.size, encoding.often)
+        if encoding.kept in self.cache or room:
+            return self.cache.get(encoding.kept, encoding.make, encoding.size, encoding.often)
         return encoding.make() if ahead is None else ahead.take(encoding)
 
     def _encodings(self, key: Hashable) -> Iterator[Encoding]:
@@ -167,5 +206,5 @@ class Evaluator(Generic[C]):
         for node in itertools.chain(nodes[start:], itertools.cycle(nodes)):
             for encoding in self.transform(node).encodings():
                 there = there or encoding.key == key
-                if there and encoding.key not in self.cache:
+                if there and encoding.kept not in self.cache:
                     yield encoding

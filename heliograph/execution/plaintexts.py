@@ -14,11 +14,12 @@ class PlaintextCache:
     """Encoded plaintexts, kept until a byte bound is reached; several threads may use it.
 
     What is there stays: a program reads its plaintexts in the same order on every run, and dropping the one used longest
-    ago would drop each just before it is needed.
+    ago would drop each just before it is needed. `reserved` bytes are for those that a run uses more than once.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, reserved: int = 0) -> None:
         self.max_bytes = max_bytes
+        self.reserved = min(reserved, max_bytes)
         self.bytes = 0
         self._entries: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -26,36 +27,43 @@ class PlaintextCache:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
 
-    def has_room(self, size: int) -> bool:
-        """Whether a plaintext of that size would be kept."""
-        return self.bytes + size <= self.max_bytes
+    def has_room(self, size: int, often: bool = False) -> bool:
+        """Whether a plaintext of that size would be kept; `often` is used more than once in a run."""
+        return self.bytes + size <= self.max_bytes - (0 if often else self.reserved)
 
-    def get(self, key: Hashable, make: Callable[[], Any], size: int) -> Any:
+    def get(self, key: Hashable, make: Callable[[], Any], size: int, often: bool = False) -> Any:
         """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
         value = self._entries.get(key)
         if value is None:
             # Two threads may make the same one; the first stays.
             value = make()
             with self._lock:
-                if key not in self._entries and self.has_room(size):
+                if key not in self._entries and self.has_room(size, often):
                     self._entries[key] = value
                     self.bytes += size
+                    self.reserved -= min(size, self.reserved) if often else 0
         return value
 
     def close(self) -> None:
         """Drop everything, and keep nothing from now on."""
         with self._lock:
             self._entries.clear()
-            self.bytes = self.max_bytes = 0
+            self.bytes = self.max_bytes = self.reserved = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A plaintext that a program uses: its key, how it is made, and the bytes that it takes."""
+    """A plaintext that a program uses: its key, how it is made, and the bytes that it takes.
+
+    `kept` is the key under which it is kept: transforms by the same map, at one level and scale, have one in common, and use
+    it `often`.
+    """
 
     key: Hashable
     make: Callable[[], Any]
     size: int
+    kept: Hashable
+    often: bool
 
 
 class EncodeAhead:

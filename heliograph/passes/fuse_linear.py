@@ -227,10 +227,22 @@ class _Fuser:
         constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
         assert constant.offset is not None
         factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
+        if (product := self._product_alone(value)) is not None and (factor == factor.flat[0]).all():
+            scale = product.attrs.get("scale", 1.0) * float(factor.flat[0])
+            attrs = {**product.attrs, "scale": scale}
+            return self._base(self.builder.op("matrix_product", product.inputs, product.loc, **attrs))
         if value.shape == shape and (by_channel := of_channels(factor)) is not None:
             return self._combine(node, [value], [by_channel], None)
         index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
         return self._combine(node, [value], [gather_matrix(index, value.size, factor)], None)
+
+    @staticmethod
+    def _product_alone(form: _Form) -> Node | None:
+        """The product of matrices that a form is, which takes any factor in for nothing."""
+        if len(form.terms) != 1 or form.offset is not None:
+            return None
+        ((base, matrix),) = form.terms.items()
+        return base if base.op == "matrix_product" and _identity_sign(matrix) == 1 else None
 
     def _matmul(self, node: Node, operands: list[_Form]) -> _Form:
         """A product with a constant matrix on either side, as the matrix of its action on the flattened operand."""

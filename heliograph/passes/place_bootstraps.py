@@ -248,6 +248,23 @@ def _carried_bounds(program: Program) -> dict[Node, _Bound]:
     return found
 
 
+def _rigid(nodes: Sequence[Node]) -> set[Node]:
+    """The values whose scale follows from others: no plaintext before them has one that can be chosen (PlanLevels)."""
+    free: set[Node] = set()
+    for node in nodes:
+        secret = [operand for operand in node.inputs if operand.type.secret]
+        role = role_of(node)
+        known = [operand in free for operand in secret]
+        if role in (Role.PLAIN_PRODUCT, Role.POLYNOMIAL) or node.op == "input":
+            free.add(node)
+        elif role is Role.PRODUCT:
+            if any(role_of(operand) is Role.PLAIN_PRODUCT for operand in secret):
+                free.add(node)
+        elif role is not Role.BOOTSTRAP and known and all(known):
+            free.add(node)
+    return set(nodes) - free
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
     """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
@@ -374,6 +391,7 @@ class PlaceBootstraps:
             for node in prepared.program.inputs
             if node.attrs["name"] in prepared.program.interface.carried_inputs
         }
+        rigid = _rigid(prepared.nodes)
         steps = []
         for node, work in zip(prepared.nodes, prepared.works, strict=True):
             entry = None
@@ -409,6 +427,8 @@ class PlaceBootstraps:
                     None if bound is None else bound.entry,
                     entry if entry is None or groups is None else groups[entry],
                     digest("refresh", node.loc.layer, node.op),
+                    # A large value comes at a small scale; where that cannot be chosen, a product with one brings it there.
+                    int(bound is not None and bound.size_bits > 0 and node in rigid),
                     entry_levels.get(node),
                 )
             )

@@ -74,7 +74,7 @@ class Step:
     `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be; `written`
     says that it is itself a bootstrap that the author wrote, of that cost. `whole` names the tensor that it is a ciphertext
     of, whose ciphertexts are refreshed all or none, `group` the polynomial, whose ciphertexts are all computed in one way;
-    None where it stands alone. `most` is the highest level that it can have by itself, of a value that comes from a run before.
+    None where it stands alone. `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest level that it can have by itself, of a value that comes from a run before.
     """
 
     reads: tuple[int, ...]
@@ -84,6 +84,7 @@ class Step:
     whole: int | None = None
     group: int | None = None
     refresh_tie: int = 0
+    refresh_depth: int = 0
     most: int | None = None
 
 
@@ -212,7 +213,7 @@ class Search:
         deepest = self.levels + 1
         for refresh in (False, True) if step.refresh is not None and not step.written else (step.written,):
             for way_number, way in enumerate(step.ways):
-                base = np.full(len(states), self.begin) if refresh else wanted
+                base = np.full(len(states), self.begin + step.refresh_depth) if refresh else wanted
                 at = base + way.depth
                 fits = at <= (self.highest if step.most is None else step.most)
                 extra = np.zeros(len(states), dtype=np.int64)
