@@ -42,10 +42,12 @@ _PUBLIC: dict[str, str] = {
     "Program": "heliograph.ir",
     "Client": "heliograph.runtime.client",
     "Server": "heliograph.runtime.server",
+    "Session": "heliograph.runtime.session",
     "KeyFolder": "heliograph.runtime.keyfolder",
     "Answer": "heliograph.runtime.answers",
     "read_answer": "heliograph.runtime.answers",
     "EvaluationKeys": "heliograph.runtime.messages",
+    "CarriedValues": "heliograph.runtime.messages",
     "EncryptedInput": "heliograph.runtime.messages",
     "EncryptedOutput": "heliograph.runtime.messages",
     "Measurement": "heliograph.tools.measure",
@@ -100,10 +102,12 @@ if TYPE_CHECKING:
     from heliograph.runtime.client import Client as Client
     from heliograph.runtime.keyfolder import KeyFolder as KeyFolder
     from heliograph.runtime.memory import TooLittleMemoryError as TooLittleMemoryError
+    from heliograph.runtime.messages import CarriedValues as CarriedValues
     from heliograph.runtime.messages import EncryptedInput as EncryptedInput
     from heliograph.runtime.messages import EncryptedOutput as EncryptedOutput
     from heliograph.runtime.messages import EvaluationKeys as EvaluationKeys
     from heliograph.runtime.server import Server as Server
+    from heliograph.runtime.session import Session as Session
     from heliograph.tools.debug import debug as debug
     from heliograph.tools.measure import Measurement as Measurement
     from heliograph.tools.measure import measure as measure

@@ -128,11 +128,13 @@ class Artifact:
             nodes = [node for node in self.program.inputs if node.attrs["name"] == spec.name and node.type.secret]
             nodes.sort(key=lambda node: node.attrs["chunk"])
             levels, scales = (tuple(node.attrs[key] for node in nodes) for key in ("level", "log_scale"))
-            inputs.append(public_spec(spec, levels, scales))
-        outputs, position = [], 0
+            inputs.append(public_spec(spec, levels, scales, spec.name in interface.carried_inputs))
+        outputs, position, left = [], 0, {output for output, _ in interface.carried}
         for spec in interface.outputs:
             types = [node.type for node in self.program.outputs[position : position + spec.placed.ciphertexts]]
             position += len(types)
+            if spec.name in left:
+                continue
             outputs.append(
                 public_spec(spec, (), tuple(kind.log_scale for kind in types if isinstance(kind, CipherType)))
             )

@@ -107,9 +107,19 @@ class PublicArtifact:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
+    def given(self) -> tuple[PublicSpec, ...]:
+        """The inputs of a run, without those that come from the run before."""
+        return tuple(spec for spec in self.inputs if not spec.carried)
+
+    @property
+    def carried(self) -> tuple[PublicSpec, ...]:
+        """The inputs that come from the run before."""
+        return tuple(spec for spec in self.inputs if spec.carried)
+
+    @property
     def predicted_bytes(self) -> dict[str, int]:
         """The bytes of all evaluation keys, inputs and outputs, by the names of the report's figures."""
-        levels = [level for spec in self.inputs for level in spec.levels]
+        levels = [level for spec in self.given for level in spec.levels]
         outputs = sum(len(spec.log_scales) for spec in self.outputs)
         return {
             "evaluation_key_bytes": sum(key.bytes for key in self.evaluation_keys),

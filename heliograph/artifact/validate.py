@@ -15,6 +15,7 @@ from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.carried import carried_outputs, fits
 from heliograph.ir.depth import MOST_WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
@@ -291,10 +292,14 @@ def check_program(program: Program) -> Ring:
     for node in program.nodes:
         check_texts((node.loc.file, node.loc.layer, *node.attrs.values()), f"a {node.op}")
         _check_node(node, program, ring)
-    for node in program.outputs:
+    carried = carried_outputs(program)
+    for name, node in zip(program.output_names, program.outputs, strict=True):
         assert isinstance(node.type, CipherType)
-        if node.type.level != 0 or node.type.parts != 2:
+        if name not in carried and (node.type.level != 0 or node.type.parts != 2):
             raise refuse("an output is not a ciphertext of two parts at level 0")
+        for source in carried.get(name, ()):
+            if not fits(node.type, source.type):
+                raise refuse(f"what it carries into input {source.attrs['name']!r} is not a ciphertext of its form")
     count = sum(spec.placed.ciphertexts for spec in program.interface.outputs)
     if count != len(program.outputs):
         raise refuse(f"its outputs take {count} ciphertexts, the program has {len(program.outputs)}")

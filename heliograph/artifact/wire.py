@@ -31,16 +31,22 @@ LOWER_SLOTS = "lower_bootstrap_slots"
 
 @dataclass(frozen=True, slots=True)
 class PublicSpec(TensorSpec):
-    """An input or output with the scales of its ciphertexts, and of an input their levels; outputs are at level 0."""
+    """An input or output with the scales of its ciphertexts, and of an input their levels; outputs are at level 0.
+
+    `carried`: an input that comes from the run before (`Interface.carried`); it is given for the first run only.
+    """
 
     levels: tuple[int, ...] = ()
     log_scales: tuple[float, ...] = ()
+    carried: bool = False
 
 
-def public_spec(spec: TensorSpec, levels: tuple[int, ...], log_scales: tuple[float, ...]) -> PublicSpec:
+def public_spec(
+    spec: TensorSpec, levels: tuple[int, ...], log_scales: tuple[float, ...], carried: bool = False
+) -> PublicSpec:
     """The spec with levels and scales."""
     values = {field.name: getattr(spec, field.name) for field in fields(TensorSpec)}
-    return PublicSpec(**values, levels=levels, log_scales=log_scales)
+    return PublicSpec(**values, levels=levels, log_scales=log_scales, carried=carried)
 
 
 def spec_json(spec: PublicSpec) -> dict[str, Any]:
@@ -49,6 +55,8 @@ def spec_json(spec: PublicSpec) -> dict[str, Any]:
     made |= {key: getattr(spec, key) for key in ("low", "high", "range_source") if getattr(spec, key) is not None}
     if spec.levels:
         made["levels"] = list(spec.levels)
+    if spec.carried:
+        made["carried"] = True
     return {**made, "log_scales": list(spec.log_scales)}
 
 
@@ -117,6 +125,8 @@ def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, .
         count = check_spec(spec, ring, direction).ciphertexts
         if len(spec.log_scales) != count or len(spec.levels) != (count if direction == "input" else 0):
             raise refuse(f"the levels or scales of {direction} {spec.name!r} do not fit its ciphertexts")
+        if spec.carried and direction == "output":
+            raise refuse(f"output {spec.name!r} is one that comes from a run before")
         for scale in spec.log_scales:
             real(scale, f"a scale of {direction} {spec.name!r}", 1.0, MAX_LOG_SCALE)
         for level in spec.levels:

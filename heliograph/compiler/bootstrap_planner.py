@@ -46,10 +46,9 @@ _BABIES = (8, 4)
 _MOST_CHAINS = 3
 # Levels between bootstraps beyond which nothing is gained, where security does not bound them.
 _MAX_LEVELS_BETWEEN = 24
-# Where memory is bounded: so many choices are planned to the end, the fastest first, each with all its keys and with
-# these shares of them (the other rotations are composed).
-_MOST_TRIES = 8
-_KEY_SHARES = (1.0, 0.5, 0.2, 0.05)
+# Where memory is bounded: choices are planned to the end, the fastest first, so many with all their keys, then with these
+# shares of them (the other rotations are composed, which takes long to plan).
+_KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +205,15 @@ def _choices(
                 found.append(_Choice(place.place(prepared), ring))
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
+    # Those that place the same bootstraps in the same chains once.
+    found = list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values())
     least = min((choice.cost_ms for choice in found), default=0.0)
+    # Where memory is bounded the fastest may be out of reach.
+    worth = _NEARLY if options.memory_bytes is None else _NEARLY**2
     found += [
         fewer
         for choice in found
-        if choice.cost_ms <= _NEARLY * least
+        if choice.cost_ms <= worth * least
         for babies in _BABIES
         if (fewer := choice.with_babies(babies, options)) is not None
     ]
@@ -297,13 +300,13 @@ def _tries(choices: Sequence[_Choice], options: Options, room: _Room) -> Iterato
         return
     # Choices that do not fit whatever keys the program itself has need no try.
     possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes]
-    for share in _KEY_SHARES:
+    for share, most in _KEY_SHARES.items():
         tried = 0
         for choice in possible:
             if choice.room < room.least:
                 continue
             tried += 1
-            if tried > _MOST_TRIES:
+            if tried > most:
                 break
             left = int(share * (options.memory_bytes - choice.bootstrap_bytes))
             yield choice, options if share == 1.0 else replace(options, key_bytes=min(left, options.key_bytes or left))

@@ -145,10 +145,20 @@ class Header:
 class Input:
     span: Span
     name: Name
-    secret: bool
+    # "secret", "plain" or "carried".
+    kind: str
     type: TypeOf
     low: Expression | None
     high: Expression | None
+
+    @property
+    def secret(self) -> bool:
+        return self.kind != "plain"
+
+    @property
+    def carried(self) -> bool:
+        """Whether it comes from the run before."""
+        return self.kind == "carried"
 
 
 @dataclass(frozen=True, slots=True)

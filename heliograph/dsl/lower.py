@@ -36,7 +36,7 @@ from heliograph.dsl.values import (
 )
 from heliograph.dsl.walk import Annotation, Arithmetic
 from heliograph.errors import ProgramError
-from heliograph.ir import Builder, ConstantName, Node, Program, Stage, TensorType
+from heliograph.ir import Builder, ConstantName, Node, Program, Stage, TensorType, shape_of
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
@@ -80,6 +80,7 @@ class Lowerer:
         self.annotations: list[Annotation] = []
         self.outputs: dict[str, Node] = {}
         self.slot_inputs: list[TensorSpec] = []
+        self.carried: list[ast.Name] = []
         self.layout: Layout | None = None
         self.active: list[tuple[str, Span]] = []
         self.layer = ""
@@ -97,14 +98,46 @@ class Lowerer:
         self.run_block(self.module.statements)
         if self.report or not self.outputs:
             return None
+        self._check_carried()
+        if self.report:
+            return None
         if self.layout is not None:
             outputs = tuple(TensorSpec(name, self.layout.shape, self.layout) for name in self.outputs)
             self.builder.interface = Interface(tuple(self.slot_inputs), outputs)
+        elif self.carried:
+            self.builder.interface = Interface(carried=tuple((name.name, name.name) for name in self.carried))
         try:
             return self.builder.finish(self.outputs)
         except ProgramError as error:
             self.report.add(Span(0, 1), error.what, expected=error.why, hint=error.hint)
             return None
+
+    def _check_carried(self) -> None:
+        """Each carried input is an output too, of its shape, and something else leaves the server."""
+        for name in self.carried:
+            made = self.outputs.get(name.name)
+            value = self.frame.values[name.name]
+            assert isinstance(value, Node)
+            if made is None:
+                self.report.add(
+                    name.span,
+                    f"nothing says what {shown(name.name)!r} is in the next run",
+                    expected=f"output {name.name} = value",
+                )
+            elif shape_of(made) != shape_of(value) or not made.type.secret:
+                self.report.add(
+                    name.span,
+                    f"{shown(name.name)!r} has shape {shape_of(value)}, and in the next run {shape_of(made)}"
+                    if made.type.secret
+                    else f"{shown(name.name)!r} is encrypted, and not in the next run",
+                )
+        if self.carried and len(self.outputs) == len(self.carried):
+            self.report.add(
+                self.carried[0].span,
+                "every output is carried into the next run",
+                expected="an output that the client may read",
+                hint="output a sum of it, or what is to be watched",
+            )
 
     # ------------------------------------------------------------------ nodes
 
@@ -345,6 +378,8 @@ class Lowerer:
         attrs: dict[str, Any] = dict(bounds)
         if not statement.secret:
             attrs["secret"] = False
+        if statement.carried:
+            self._carried(statement)
         if isinstance(statement.type, ast.NumberOf):
             raise Fault(
                 statement.type.span,
@@ -369,6 +404,19 @@ class Lowerer:
         else:
             self.frame.values[name] = self.builder.input(name, loc, **attrs)
         self.layer = ""
+
+    def _carried(self, statement: ast.Input) -> None:
+        """An input that comes from the run before: the output of its name."""
+        if isinstance(statement.type, ast.SlotsOf):
+            raise Fault(statement.type.span, "slots are not carried from run to run", expected="carried tensor[...]")
+        if statement.low is None:
+            raise Fault(
+                statement.span,
+                f"the carried input {shown(statement.name.name)!r} has no range",
+                expected="in [low, high]",
+                hint="it is bootstrapped, and nothing else bounds it",
+            )
+        self.carried.append(statement.name)
 
     def _slots_input(self, statement: ast.Input, kind: ast.SlotsOf, bounds: dict[str, float]) -> int:
         """Check the count of an input's slots, record its layout; the slots of its ciphertext."""

@@ -49,6 +49,7 @@ _TERMINALS = {
     "SLOTS": "'slots'",
     "SECRET": "'secret'",
     "PLAIN": "'plain'",
+    "CARRIED": "'carried'",
     "MINUS": "an operator",
     "ARROW": "'->'",
     "$END": "the end of the statement",

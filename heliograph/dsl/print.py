@@ -143,6 +143,10 @@ class _Printer:
             raise self._fail(node, f"input attribute {sorted(extra)[0]!r}")
         self.values[node] = name
         secrecy = "secret" if node.type.secret else "plain"
+        if (output := self.program.interface.carried_inputs.get(name)) is not None:
+            if output != name:
+                raise self._fail(node, f"an input {name!r} that comes from an output {output!r}", "give both one name")
+            secrecy = "carried"
         text = f"input {name}: {secrecy} tensor{list(node.type.shape)}"
         if "low" in node.attrs and "high" in node.attrs:
             text += f" in [{_number(node.attrs['low'])}, {_number(node.attrs['high'])}]"
@@ -249,6 +253,7 @@ def circuit(program: Program) -> list[tuple[Any, ...]]:
         rows.append((node.op, operands, str(node.type), tuple((key, plain(attrs[key])) for key in sorted(attrs))))
     rows.append(tuple(index[output] for output in program.outputs))
     rows.append(program.output_names)
+    rows.append(program.interface.carried)
     return rows
 
 

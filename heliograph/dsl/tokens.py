@@ -30,7 +30,7 @@ _STARTERS = {
 }
 _RESERVED = {"in": "IN", "by": "BY", "with": "WITH", "true": "TRUE", "false": "FALSE"}
 _TYPES = {"tensor": "TENSOR", "slots": "SLOTS", "int": "INT_TYPE", "float": "FLOAT_TYPE"}
-_SECRECY = {"secret": "SECRET", "plain": "PLAIN"}
+_SECRECY = {"secret": "SECRET", "plain": "PLAIN", "carried": "CARRIED"}
 RESERVED = frozenset(_RESERVED)
 STARTERS = frozenset(_STARTERS)
 
@@ -296,7 +296,7 @@ def _mark_keywords(tokens: list[lark.Token]) -> None:
                 )
                 if type_place and starter == "input" and word in _SECRECY:
                     retype(position, _SECRECY[word])
-                elif (type_place or previous in ("SECRET", "PLAIN")) and word in _TYPES:
+                elif (type_place or previous in ("SECRET", "PLAIN", "CARRIED")) and word in _TYPES:
                     retype(position, _TYPES[word])
 
 

@@ -140,11 +140,11 @@ class TreeBuilder:
 
     def input(self, children: list[Any]) -> ast.Input:
         keyword, name, *rest = children
-        secret = True
-        if getattr(rest[0], "type", "") in ("SECRET", "PLAIN"):
-            secret = rest.pop(0).type == "SECRET"
+        kind = "secret"
+        if getattr(rest[0], "type", "") in ("SECRET", "PLAIN", "CARRIED"):
+            kind = rest.pop(0).type.lower()
         type_, _, low, high = rest
-        return ast.Input(span_of(keyword).to(span_of(name)), _name(name), secret, type_, low, high)
+        return ast.Input(span_of(keyword).to(span_of(name)), _name(name), kind, type_, low, high)
 
     def param(self, children: list[Any]) -> ast.Param:
         keyword, name, type_, value = children

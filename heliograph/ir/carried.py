@@ -6,22 +6,43 @@ from collections.abc import Iterator
 
 from heliograph.ir.node import Node
 from heliograph.ir.program import Program
+from heliograph.ir.types import CipherType, Type
+
+# By so much scales may differ (log2), as of summands.
+_TOLERANCE = 2.0**-32
 
 
-def carried_pairs(program: Program) -> Iterator[tuple[Node, Node]]:
-    """(output, input) for each ciphertext that is carried; a tensor in several ciphertexts has several."""
-    if not program.interface.carried:
-        return
-    outputs = dict(zip(program.output_names, program.outputs, strict=True))
+def carried_outputs(program: Program) -> dict[str, list[Node]]:
+    """By the name of an output (of each ciphertext) the inputs that it becomes."""
     inputs: dict[str, list[Node]] = {}
     for node in program.inputs:
         inputs.setdefault(node.attrs["name"], []).append(node)
+    found: dict[str, list[Node]] = {}
     for output, name in program.interface.carried:
         into = inputs.get(name, [])
         for chunk, node in enumerate(into):
-            label = output if len(into) == 1 else f"{output}/{chunk}"
-            if label in outputs:
-                yield outputs[label], node
+            found.setdefault(output if len(into) == 1 else f"{output}/{chunk}", []).append(node)
+    return found
+
+
+def carried_pairs(program: Program) -> Iterator[tuple[Node, Node]]:
+    """(output, input) for each ciphertext that is carried."""
+    carried = carried_outputs(program)
+    for name, node in zip(program.output_names, program.outputs, strict=True):
+        yield from ((node, source) for source in carried.get(name, ()))
+
+
+def fits(output: Type, source: Type) -> bool:
+    """Whether a ciphertext that leaves a run can enter the next: level, chain, parts and scale are the same."""
+    if not isinstance(output, CipherType) or not isinstance(source, CipherType):
+        return output == source
+    same = (output.slots, output.level, output.chain, output.parts) == (
+        source.slots,
+        source.level,
+        source.chain,
+        source.parts,
+    )
+    return same and abs(output.log_scale - source.log_scale) <= _TOLERANCE
 
 
 def carried_nodes(program: Program) -> dict[Node, Node]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from heliograph.ckks.chains import bootstrap_chain, chain_at
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.bootstraps import bootstraps
-from heliograph.ir.carried import carried_nodes
+from heliograph.ir.carried import carried_outputs
 from heliograph.ir.ops import Role, role_of
 from heliograph.ir.slot_runs import cipher
 from heliograph.ir.transforms import needed_keys
@@ -64,11 +64,12 @@ class PlaceChains:
 
         made = builder.rewrite(program, emit)
         # What a run leaves to the next goes out in the chain in which that takes it.
-        carried = [node for node in carried_nodes(made) if cipher(node).chain]
-        return made if not carried else _in_whole_chain(made, carried)
+        named = zip(made.output_names, made.outputs, strict=True)
+        lower = {name for name, node in named if name in carried_outputs(made) and cipher(node).chain}
+        return made if not lower else _in_whole_chain(made, lower)
 
 
-def _in_whole_chain(program: Program, values: Collection[Node]) -> Program:
+def _in_whole_chain(program: Program, names: Collection[str]) -> Program:
     builder = Builder(program.name, Stage.MANAGED, program)
     made: dict[Node, Node] = {}
     for node in program.nodes:
@@ -76,5 +77,5 @@ def _in_whole_chain(program: Program, values: Collection[Node]) -> Program:
     outputs = {}
     for name, node in zip(program.output_names, program.outputs, strict=True):
         here = made[node]
-        outputs[name] = builder.op("switch_chain", (here,), node.loc, chain=0) if node in values else here
+        outputs[name] = builder.op("switch_chain", (here,), node.loc, chain=0) if name in names else here
     return builder.finish(outputs)

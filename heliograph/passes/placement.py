@@ -87,6 +87,62 @@ class Step:
     refresh_depth: int = 0
     most: int | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
+        return len(self.ways) == 1 and self.refresh is None and (self.whole, self.group, self.most) == (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """A step, and those before it whose values only they read and of which nothing is decided: one step of the search.
+
+    Its `at`, the level at which it begins, settles the levels of all. `reads` has what they read from outside and how much
+    higher than `at` it is wanted, `reach` the highest level of all above `at`, `others` the costs by level of the other
+    steps, each begun so much higher.
+    """
+
+    number: int
+    step: Step
+    reads: tuple[tuple[int, int], ...]
+    reach: int
+    others: tuple[tuple[Whole, int], ...]
+
+    def cost(self, way: Way, at: Whole) -> Whole:
+        """Of all of them, where it begins at these levels."""
+        total = way.cost[at]
+        for cost, above in self.others:
+            total = total + cost[at + above]
+        return total
+
+
+def _together(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[_Together]:
+    """The steps of the search, in program order: whatever is chosen, what is put together has no choice left."""
+    readers: list[list[int]] = [[] for _ in steps]
+    for number, step in enumerate(steps):
+        for operand in set(step.reads):
+            readers[operand].append(number)
+    owner, above = list(range(len(steps))), [0] * len(steps)
+    members: dict[int, list[int]] = {}
+    for number in range(len(steps) - 1, -1, -1):
+        step, owners = steps[number], {owner[reader] for reader in readers[number]}
+        if step.plain and number not in outputs and len(owners) == 1:
+            owner[number] = owners.pop()
+            above[number] = max(above[reader] for reader in readers[number]) + step.ways[0].depth
+        members.setdefault(owner[number], []).append(number)
+    made = []
+    for number in sorted(members):
+        own = sorted(members[number])
+        reads: dict[int, int] = {}
+        for member in own:
+            for operand in steps[member].reads:
+                if owner[operand] != number:
+                    reads[operand] = max(reads.get(operand, 0), above[member])
+        others = tuple((steps[member].ways[0].cost, above[member]) for member in own if member != number)
+        reach = max(above[member] for member in own)
+        made.append(_Together(number, steps[number], tuple(reads.items()), reach, others))
+    return made
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -172,9 +228,9 @@ class Search:
             zero.copy(),
             zero.copy(),
         )
-        for number in range(len(self.steps) - 1, -1, -1):
-            step = self.steps[number]
-            made = self._taken(number, step, states, cut, open_, last)
+        for together in reversed(_together(self.steps, self.outputs)):
+            number = together.number
+            made = self._taken(together, states, cut, open_, last)
             parents, ways, refreshed, states = made
             kept = _pruned(states, self.most_states) if len(states) > 1 else np.arange(len(states))
             if len(kept) < len(states):
@@ -186,24 +242,24 @@ class Search:
 
     def _taken(
         self,
-        number: int,
-        step: Step,
+        together: _Together,
         states: _States,
         cut: list[int],
         open_: list[tuple[str, int]],
         last: dict[tuple[str, int], int],
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], Levels, _States]:
         """The states after one step; `cut` and `open_` become those behind it."""
+        number, step = together.number, together.step
         column = cut.index(number)
         wanted = states.levels[:, column].astype(np.int64)
         rest = np.delete(states.levels, column, axis=1)
         del cut[column]
         places = []
-        for operand in dict.fromkeys(step.reads):
+        for operand, above in together.reads:
             if operand not in cut:
                 cut.append(operand)
                 rest = np.hstack([rest, np.full((len(rest), 1), -1, dtype=np.int16)])
-            places.append(cut.index(operand))
+            places.append((cut.index(operand), above))
         before = {name: states.decided[:, place] for place, name in enumerate(open_)}
         following = [name for name in open_ if last[name] != number]
         for kind, entry in (("whole", step.whole), ("group", step.group)):
@@ -215,7 +271,7 @@ class Search:
             for way_number, way in enumerate(step.ways):
                 base = np.full(len(states), self.begin + step.refresh_depth) if refresh else wanted
                 at = base + way.depth
-                fits = at <= (self.highest if step.most is None else step.most)
+                fits = at + together.reach <= (self.highest if step.most is None else step.most)
                 extra = np.zeros(len(states), dtype=np.int64)
                 if refresh:
                     assert step.refresh is not None
@@ -231,14 +287,14 @@ class Search:
                     if entry is not None and (kind, entry) in before:
                         known = before[kind, entry]
                         fits &= (known < 0) | (known == chosen)
-                deepest = max(deepest, int(at.max(initial=0)))
+                deepest = max(deepest, int(at.max(initial=0)) + together.reach)
                 rows = np.flatnonzero(fits)
                 if not len(rows):
                     continue
                 level = at[rows]
                 new = rest[rows]
-                for place in places:
-                    new[:, place] = np.maximum(new[:, place], level)
+                for place, above in places:
+                    new[:, place] = np.maximum(new[:, place], level + above)
                 decided = np.full((len(rows), len(following)), -1, dtype=np.int16)
                 for place, name in enumerate(following):
                     if name in before:
@@ -255,7 +311,7 @@ class Search:
                         _States(
                             new,
                             decided,
-                            states.cost[rows] + way.cost[level] + extra[rows],
+                            states.cost[rows] + together.cost(way, level) + extra[rows],
                             states.loss[rows] + way.loss,
                             states.tie[rows] + way.tie + (step.refresh_tie if refresh and not step.written else 0),
                         ),

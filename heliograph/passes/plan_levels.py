@@ -17,7 +17,7 @@ from typing import ClassVar
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.carried import carried_nodes, carried_pairs
+from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs
 from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_ops import SCALE_TOLERANCE, raised_bits
 
@@ -385,9 +385,9 @@ class _Emitter:
     def run(self) -> Program:
         for node in self.program.nodes:
             self.made[node] = self._emit(node)
-        carried = carried_nodes(self.program)
+        carried = carried_outputs(self.program)
         outputs = {
-            name: self._at(self._ready(node), self.levels.level[carried[node]] if node in carried else 0)
+            name: self._at(self._ready(node), self.levels.level[carried[name][0]] if name in carried else 0)
             for name, node in zip(self.program.output_names, self.program.outputs, strict=True)
         }
         return self.builder.finish(outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from heliograph.runtime.answers import Answer, certificate_of, read_answer
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
-from heliograph.runtime.outputs import check_output, check_sharing, flood
+from heliograph.runtime.outputs import check_carried, check_output, check_sharing, flood
 from heliograph.runtime.security import require_security
 from heliograph.runtime.shares import Shares
 
@@ -160,17 +160,56 @@ class Client:
         )
 
     def encrypt(self, *samples: Any) -> EncryptedInput:
-        """One sample, encrypted: one array per input, without a batch axis.
+        """One sample, encrypted: one array per input, without a batch axis; not those that come from the run before.
 
         Of an artifact for several samples at once (`Options.batch`), up to so many samples, with a leading batch axis. Where
         there are fewer the last one stands in for the missing ones.
 
         Raises ProgramError for a wrong shape or NaN, RangeError for a value outside the declared range, naming it.
         """
-        specs = self.public.inputs
+        specs = self.public.given
         self._check_count(samples, "encrypt")
+        live = self._encrypted(dict(zip(specs, samples, strict=True)))
+        return EncryptedInput(self.public.fingerprint, self.id, live=live)
+
+    def encrypt_carried(self, **values: Any) -> CarriedValues:
+        """What the first run finds as left by a run before it: one array for each input that is carried, by its name.
+
+        Raises ProgramError where the names are not those of `public.carried`, for a wrong shape or NaN, and RangeError for a
+        value outside the declared range.
+        """
+        specs = self.public.carried
+        if {spec.name for spec in specs} != set(values):
+            names = ", ".join(repr(spec.name) for spec in specs) or "none"
+            raise ProgramError(f"{self.public.name} carries the inputs {names}", where="encrypt_carried")
+        live = self._encrypted({spec: values[spec.name] for spec in specs})
+        return CarriedValues(self.public.fingerprint, self.id, live=live)
+
+    def decrypt_carried(self, values: CarriedValues) -> dict[str, Array]:
+        """What a run left to the next, by the names of the inputs that it becomes.
+
+        Raises RangeError where a value left the range in which it may be carried on: the runs behind it are worth nothing.
+        """
+        if not isinstance(values, CarriedValues):
+            raise WireError(f"decrypt_carried takes carried values, not {type(values).__name__}")
+        values.check(self.public.fingerprint, self.id)
+        specs = self.public.carried
+        values.check_names([f"{spec.name}/{chunk}" for spec in specs for chunk in range(len(spec.levels))])
+        found = {}
+        for spec in specs:
+            vectors = []
+            for chunk, (level, log_scale) in enumerate(zip(spec.levels, spec.log_scales, strict=True)):
+                ciphertext = self._read(values, f"{spec.name}/{chunk}", level, f"carried value {spec.name!r}")
+                vectors.append(self._cryptor.decrypt(ciphertext, log_scale))
+            tensor = spec.placed.unpack(vectors).reshape(spec.shape)
+            check_carried(spec, tensor)
+            found[spec.name] = tensor
+        return found
+
+    def _encrypted(self, samples: Mapping[PublicSpec, Any]) -> dict[str, Any]:
+        """The ciphertexts of some inputs."""
         live: dict[str, Any] = {}
-        for spec, sample in zip(specs, samples, strict=True):
+        for spec, sample in samples.items():
             layout = spec.placed
             if layout.stride == 1:
                 tensor = check_input(spec.name, spec.shape, sample)
@@ -181,11 +220,11 @@ class Client:
             for chunk, vector in enumerate(layout.pack(tensor.reshape(shape))):
                 level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
                 live[f"{spec.name}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
-        return EncryptedInput(self.public.fingerprint, self.id, live=live)
+        return live
 
     def _check_count(self, samples: Sequence[Any], where: str) -> None:
         """Raise a ProgramError unless there is one array for each input."""
-        count = len(self.public.inputs)
+        count = len(self.public.given)
         if len(samples) != count:
             raise ProgramError(f"{self.public.name} takes {count} inputs, not {len(samples)}", where=where)
 
@@ -197,7 +236,7 @@ class Client:
         """
         self._check_count(samples, "encrypt_many")
         arrays = []
-        for spec, given in zip(self.public.inputs, samples, strict=True):
+        for spec, given in zip(self.public.given, samples, strict=True):
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
             check_range(spec.name, spec.low, spec.high, array)
             arrays.append(array)
@@ -302,8 +341,12 @@ class Client:
         return [flood(tensor, expected, values) for _, tensor, _, expected in results]
 
     def _output(self, output: EncryptedOutput, number: int) -> Any:
-        name, what, ring = str(number), f"output ciphertext {number}", self.public.ring
-        if name in output.live:
-            check_ciphertext(output.live[name], ring, 0, self.id, what)
-            return output.live[name]
-        return read_ciphertext(output.blobs[name], ring, 0, self.id, what)
+        return self._read(output, str(number), 0, f"output ciphertext {number}")
+
+    def _read(self, message: EncryptedOutput | CarriedValues, name: str, level: int, what: str) -> Any:
+        """One ciphertext of a message, checked."""
+        ring = self.public.ring
+        if name in message.live:
+            check_ciphertext(message.live[name], ring, level, self.id, what)
+            return message.live[name]
+        return read_ciphertext(message.blobs[name], ring, level, self.id, what)

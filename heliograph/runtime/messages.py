@@ -171,6 +171,13 @@ class EncryptedInput(_Message):
     max_bytes = 16 * 1024**3
 
 
+class CarriedValues(_Message):
+    """What a run leaves to the next: objects `name/chunk` of the inputs that come from the run before."""
+
+    kind = "carried values"
+    max_bytes = 16 * 1024**3
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedOutput(_Message):
     """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs.

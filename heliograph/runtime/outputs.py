@@ -57,6 +57,23 @@ def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme
         )
 
 
+def check_carried(spec: TensorSpec, tensor: Array) -> None:
+    """Raise a RangeError where what is carried from run to run left the range that it was declared to have."""
+    low, high = spec.low, spec.high
+    inside = np.isfinite(tensor)
+    if low is not None and high is not None:
+        slack = 1e-3 * (high - low)
+        inside &= (tensor >= low - slack) & (tensor <= high + slack)
+    bad = np.flatnonzero(~inside)
+    if bad.size:
+        index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape)) if tensor.shape else ()
+        raise RangeError(
+            f"carried value {spec.name!r} left its range at index {list(index)}",
+            why=f"it was declared to stay within {[low, high]}: a bootstrap gives nonsense for larger ones",
+            hint="go back to a round before, and compile the program with a wider range",
+        )
+
+
 def check_sharing(
     name: str, values: int, scheme_error: float, estimated_error: float, predicted: Mapping[str, Any]
 ) -> None:

@@ -22,10 +22,11 @@ from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node
 from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.carried import carried_outputs
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
@@ -173,19 +174,52 @@ class Server:
         total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
         ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
+        if self.artifact.program.interface.carried:
+            names = ", ".join(map(repr, self.artifact.program.interface.carried_inputs))
+            raise ProgramError(
+                f"{self.artifact.name} takes {names} from the run before",
+                where="Server.run",
+                hint="run it in a hg.Session, which keeps them, or call Server.step",
+            )
+        return self._evaluated(encrypted, None, progress, plain)[0]
+
+    def step(
+        self,
+        encrypted: EncryptedInput,
+        carried: CarriedValues,
+        progress: Progress | None = None,
+        plain: Mapping[str, Any] | None = None,
+    ) -> tuple[EncryptedOutput, CarriedValues]:
+        """As `run`, of a program that carries values from run to run: the outputs, and what the next run takes."""
+        if not isinstance(carried, CarriedValues):
+            raise WireError(f"a step goes on from carried values, not from {type(carried).__name__}")
+        return self._evaluated(encrypted, carried, progress, plain)
+
+    def _evaluated(
+        self,
+        encrypted: EncryptedInput,
+        carried: CarriedValues | None,
+        progress: Progress | None,
+        plain: Mapping[str, Any] | None,
+    ) -> tuple[EncryptedOutput, CarriedValues]:
         self._check_open()
         require_own_process("evaluation")
-        inputs = self.inputs(encrypted, plain or {})
+        inputs = self.inputs(encrypted, plain or {}, carried)
         program, ring = self.artifact.program, self.artifact.ring
         with self.evaluating():
             outputs, self.trace = execute(program, self.evaluator, inputs, progress)
-            std = program.planned.flood
-            if std is not None:
-                outputs = [
-                    self._flooded(output, node, std) for output, node in zip(outputs, program.outputs, strict=True)
-                ]
-            live = {str(i): normalized(output, ring, 0, self.client) for i, output in enumerate(outputs)}
-        return EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
+            carried_on, std = carried_outputs(program), program.planned.flood
+            live: dict[str, Any] = {}
+            left: dict[str, Any] = {}
+            for name, node, output in zip(program.output_names, program.outputs, outputs, strict=True):
+                for source in carried_on.get(name, ()):
+                    label = f"{source.attrs['name']}/{source.attrs['chunk']}"
+                    left[label] = normalized(output, ring, source.attrs["level"], self.client)
+                if name not in carried_on:
+                    output = output if std is None else self._flooded(output, node, std)
+                    live[str(len(live))] = normalized(output, ring, 0, self.client)
+        answer = EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
+        return answer, CarriedValues(self._fingerprint, self.client, live=left)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -206,18 +240,26 @@ class Server:
         noise = std * secure_normal(self.artifact.ring.slots)
         return self.evaluator.add_vector(output, noise, node.type)
 
-    def inputs(self, encrypted: EncryptedInput, plain: Mapping[str, Any]) -> dict[Node, Any]:
-        """The ciphertexts of a message and the plain arrays by input node, checked, as `execute` takes them."""
+    def inputs(
+        self, encrypted: EncryptedInput, plain: Mapping[str, Any], carried: CarriedValues | None = None
+    ) -> dict[Node, Any]:
+        """The ciphertexts of the messages and the plain arrays by input node, checked, as `execute` takes them."""
         if not isinstance(encrypted, EncryptedInput):
             raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
-        encrypted.check(self._fingerprint, self.client)
-        nodes = self.artifact.program.inputs
-        names = {node: f"{node.attrs['name']}/{node.attrs['chunk']}" for node in nodes if node.type.secret}
-        encrypted.check_names(names.values())
-        return {
-            **{node: self._input(encrypted, node, name) for node, name in names.items()},
-            **self.plain_inputs(plain),
-        }
+        from_before = self.artifact.program.interface.carried_inputs
+        found: dict[Node, Any] = self.plain_inputs(plain)
+        for message in (encrypted, carried):
+            if message is None:
+                continue
+            message.check(self._fingerprint, self.client)
+            names = {
+                node: f"{node.attrs['name']}/{node.attrs['chunk']}"
+                for node in self.artifact.program.inputs
+                if node.type.secret and (node.attrs["name"] in from_before) == (message is carried)
+            }
+            message.check_names(names.values())
+            found |= {node: self._input(message, node, name) for node, name in names.items()}
+        return {node: found[node] for node in self.artifact.program.inputs if node in found}
 
     def plain_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
@@ -248,7 +290,7 @@ class Server:
                 values[node] = tensor[np.newaxis]
         return values
 
-    def _input(self, encrypted: EncryptedInput, node: Node, name: str) -> Any:
+    def _input(self, encrypted: EncryptedInput | CarriedValues, node: Node, name: str) -> Any:
         """One input ciphertext, under the server's own name of the key."""
         ring, what, level = self.artifact.ring, f"input ciphertext {name}", node.attrs["level"]
         if name in encrypted.blobs and node in self.evaluator.summed:

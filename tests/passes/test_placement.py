@@ -179,13 +179,13 @@ def test_fronts_that_are_thinned_are_still_true_and_keep_their_ends() -> None:
             for place in range(4)
         )
         steps.append(Step((number,), ways, group=number))
-    exact = Search(steps, [len(steps) - 1], 0, 0, 60, 60, most_states=1 << 30).run()
-    thinned = Search(steps, [len(steps) - 1], 0, 0, 60, 60, most_states=20).run()
+    exact = Search(steps, {len(steps) - 1: 0}, 0, 0, 60, 60, most_states=1 << 30).run()
+    thinned = Search(steps, {len(steps) - 1: 0}, 0, 0, 60, 60, most_states=20).run()
     assert len(thinned) < len(exact)
     assert (thinned[0].cost, thinned[-1].loss) == (exact[0].cost, exact[-1].loss)
     for point in thinned:
         way = {number: point.ways[number + 1] for number in range(12)}
-        assert cost_of(Search(steps, [len(steps) - 1], 0, 0, 60, 60), dict(way), set()) == (point.cost, point.loss)
+        assert cost_of(Search(steps, {len(steps) - 1: 0}, 0, 0, 60, 60), dict(way), set()) == (point.cost, point.loss)
         # Nothing of the true front beats it by much.
         assert min(other.cost for other in exact if other.loss <= point.loss) >= 0.9 * point.cost
 

@@ -1,0 +1,147 @@
+"""A program that carries values from run to run, in a folder: what is done stays done when the process is killed.
+
+After each round the folder holds what the round left to the next (`00012.carried`), and what it released
+(`00012.output`). Files are written whole, the output first: a round is done when its carried values are there. A process
+that goes on takes the last round that is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heliograph.errors import ProgramError, WireError
+from heliograph.execution.loop import Progress
+from heliograph.files import lock, remove_parts
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
+from heliograph.runtime.server import Server
+
+_ROUND = re.compile(r"(\d{5,9})\.(carried|output)")
+_LOCK = ".lock"
+
+
+class Session:
+    """Runs of one server that go on from each other, kept in `folder`.
+
+    `start` gives the first run what it takes from a run before; after a kill, a session on the same folder goes on with the
+    round after the last one that was done. `kept` rounds back can be read again, besides those that `keep` was called for.
+
+    Raises ProgramError for a program that carries nothing, and where another process has the folder; WireError where its
+    files belong to another artifact or client.
+    """
+
+    def __init__(self, server: Server, folder: str | Path, *, kept: int = 2) -> None:
+        if not server.artifact.program.interface.carried:
+            raise ProgramError(
+                f"{server.artifact.name} carries nothing from run to run",
+                where="Session",
+                hint="declare it: input NAME: carried tensor[...] in [...], and an output of that name",
+            )
+        if kept < 1:
+            raise ProgramError(f"kept = {kept}: at least the last round is kept", where="Session")
+        self._server, self._kept = server, kept
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = self._taken()
+        remove_parts(self.folder)
+        self._marked: set[int] = set()
+        done = self._rounds("carried")
+        self._round = max(done, default=-1)
+        if done:
+            self.carried(self._round)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the folder to others; nothing in it changes."""
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+        self._lock = -1
+
+    @property
+    def started(self) -> bool:
+        return self._round >= 0
+
+    @property
+    def round(self) -> int:
+        """How many runs are done."""
+        return max(self._round, 0)
+
+    def start(self, carried: CarriedValues) -> None:
+        """What the first run takes; a ProgramError where runs are done already."""
+        if self.started:
+            raise ProgramError(
+                f"{self.folder} has {self.round} rounds already", where="Session.start", hint="go on, or use a new folder"
+            )
+        self._checked(carried)
+        carried.save(self._path(0, "carried"))
+        self._round = 0
+
+    def run(
+        self, encrypted: EncryptedInput, progress: Progress | None = None, plain: Mapping[str, Any] | None = None
+    ) -> EncryptedOutput:
+        """One run: its outputs, after they and what it leaves to the next are in the folder."""
+        if not self.started:
+            raise ProgramError("the first run takes values from one before", where="Session.run", hint="call start first")
+        output, left = self._server.step(encrypted, self.carried(self._round), progress, plain)
+        following = self._round + 1
+        output.save(self._path(following, "output"))
+        left.save(self._path(following, "carried"))
+        self._round = following
+        self._tidy()
+        return output
+
+    def carried(self, number: int | None = None) -> CarriedValues:
+        """What a round left to the next, the last one by default; 0 is what the first run took."""
+        values: CarriedValues = CarriedValues.load(self._path(self.round if number is None else number, "carried"))
+        self._checked(values)
+        return values
+
+    def output(self, number: int | None = None) -> EncryptedOutput:
+        """What a round released, the last one by default."""
+        found: EncryptedOutput = EncryptedOutput.load(self._path(self.round if number is None else number, "output"))
+        return found
+
+    def keep(self, number: int) -> None:
+        """Keep the values of a round, and of no other one that was asked for before, however many follow."""
+        self._marked = {number}
+        self._tidy()
+
+    def _checked(self, values: CarriedValues) -> None:
+        if not isinstance(values, CarriedValues):
+            raise WireError(f"a session starts from carried values, not from {type(values).__name__}")
+        values.check(self._server.artifact.fingerprint, self._server.client)
+
+    def _path(self, number: int, kind: str) -> Path:
+        return self.folder / f"{number:05d}.{kind}"
+
+    def _rounds(self, kind: str) -> list[int]:
+        found = (_ROUND.fullmatch(name) for name in os.listdir(self.folder))
+        return sorted(int(match[1]) for match in found if match is not None and match[2] == kind)
+
+    def _tidy(self) -> None:
+        """Remove the files of rounds that are too far back, and of those that were never done."""
+        least = self._round - self._kept + 1
+        for kind in ("carried", "output"):
+            for number in self._rounds(kind):
+                if number < least and number not in self._marked:
+                    self._path(number, kind).unlink(missing_ok=True)
+
+    def _taken(self) -> int:
+        handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock(handle, wait=False)
+        except BlockingIOError:
+            os.close(handle)
+            raise ProgramError(f"another process goes on in {self.folder}", where="Session") from None
+        except OSError:
+            pass  # A file system without locks.
+        return handle
