@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
-from heliograph.ir.node import Node
+from heliograph.errors import ProgramError
+from heliograph.ir.node import Node, live_nodes
 from heliograph.ir.program import Program
 from heliograph.ir.types import CipherType, Type
 
@@ -32,6 +34,13 @@ def carried_pairs(program: Program) -> Iterator[tuple[Node, Node]]:
         yield from ((node, source) for source in carried.get(name, ()))
 
 
+def released(program: Program) -> dict[str, int]:
+    """The outputs (of each ciphertext) that leave the server, with their numbers in an answer: those not carried."""
+    carried = carried_outputs(program)
+    names = (name for name in program.output_names if name not in carried)
+    return {name: number for number, name in enumerate(names)}
+
+
 def fits(output: Type, source: Type) -> bool:
     """Whether a ciphertext that leaves a run can enter the next: level, chain, parts and scale are the same."""
     if not isinstance(output, CipherType) or not isinstance(source, CipherType):
@@ -48,3 +57,32 @@ def fits(output: Type, source: Type) -> bool:
 def carried_nodes(program: Program) -> dict[Node, Node]:
     """By output the input that it becomes; an output that becomes several counts once."""
     return dict(carried_pairs(program))
+
+
+def only(program: Program, names: Collection[str]) -> Program:
+    """The part of an executable program that these outputs take; a ProgramError where it has no such output."""
+    specs, position, nodes, labels = [], 0, [], []
+    for spec in program.interface.outputs:
+        count = spec.placed.ciphertexts
+        if spec.name in names:
+            specs.append(spec)
+            nodes += program.outputs[position : position + count]
+            labels += program.output_names[position : position + count]
+        position += count
+    if missing := set(names) - {spec.name for spec in specs}:
+        known = ", ".join(repr(spec.name) for spec in program.interface.outputs)
+        raise ProgramError(f"{program.name} has no output {sorted(missing)[0]!r}", hint=f"its outputs are {known}")
+    kept = set(live_nodes(tuple(nodes)))
+    interface = replace(
+        program.interface,
+        outputs=tuple(specs),
+        carried=tuple(pair for pair in program.interface.carried if pair[0] in names),
+    )
+    return replace(
+        program,
+        inputs=tuple(node for node in program.inputs if node in kept),
+        nodes=tuple(node for node in program.nodes if node in kept),
+        outputs=tuple(nodes),
+        output_names=tuple(labels),
+        interface=interface,
+    )

@@ -172,6 +172,30 @@ class Client:
         live = self._encrypted(dict(zip(specs, samples, strict=True)))
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 
+    def encrypt_some(self, **values: Any) -> EncryptedInput:
+        """Some inputs by their names, for the outputs that take no others (`Server.look`); errors as of `encrypt`."""
+        known = {spec.name: spec for spec in self.public.given}
+        if strange := sorted(set(values) - set(known)):
+            names = ", ".join(map(repr, known))
+            raise ProgramError(f"{self.public.name} has no input {strange[0]!r}", where="encrypt_some", why=f"it has {names}")
+        live = self._encrypted({known[name]: value for name, value in values.items()})
+        return EncryptedInput(self.public.fingerprint, self.id, live=live)
+
+    def decrypt_some(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> dict[str, Array]:
+        """The outputs that an answer holds, by their names; errors and `of` as for `decrypt`."""
+        self._check_answer(output, of)
+        there, found, number = set(output.names()), {}, 0
+        expected: set[str] = set()
+        for spec in self.public.outputs:
+            numbers = range(number, number + len(spec.log_scales))
+            number += len(spec.log_scales)
+            if {str(each) for each in numbers} & there:
+                expected |= {str(each) for each in numbers}
+                output.check_names(there | expected)
+                found[spec.name] = self._tensor(output, spec, numbers)[0]
+        output.check_names(expected)
+        return found
+
     def encrypt_carried(self, **values: Any) -> CarriedValues:
         """What the first run finds as left by a run before it: one array for each input that is carried, by its name.
 
@@ -283,11 +307,7 @@ class Client:
         `ckks.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
         bootstrap, whose error we have no bound of; ProgramError where the noise would drown the values.
         """
-        if not isinstance(output, EncryptedOutput):
-            raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")
-        output.check(self.public.fingerprint, self.id)
-        if of is not None:
-            output.check_answers(of)
+        self._check_answer(output, of)
         if share and self.public.bootstraps:
             raise SecurityError(
                 "results of an artifact that bootstraps cannot be shared",
@@ -299,20 +319,33 @@ class Client:
         output.check_names([str(number) for number in range(count)])
         results, number = [], 0
         for spec in self.public.outputs:
-            layout = spec.placed
-            vectors, errors = [], []
-            for log_scale in spec.log_scales:
-                vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
-                vectors.append(vector)
-                errors.append(error)
-                number += 1
-            batch = () if layout.stride == 1 else (layout.stride,)
-            tensor = layout.unpack(vectors).reshape((*batch, *spec.shape))
-            expected = self._expected_error(spec)
-            check_output(spec, tensor, max(errors), expected)
-            results.append((spec.name, tensor, max(errors), expected))
+            numbers = range(number, number + len(spec.log_scales))
+            number += len(spec.log_scales)
+            results.append((spec.name, *self._tensor(output, spec, numbers)))
         tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def _check_answer(self, output: EncryptedOutput, of: EncryptedInput | str | None) -> None:
+        """Raise a WireError unless these are outputs for this client, and the answer to these inputs."""
+        if not isinstance(output, EncryptedOutput):
+            raise WireError(f"decrypt takes encrypted outputs, not {type(output).__name__}")
+        output.check(self.public.fingerprint, self.id)
+        if of is not None:
+            output.check_answers(of)
+
+    def _tensor(self, output: EncryptedOutput, spec: PublicSpec, numbers: Sequence[int]) -> tuple[Array, float, float]:
+        """One output from its ciphertexts, looked at; its error as OpenFHE estimates it, and as it is expected."""
+        layout = spec.placed
+        vectors, errors = [], []
+        for number, log_scale in zip(numbers, spec.log_scales, strict=True):
+            vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
+            vectors.append(vector)
+            errors.append(error)
+        batch = () if layout.stride == 1 else (layout.stride,)
+        tensor = layout.unpack(vectors).reshape((*batch, *spec.shape))
+        expected = self._expected_error(spec)
+        check_output(spec, tensor, max(errors), expected)
+        return tensor, max(errors), expected
 
     def answer(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> Answer:
         """The answer of a certified program (hg.certify): a class, and whether it is certified.

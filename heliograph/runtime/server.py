@@ -6,7 +6,7 @@ import contextlib
 import functools
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from heliograph.execution.interface import check_input, check_range
 from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
-from heliograph.ir import Array, CipherType, Node
+from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
-from heliograph.ir.carried import carried_outputs
+from heliograph.ir.carried import carried_outputs, only, released
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
@@ -35,6 +35,10 @@ from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Template, is_tag, normalized
 from heliograph.runtime.security import require_security
+
+
+# The encoded plaintexts that are kept of a part of a program (Server.look).
+_PART_CACHE_BYTES = 1 << 28
 
 
 class Server:
@@ -95,6 +99,7 @@ class Server:
         self.client = keys.client
         self._fingerprint = artifact.fingerprint
         self.trace = Trace()
+        self._cache_bytes = cache_bytes
         self.evaluator = OpenFHEEvaluator(artifact.program, cache_bytes)
         # OpenFHE finds keys by this name; it is the server's own, so that no two servers can meet in its tables.
         self._tag = secrets.token_hex(16)
@@ -189,11 +194,45 @@ class Server:
         carried: CarriedValues,
         progress: Progress | None = None,
         plain: Mapping[str, Any] | None = None,
+        outputs: Collection[str] | None = None,
     ) -> tuple[EncryptedOutput, CarriedValues]:
-        """As `run`, of a program that carries values from run to run: the outputs, and what the next run takes."""
+        """As `run`, of a program that carries values from run to run: the outputs, and what the next run takes.
+
+        With `outputs` only these are released, and neither evaluated nor given is what the others alone would take
+        (`Client.encrypt_some`).
+        """
         if not isinstance(carried, CarriedValues):
             raise WireError(f"a step goes on from carried values, not from {type(carried).__name__}")
-        return self._evaluated(encrypted, carried, progress, plain)
+        asked = None
+        if outputs is not None:
+            asked = frozenset(outputs) | {output for output, _ in self.artifact.program.interface.carried}
+        return self._evaluated(encrypted, carried, progress, plain, asked)
+
+    def look(
+        self,
+        encrypted: EncryptedInput,
+        carried: CarriedValues,
+        outputs: Collection[str],
+        progress: Progress | None = None,
+        plain: Mapping[str, Any] | None = None,
+    ) -> EncryptedOutput:
+        """Some outputs of a program that carries values, from what a run left; nothing is carried on.
+
+        Only what these outputs take is evaluated, and only its inputs are given (`Client.encrypt_some`).
+        """
+        if not isinstance(carried, CarriedValues):
+            raise WireError(f"a look is at carried values, not at {type(carried).__name__}")
+        return self._evaluated(encrypted, carried, progress, plain, frozenset(outputs))[0]
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def _part(self, outputs: frozenset[str]) -> OpenFHEEvaluator:
+        """What evaluates some outputs alone; a part that carries on is what runs again and again."""
+        part = only(self.artifact.program, outputs)
+        made = OpenFHEEvaluator(part, self._cache_bytes if part.interface.carried else _PART_CACHE_BYTES)
+        if self.keys is not None:
+            require, places = self.keys.require, self.evaluator.index
+            made.before = lambda number: require(places[part.nodes[number]])
+        return made
 
     def _evaluated(
         self,
@@ -201,13 +240,16 @@ class Server:
         carried: CarriedValues | None,
         progress: Progress | None,
         plain: Mapping[str, Any] | None,
+        outputs_asked: frozenset[str] | None = None,
     ) -> tuple[EncryptedOutput, CarriedValues]:
         self._check_open()
         require_own_process("evaluation")
-        inputs = self.inputs(encrypted, plain or {}, carried)
-        program, ring = self.artifact.program, self.artifact.ring
-        with self.evaluating():
-            outputs, self.trace = execute(program, self.evaluator, inputs, progress)
+        evaluator = self.evaluator if outputs_asked is None else self._part(outputs_asked)
+        program, ring = evaluator.program, self.artifact.ring
+        inputs = self._inputs(program, encrypted, plain or {}, carried)
+        numbers = released(self.artifact.program)
+        with self.evaluating(evaluator):
+            outputs, self.trace = execute(program, evaluator, inputs, progress)
             carried_on, std = carried_outputs(program), program.planned.flood
             live: dict[str, Any] = {}
             left: dict[str, Any] = {}
@@ -217,14 +259,14 @@ class Server:
                     left[label] = normalized(output, ring, source.attrs["level"], self.client)
                 if name not in carried_on:
                     output = output if std is None else self._flooded(output, node, std)
-                    live[str(len(live))] = normalized(output, ring, 0, self.client)
+                    live[str(numbers[name])] = normalized(output, ring, 0, self.client)
         answer = EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
         return answer, CarriedValues(self._fingerprint, self.client, live=left)
 
     @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self, evaluator: OpenFHEEvaluator | None = None) -> Iterator[None]:
         """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
-        self.evaluator.prepare()
+        (evaluator or self.evaluator).prepare()
         with self.keys.lock if self.keys else contextlib.nullcontext(), registry.using():
             # Another thread may have closed it meanwhile; from here on its keys stay until the evaluation is over.
             self._check_open()
@@ -244,10 +286,20 @@ class Server:
         self, encrypted: EncryptedInput, plain: Mapping[str, Any], carried: CarriedValues | None = None
     ) -> dict[Node, Any]:
         """The ciphertexts of the messages and the plain arrays by input node, checked, as `execute` takes them."""
+        return self._inputs(self.artifact.program, encrypted, plain, carried)
+
+    def _inputs(
+        self,
+        program: Program,
+        encrypted: EncryptedInput,
+        plain: Mapping[str, Any],
+        carried: CarriedValues | None,
+    ) -> dict[Node, Any]:
+        """The same for a part of the program; what is carried is given whole."""
         if not isinstance(encrypted, EncryptedInput):
             raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
-        from_before = self.artifact.program.interface.carried_inputs
-        found: dict[Node, Any] = self.plain_inputs(plain)
+        from_before, known = self.artifact.program.interface.carried_inputs, set(program.inputs)
+        found: dict[Node, Any] = {}
         for message in (encrypted, carried):
             if message is None:
                 continue
@@ -255,23 +307,25 @@ class Server:
             names = {
                 node: f"{node.attrs['name']}/{node.attrs['chunk']}"
                 for node in self.artifact.program.inputs
-                if node.type.secret and (node.attrs["name"] in from_before) == (message is carried)
+                if node.type.secret
+                and (node.attrs["name"] in from_before) == (message is carried)
+                and (message is carried or node in known)
             }
             message.check_names(names.values())
-            found |= {node: self._input(message, node, name) for node, name in names.items()}
-        return {node: found[node] for node in self.artifact.program.inputs if node in found}
+            found |= {node: self._input(message, node, name) for node, name in names.items() if node in known}
+        return found | {node: value for node, value in self.plain_inputs(plain, program).items() if node in known}
 
-    def plain_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
+    def plain_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
 
         Those that are drawn need not be given: they come from the system's secure generator, anew for each call.
         """
         drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name not in plain}
-        return self.given_inputs({**drawn, **plain})
+        return self.given_inputs({**drawn, **plain}, program)
 
-    def given_inputs(self, plain: Mapping[str, Any]) -> dict[Node, Array]:
+    def given_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The same of those that are given alone; nothing is drawn."""
-        nodes = [node for node in self.artifact.program.inputs if not node.type.secret]
+        nodes = [node for node in (program or self.artifact.program).inputs if not node.type.secret]
         names = [node.attrs["name"] for node in nodes]
         needed = {node.attrs["name"] for node in nodes if "drawn" not in node.attrs}
         if not needed <= set(plain) <= set(names):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +86,32 @@ class Session:
         self._round = 0
 
     def run(
-        self, encrypted: EncryptedInput, progress: Progress | None = None, plain: Mapping[str, Any] | None = None
+        self,
+        encrypted: EncryptedInput,
+        progress: Progress | None = None,
+        plain: Mapping[str, Any] | None = None,
+        outputs: Collection[str] | None = None,
     ) -> EncryptedOutput:
-        """One run: its outputs, after they and what it leaves to the next are in the folder."""
+        """One run: its outputs (those that are asked for), after they and what it leaves to the next are in the folder."""
         if not self.started:
             raise ProgramError("the first run takes values from one before", where="Session.run", hint="call start first")
-        output, left = self._server.step(encrypted, self.carried(self._round), progress, plain)
+        output, left = self._server.step(encrypted, self.carried(self._round), progress, plain, outputs)
         following = self._round + 1
         output.save(self._path(following, "output"))
         left.save(self._path(following, "carried"))
         self._round = following
         self._tidy()
         return output
+
+    def look(
+        self,
+        encrypted: EncryptedInput,
+        outputs: Collection[str],
+        progress: Progress | None = None,
+        plain: Mapping[str, Any] | None = None,
+    ) -> EncryptedOutput:
+        """Some outputs from what the last run left, without a run (`Server.look`)."""
+        return self._server.look(encrypted, self.carried(), outputs, progress, plain)
 
     def carried(self, number: int | None = None) -> CarriedValues:
         """What a round left to the next, the last one by default; 0 is what the first run took."""

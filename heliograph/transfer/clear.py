@@ -1,0 +1,143 @@
+"""A training in the clear, and the loop that every training runs: epochs, validation, the early stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from heliograph.ir import Array
+from heliograph.errors import RangeError
+from heliograph.transfer.data import TransferData, loss_of, softmax
+from heliograph.transfer.settings import TransferSettings, momentum
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Weights (classes, features + 1) after so many steps, and those that Nesterov's momentum looks ahead to."""
+
+    step: int
+    weights: Array
+    ahead: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What the client knows after an epoch: the validation loss and accuracy, the largest logit of training so far."""
+
+    number: int
+    loss: float
+    accuracy: float
+    largest_logit: float
+
+
+@dataclass(slots=True)
+class History:
+    """The epochs of a training; `best` is the one of least validation loss, counted from 1 (0: none yet)."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    stopped: str = ""
+
+    @property
+    def best(self) -> int:
+        return min(self.epochs, key=lambda epoch: epoch.loss).number if self.epochs else 0
+
+    def judge(self, epoch: Epoch, settings: TransferSettings) -> bool:
+        """Take in an epoch; whether training goes on."""
+        self.epochs.append(epoch)
+        if epoch.number - self.best >= settings.patience:
+            self.stopped = f"the validation loss has not fallen for {settings.patience} epochs"
+        elif epoch.number >= settings.most_epochs:
+            self.stopped = f"it was to end after {settings.most_epochs} epochs"
+        return not self.stopped
+
+
+Watch: TypeAlias = "Callable[[Epoch], None]"
+
+
+class Run(Protocol):
+    """A training that goes on step by step, wherever it happens."""
+
+    @property
+    def done(self) -> int:
+        """Steps that are done."""
+        ...
+
+    def step(self) -> float:
+        """The next step; the largest logit that it saw."""
+        ...
+
+    def validate(self) -> Array:
+        """The logits of the validation samples, (classes, samples)."""
+        ...
+
+    def keep(self) -> None:
+        """Keep the weights as they are now: they are the best so far."""
+        ...
+
+
+def train(run: Run, data: TransferData, settings: TransferSettings, history: History, watch: Watch | None = None) -> History:
+    """Train until the client stops it; a history that has epochs goes on behind them.
+
+    Raises RangeError, after the history is complete, where a logit left the range of the softmax: what follows from such a
+    step is worth nothing, and the weights of the best epoch are kept.
+    """
+    steps, largest = data.steps(settings), max((epoch.largest_logit for epoch in history.epochs), default=0.0)
+    while not history.stopped:
+        while run.done < (len(history.epochs) + 1) * steps:
+            largest = max(largest, run.step())
+            if not largest <= settings.logit_range:
+                history.stopped = f"a logit left [-{settings.logit_range:g}, {settings.logit_range:g}]"
+                raise RangeError(
+                    f"step {run.done}: a logit of {largest:.4g} left the range of the softmax, "
+                    f"[-{settings.logit_range:g}, {settings.logit_range:g}]",
+                    why="its polynomial means nothing there, and neither do the weights behind that step",
+                    hint=f"the weights of epoch {history.best} are kept; train with a wider logit_range, or a smaller rate",
+                )
+        logits = run.validate()
+        right = float(np.mean(logits.argmax(axis=0) == data.y_val))
+        epoch = Epoch(len(history.epochs) + 1, loss_of(logits, data.y_val), right, largest)
+        history.judge(epoch, settings)
+        if history.best == epoch.number:
+            run.keep()
+        if watch is not None:
+            watch(epoch)
+    return history
+
+
+class ClearRun:
+    """A training in the clear: what an encrypted one is compared with."""
+
+    def __init__(self, data: TransferData, settings: TransferSettings, state: State | None = None) -> None:
+        shape = (data.classes, data.features + 1)
+        self._data, self._settings = data, settings
+        self._batches, self._held = data.batches(settings), data.validation(settings)
+        self.state = state or State(0, np.zeros(shape), np.zeros(shape))
+        self.best = self.state
+        self.logits: Array = np.zeros((data.classes, settings.batch))
+
+    @property
+    def done(self) -> int:
+        return self.state.step
+
+    def step(self) -> float:
+        number, rate, gamma = self.state.step, self._settings.rate, momentum(self.state.step)
+        x, y = self._batches[number % len(self._batches)]
+        self.logits = self.state.ahead @ x
+        gradient = (softmax(self.logits) - y) @ x.T / self._settings.batch
+        weights = self.state.ahead - rate * gradient
+        self.state = State(number + 1, weights, (1.0 - gamma) * weights + gamma * self.state.weights)
+        return float(np.abs(self.logits).max())
+
+    def validate(self) -> Array:
+        return np.concatenate([self.state.weights @ held for held in self._held], axis=1)[:, : len(self._data.y_val)]
+
+    def keep(self) -> None:
+        self.best = self.state
+
+
+def accuracy(weights: Array, x: Array, y: Array) -> float:
+    """Of weights (classes, features + 1) on samples (samples, features)."""
+    return float(np.mean((x @ weights[:, :-1].T + weights[:, -1]).argmax(axis=1) == y))

@@ -1,0 +1,125 @@
+"""Features and labels as a training takes them: minibatches in a fixed order, a column of ones for the bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from heliograph.ir import Array
+from heliograph.errors import ProgramError
+from heliograph.transfer.settings import TransferSettings
+
+_PARTS = ("train", "val")
+
+
+@dataclass(frozen=True, slots=True)
+class TransferData:
+    """Features (samples, features) and labels (samples,) of training and validation."""
+
+    x_train: Array
+    y_train: Array
+    x_val: Array
+    y_val: Array
+
+    def __post_init__(self) -> None:
+        for part in _PARTS:
+            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
+            if x.ndim != 2 or y.shape != x.shape[:1] or not len(x):
+                raise ProgramError(
+                    f"features of shape {x.shape} and labels of shape {y.shape} do not fit",
+                    where=f"the {part} data",
+                    hint="features are (samples, features), labels whole numbers (samples,)",
+                )
+            if not np.isfinite(x).all():
+                raise ProgramError("a feature is NaN or infinite", where=f"the {part} data")
+            if not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
+                raise ProgramError("labels are not whole numbers from 0", where=f"the {part} data")
+        if self.x_train.shape[1] != self.x_val.shape[1]:
+            raise ProgramError(
+                f"training samples have {self.x_train.shape[1]} features, validation samples {self.x_val.shape[1]}"
+            )
+        if self.classes < 2:
+            raise ProgramError("all labels are 0: there is nothing to tell apart")
+
+    @property
+    def classes(self) -> int:
+        return int(max(self.y_train.max(), self.y_val.max())) + 1
+
+    @property
+    def features(self) -> int:
+        """Of a sample, the bias not counted."""
+        return int(self.x_train.shape[1])
+
+    @property
+    def size(self) -> float:
+        """The largest absolute value of a feature, at least 1 (the bias's)."""
+        return max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max()))
+
+    def steps(self, settings: TransferSettings) -> int:
+        """Minibatches in an epoch; ProgramError where there are fewer samples than in one."""
+        count = len(self.x_train) // settings.batch
+        if not count:
+            raise ProgramError(
+                f"{len(self.x_train)} samples do not fill a minibatch of {settings.batch}", hint="use a smaller batch"
+            )
+        return count
+
+    def batches(self, settings: TransferSettings) -> list[tuple[Array, Array]]:
+        """The minibatches of an epoch, (features + 1, batch) and (classes, batch): columns are samples."""
+        count = self.steps(settings)
+        order = np.random.default_rng(settings.seed).permutation(len(self.x_train))
+        every = (order[start * settings.batch : (start + 1) * settings.batch] for start in range(count))
+        return [(columns(self.x_train[own]), one_hot(self.y_train[own], self.classes)) for own in every]
+
+    def validation(self, settings: TransferSettings) -> list[Array]:
+        """The validation samples, as many at once as in a minibatch, filled up with zeros: (features + 1, batch)."""
+        found = []
+        for start in range(0, len(self.x_val), settings.batch):
+            own = columns(self.x_val[start : start + settings.batch])
+            found.append(np.pad(own, [(0, 0), (0, settings.batch - own.shape[1])]))
+        return found
+
+    @staticmethod
+    def load(path: str | Path) -> TransferData:
+        """From an `.npz` with x_train, y_train, x_val and y_val; nothing in it is executed."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                parts = {
+                    f"{kind}_{part}": np.asarray(file[f"{kind}_{part}"]) for part in _PARTS for kind in ("x", "y")
+                }
+        except (OSError, ValueError, KeyError) as error:
+            raise ProgramError(
+                f"{path} has no data to train on",
+                why=str(error),
+                hint="an .npz file with the arrays x_train, y_train, x_val and y_val",
+            ) from None
+        return TransferData(
+            *(
+                parts[name].astype(np.float64) if name.startswith("x") else parts[name].astype(np.int64)
+                for name in ("x_train", "y_train", "x_val", "y_val")
+            )
+        )
+
+
+def columns(x: Array) -> Array:
+    """Samples (samples, features) as columns, with a row of ones: (features + 1, samples)."""
+    return np.concatenate([x, np.ones((len(x), 1))], axis=1).T
+
+
+def one_hot(y: Array, classes: int) -> Array:
+    """(classes, samples)."""
+    return np.asarray(np.eye(classes)[:, y])
+
+
+def softmax(logits: Array) -> Array:
+    """Along the first axis."""
+    weights = np.exp(logits - logits.max(axis=0))
+    return np.asarray(weights / weights.sum(axis=0))
+
+
+def loss_of(logits: Array, y: Array) -> float:
+    """The mean cross entropy of logits (classes, samples)."""
+    shifted = logits - logits.max(axis=0)
+    return float(np.mean(np.log(np.exp(shifted).sum(axis=0)) - shifted[y, np.arange(len(y))]))

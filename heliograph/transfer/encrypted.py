@@ -1,0 +1,38 @@
+"""An encrypted training of an owner and a trainer in one process; each has a folder of its own."""
+
+from __future__ import annotations
+
+from heliograph.execution.loop import Progress
+from heliograph.ir import Array
+from heliograph.transfer.owner import Owner
+from heliograph.transfer.trainer import Trainer
+
+
+class EncryptedRun:
+    """A training on ciphertexts: what the trainer does and what the owner sees of it, step by step."""
+
+    def __init__(self, owner: Owner, trainer: Trainer, progress: Progress | None = None) -> None:
+        self._owner, self._trainer, self._progress = owner, trainer, progress
+        trainer.start(owner.start())
+        # A step that was done when the process was killed may not have been looked at.
+        self._unseen = 0.0
+        if trainer.session.round:
+            self._unseen = owner.largest_logit(trainer.session.output())
+
+    @property
+    def done(self) -> int:
+        return self._trainer.session.round
+
+    def step(self) -> float:
+        unseen, self._unseen = self._unseen, 0.0
+        return max(unseen, self._owner.largest_logit(self._trainer.step(self._progress)))
+
+    def validate(self) -> Array:
+        return self._owner.held_logits(list(self._trainer.held_logits(self._progress)))
+
+    def keep(self) -> None:
+        self._trainer.session.keep(self.done)
+
+    def weights(self, step: int | None = None) -> Array:
+        """Those after a step that is kept, by default the last one."""
+        return self._owner.weights(self._trainer.session.carried(step))

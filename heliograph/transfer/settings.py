@@ -1,0 +1,64 @@
+"""What a training is told: sizes, learning rate, ranges, when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from heliograph.errors import ProgramError
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSettings:
+    """How a classifier is trained.
+
+    batch: samples in a step; a last minibatch that is smaller is left out, as its mean would weigh more.
+    rate: the learning rate.
+    logit_range: softmax is good for logits within [-logit_range, logit_range]. The client sees those of every step: where one
+    leaves the range, training stops.
+    weight_range: weights and bias stay within [-weight_range, weight_range]; it is watched in the same way.
+    softmax_error: the largest error of a probability.
+    patience: training ends when the validation loss has not fallen for so many epochs.
+    most_epochs: it ends after so many epochs at the latest.
+    seed: of the order of the samples, which is the same in every epoch.
+    """
+
+    batch: int = 1024
+    rate: float = 1.0
+    logit_range: float = 20.0
+    weight_range: float = 8.0
+    softmax_error: float = 1e-4
+    patience: int = 3
+    most_epochs: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("patience", 1), ("most_epochs", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ProgramError(f"{name} = {value!r} is not a whole number of at least {least}", where="TransferSettings")
+        for name in ("rate", "logit_range", "weight_range", "softmax_error"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+                raise ProgramError(f"{name} = {value!r} is not a number above zero", where="TransferSettings")
+
+
+def momenta() -> Iterator[float]:
+    """Nesterov's gamma_t = (1 - l_t) / l_(t+1) for t = 1, 2, ..., with l_0 = 0 and l_(t+1) = (1 + sqrt(1 + 4 l_t^2)) / 2.
+
+    HETAL, section 2.1. It is 0 for the first step, and below zero from then on.
+    """
+    last = 1.0
+    while True:
+        following = (1.0 + math.sqrt(1.0 + 4.0 * last * last)) / 2.0
+        yield (1.0 - last) / following
+        last = following
+
+
+def momentum(step: int) -> float:
+    """That of one step, counted from 0."""
+    found = 0.0
+    for found, _ in zip(momenta(), range(step + 1), strict=False):  # noqa: B007
+        pass
+    return found

@@ -1,0 +1,105 @@
+"""One training step as a program with state, and what it is compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.compiler.driver import compile as compile_program
+from heliograph.compiler.options import Options
+from heliograph.dsl.parse import parse
+from heliograph.ir import Program
+from heliograph.transfer.clear import ClearRun, State
+from heliograph.transfer.data import TransferData
+from heliograph.transfer.settings import TransferSettings, momentum
+
+# Weights are kept divided by their range, so that what is bootstrapped is at most one.
+_STEP = """
+program transfer
+
+# Samples are columns; the last feature is a one, its weight the bias.
+input x: secret tensor[{features}, {batch}] in [-{size}, {size}]
+input y: secret tensor[{classes}, {batch}] in [0, 1]
+input held: secret tensor[{features}, {batch}] in [-{size}, {size}]
+input w: carried tensor[{classes}, {features}] in [-1, 1]
+input v: carried tensor[{classes}, {features}] in [-1, 1]
+input rate: plain tensor[] in [0, {most_rate}]
+input momentum: plain tensor[] in [-1, 0]
+
+logits = (v @ x) * {range}
+p = softmax(logits, axis=0) with range = [-{limit}, {limit}]
+gradient = ((p - y) @ permute(x, axes=[1, 0])) * (1 / {batch} / {range})
+
+output logits
+output held_logits = (w @ held) * {range}
+output w = v - gradient * rate
+output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
+"""
+# What encryption may add to an output, as a share of the largest (2**-bits): logits and weights need no more.
+_PRECISION_BITS = 10.0
+_SAMPLES, _EPOCHS_SEEN = 8, 30
+
+
+def step_program(data: TransferData, settings: TransferSettings, states: Sequence[State] = ()) -> Program:
+    """The program of one step. `states` are some of a training like this one, for what is observed of values: the sizes of
+    those that are bootstrapped.
+
+    With states of data like the owner's the program says nothing of the data itself: neither it nor the artifact holds them.
+    """
+    text = _STEP.format(
+        features=data.features + 1,
+        batch=settings.batch,
+        classes=data.classes,
+        size=data.size,
+        most_rate=2.0 * settings.rate,
+        range=settings.weight_range,
+        limit=settings.logit_range,
+    )
+    program = parse(text)
+    if not states:
+        return program
+    held = data.validation(settings)[0]
+    samples = [
+        (
+            *data.batches(settings)[state.step % data.steps(settings)],
+            held,
+            state.weights / settings.weight_range,
+            state.ahead / settings.weight_range,
+            settings.rate,
+            momentum(state.step),
+        )
+        for state in states
+    ]
+    return replace(program, calibration=tuple(np.stack(column) for column in zip(*samples, strict=True)))
+
+
+def compile_step(
+    data: TransferData, settings: TransferSettings, options: Options | None = None
+) -> Artifact:
+    """The artifact of one step. The sizes of values are observed on a training in the clear of data like the owner's."""
+    made = options or Options()
+    chosen = replace(
+        made,
+        target_error=made.target_error or settings.softmax_error,
+        precision_bits=min(made.precision_bits, _PRECISION_BITS),
+    )
+    return compile_program(step_program(data, settings, seen_states(data, settings)), chosen)
+
+
+def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
+    """States at some steps of a training in the clear, evenly from the first to the last."""
+    run = ClearRun(data, settings)
+    states = [run.state]
+    for epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
+        for _ in range(data.steps(settings)):
+            run.step()
+        states.append(run.state)
+        if float(np.abs(run.logits).max()) > settings.logit_range or np.abs(run.state.ahead).max() > settings.weight_range:
+            # Later ones leave the ranges, and the training stops.
+            states.pop()
+            break
+    places = np.unique(np.linspace(0, len(states) - 1, _SAMPLES).round().astype(int))
+    return [states[place] for place in places]

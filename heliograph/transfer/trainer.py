@@ -1,0 +1,63 @@
+"""The server of a training: encrypted shards and weights in a folder, steps, logits for the client. It has no secret key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from heliograph.errors import ProgramError
+from heliograph.execution.loop import Progress
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
+from heliograph.runtime.server import Server
+from heliograph.runtime.session import Session
+from heliograph.transfer.settings import momentum
+
+
+class Trainer:
+    """Steps of one training, in `folder`: `shards/` has the client's data, `rounds/` what a `Session` keeps.
+
+    The next minibatch and momentum follow from the number of steps that are done: a trainer on the same folder goes on
+    after a kill. `rate` is the learning rate.
+    """
+
+    def __init__(self, server: Server, folder: str | Path, rate: float) -> None:
+        self.folder = Path(folder)
+        self._shards = self.folder / "shards"
+        self._shards.mkdir(parents=True, exist_ok=True)
+        self.session = Session(server, self.folder / "rounds")
+        self._rate = rate
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.session.close()
+
+    def receive(self, kind: str, number: int, shard: EncryptedInput) -> None:
+        """Keep a minibatch (`kind` "batch") or validation samples ("held")."""
+        shard.save(self._path(kind, number))
+
+    def start(self, carried: CarriedValues) -> None:
+        """Begin with these weights, where no step is done yet."""
+        if not self.session.started:
+            self.session.start(carried)
+
+    def step(self, progress: Progress | None = None) -> EncryptedOutput:
+        """The next step; the logits that it saw, for the client."""
+        done, count = self.session.round, len(list(self._shards.glob("batch-*")))
+        if not count:
+            raise ProgramError(f"{self._shards} has no minibatch", hint="the client sends them first")
+        shard = EncryptedInput.load(self._path("batch", done % count))
+        # What is held apart is not looked at in a step: the program is told nothing of it.
+        return self.session.run(shard, progress, {"rate": self._rate, "momentum": momentum(done)}, outputs=["logits"])
+
+    def held_logits(self, progress: Progress | None = None) -> Iterator[EncryptedOutput]:
+        """The logits of the validation samples, by the weights as they are now."""
+        for path in sorted(self._shards.glob("held-*")):
+            yield self.session.look(EncryptedInput.load(path), ["held_logits"], progress)
+
+    def _path(self, kind: str, number: int) -> Path:
+        return self._shards / f"{kind}-{number:05d}.inputs"
