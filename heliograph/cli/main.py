@@ -33,6 +33,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("heliograph.cli.doctor", "doctor_command", "Say what of this machine is in order."),
     "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),
     "approx": ("heliograph.cli.approx", "approx", "Approximate functions by polynomials, with proofs."),
+    "transfer": ("heliograph.cli.transfer", "transfer", "Train a classifier on encrypted features."),
     "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
 }
 

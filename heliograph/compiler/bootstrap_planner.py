@@ -219,7 +219,11 @@ def _choices(
     ]
     near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
     near.sort(
-        key=lambda choice: (choice.cost_ms if _for_time(packed, options) else 0.0, choice.bootstrap_bytes, choice.cost_ms)
+        key=lambda choice: (
+            choice.cost_ms if _for_time(packed, options) else 0.0,
+            choice.bootstrap_bytes,
+            choice.cost_ms,
+        )
     )
     far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
     return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure

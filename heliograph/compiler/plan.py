@@ -18,6 +18,7 @@ from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.carried import carried_pairs
 from heliograph.passes.base import Trail
 
 
@@ -104,13 +105,18 @@ def run_ms(program: Program, costs: CostTable) -> float:
 
 
 def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
-    """What encryption adds on these samples, by the simulator."""
+    """What encryption adds on these samples, by the simulator.
+
+    Of a program that carries values from run to run the samples are runs that follow each other: each goes on from what the
+    one before left, its error included.
+    """
     compared = {
         node: (entry, chunk)
         for node, (entry, chunk) in polynomial_inputs(program).items()
         if program.ranges[entry].gap is not None and program.ranges[entry].function.startswith("argmax")
     }
     worst, decisions, trace = 0.0, 0.0, Trace()
+    left: dict[bool, dict[Node, Any]] = {False: {}, True: {}}
     for position in range(samples[0].shape[0]):
         vectors = pack_inputs(program, one_sample(program, samples, position))
         outputs, differences = [], []
@@ -123,8 +129,10 @@ def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
                     seen[node] = range_layout(program, entry).copies(np.real(value.slots), chunk)
 
             simulator = Simulator(program, seed=position, noisy=noisy)
-            encrypted = simulator.encrypt_inputs(vectors)
+            encrypted = {**simulator.encrypt_inputs(vectors), **left[noisy]}
             results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
+            made = dict(zip(program.outputs, results, strict=True))
+            left[noisy] = {source: made[output] for output, source in carried_pairs(program)}
             outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
             differences.append(seen)
         exact, noised = outputs

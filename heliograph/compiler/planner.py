@@ -56,6 +56,8 @@ def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
     return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
 
 
+# So many runs, each from what the one before left, show how errors go on.
+_ROUNDS = 4
 # Samples at once that an objective compares.
 _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
 # An answer that takes so much longer is as soon there, where it is one to more samples.
@@ -93,7 +95,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
 
     Raises a PlanningError with the nearest feasible choice where there is none.
     """
-    inputs = sample_inputs(program, samples)
+    inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
     magnitude, headroom = reach_of(outputs)
     if headroom > 60 - MIN_SCALE_BITS:
         raise PlanningError(

@@ -27,8 +27,8 @@ from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 class Transform(Generic[C]):
     """How a `linear_transform` is evaluated: for each giant step its (operand, baby step, offset), in this order.
 
-    `number` is its position in the program, `size` what each encoded diagonal takes in bytes. `kept` has for each operand the
-    number of the first transform with the same plaintexts and its operand, and whether there are more than one.
+    `number` is its position in the program, `size` what each encoded diagonal takes in bytes. `kept` has for each operand
+    the number of the first transform with the same plaintexts and its operand, and whether there are more than one.
     """
 
     node: Node

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from heliograph.errors import ProgramError
+from heliograph.ir.interface import TensorSpec
 from heliograph.ir.node import Node, live_nodes
 from heliograph.ir.program import Program
 from heliograph.ir.types import CipherType, Type
@@ -61,7 +62,10 @@ def carried_nodes(program: Program) -> dict[Node, Node]:
 
 def only(program: Program, names: Collection[str]) -> Program:
     """The part of an executable program that these outputs take; a ProgramError where it has no such output."""
-    specs, position, nodes, labels = [], 0, [], []
+    specs: list[TensorSpec] = []
+    nodes: list[Node] = []
+    labels: list[str] = []
+    position = 0
     for spec in program.interface.outputs:
         count = spec.placed.ciphertexts
         if spec.name in names:

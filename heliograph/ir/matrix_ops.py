@@ -26,9 +26,7 @@ def _type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     shapes = [operand.shape for operand in operands]
     if any(len(shape) != 2 for shape in shapes):
         raise ProgramError(f"matrix_product takes matrices, not tensors of shapes {shapes[0]} and {shapes[1]}")
-    left, right = (
-        shape[::-1] if turned else shape for shape, turned in zip(shapes, KINDS[a["kind"]], strict=True)
-    )
+    left, right = (shape[::-1] if turned else shape for shape, turned in zip(shapes, KINDS[a["kind"]], strict=True))
     if left[1] != right[0]:
         raise ProgramError(f"matrix_product: shapes {shapes[0]} and {shapes[1]} do not match for kind {a['kind']}")
     return TensorType((left[0], right[1]), any(operand.secret for operand in operands))
@@ -36,8 +34,7 @@ def _type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 def _product(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     left, right = (
-        np.swapaxes(value, -1, -2) if turned else value
-        for value, turned in zip(values, KINDS[a["kind"]], strict=True)
+        np.swapaxes(value, -1, -2) if turned else value for value, turned in zip(values, KINDS[a["kind"]], strict=True)
     )
     return np.asarray(np.matmul(left, right) * a.get("scale", 1.0))
 

@@ -71,7 +71,8 @@ _define_rows(
     {"rows": "int"},
     _padded,
     lambda x, a: np.pad(x, [(0, 0), (0, a["rows"] - x.shape[1]), (0, 0)]),
-    "Rows of zeros behind the others. What makes its operand must leave zeros there: an input, an `affine` or a `matrix_product`.",
+    "Rows of zeros behind the others. What makes its operand must leave zeros there: an input, an `affine` or a "
+    "`matrix_product`.",
 )
 _define_rows("crop_rows", {"rows": "int"}, _cropped, lambda x, a: x[:, : a["rows"]], "The first rows.")
 _define_rows(

@@ -840,7 +840,8 @@ define(
         _bootstrap_type,
         _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`, its scale so many bits higher. Two operands x and y are refreshed together as x + iy; `real_part` and "
+        "not given): it comes back at `level`, its scale so many bits higher. Two operands x and y are refreshed together "
+        "as x + iy; `real_part` and "
         "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
         "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
         "of the pass that places bootstraps.",

@@ -60,9 +60,11 @@ def group_values(program: Program) -> Groups:
     graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
     for node in graph:
         # What an op reads and makes share a layout. Not so at maps, which lead from any layout to any other, and at ops on
-        # rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products of matrices
-        # have theirs from passes/choose_products.py.
-        if node.op not in ("affine", "input", "constant", "matrix_product") and (node.op not in ROW_OPS or node.op == "roll_rows"):
+        # rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products of
+        # matrices have theirs from passes/choose_products.py.
+        if node.op not in ("affine", "input", "constant", "matrix_product") and (
+            node.op not in ROW_OPS or node.op == "roll_rows"
+        ):
             graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
     # What a run leaves to the next stands where that reads it.
     graph.add_edges_from(carried_pairs(program))

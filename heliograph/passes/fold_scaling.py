@@ -4,7 +4,8 @@ Those of degree 2 become squares by the same means, which saves one of their two
 
 Each value is kept divided by a factor. Values that are added share one factor; linear maps, polynomials and products of
 matrices take any factor in and give any out, at no cost, because their coefficients (or what moves values before and
-after them) absorb it. Only where an elementwise product or an input fixes the factor does a polynomial need a scaling of its own, which costs a level.
+after them) absorb it. Only where an elementwise product or an input fixes the factor does a polynomial need a scaling of
+its own, which costs a level.
 """
 
 from __future__ import annotations

@@ -274,8 +274,8 @@ class PlaceBootstraps:
     bootstraps: fewer precomputed plaintexts and keys, and a little more time. `low_inputs` encrypts inputs no higher than
     bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
     `pairs` says that PairBootstraps follows. `lower` are lower parts of the chain with bootstraps of their own: each
-    bootstrap is priced in the cheapest that comes back high enough. `carried` has, for inputs that come from a run before, by
-    how many levels they come above the one at which bootstraps begin (0 where it is not said).
+    bootstrap is priced in the cheapest that comes back high enough. `carried` has, for inputs that come from a run before,
+    by how many levels they come above the one at which bootstraps begin (0 where it is not said).
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """

@@ -74,7 +74,8 @@ class Step:
     `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be; `written`
     says that it is itself a bootstrap that the author wrote, of that cost. `whole` names the tensor that it is a ciphertext
     of, whose ciphertexts are refreshed all or none, `group` the polynomial, whose ciphertexts are all computed in one way;
-    None where it stands alone. `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest level that it can have by itself, of a value that comes from a run before.
+    None where it stands alone. `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest
+    level that it can have by itself, of a value that comes from a run before.
     """
 
     reads: tuple[int, ...]
@@ -90,7 +91,9 @@ class Step:
     @property
     def plain(self) -> bool:
         """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
-        return len(self.ways) == 1 and self.refresh is None and (self.whole, self.group, self.most) == (None, None, None)
+        return (
+            len(self.ways) == 1 and self.refresh is None and (self.whole, self.group, self.most) == (None, None, None)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,10 @@ class _Scales:
             elif role_of(node) is Role.BOOTSTRAP:
                 self._check_bootstrap(node, seen)
         for node, source in carried.items():
-            if self.mismatch is None and abs(self.force(node) - self._drop(node) - self.scale[source]) > SCALE_TOLERANCE / 2:
+            if (
+                self.mismatch is None
+                and abs(self.force(node) - self._drop(node) - self.scale[source]) > SCALE_TOLERANCE / 2
+            ):
                 self.mismatch = node, OUTPUT
 
     def _check_bootstrap(self, node: Node, seen: Sequence[float]) -> None:

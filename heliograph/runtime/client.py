@@ -177,7 +177,9 @@ class Client:
         known = {spec.name: spec for spec in self.public.given}
         if strange := sorted(set(values) - set(known)):
             names = ", ".join(map(repr, known))
-            raise ProgramError(f"{self.public.name} has no input {strange[0]!r}", where="encrypt_some", why=f"it has {names}")
+            raise ProgramError(
+                f"{self.public.name} has no input {strange[0]!r}", where="encrypt_some", why=f"it has {names}"
+            )
         live = self._encrypted({known[name]: value for name, value in values.items()})
         return EncryptedInput(self.public.fingerprint, self.id, live=live)
 

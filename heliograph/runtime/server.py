@@ -30,12 +30,12 @@ from heliograph.runtime.messages import CarriedValues, EncryptedInput, Encrypted
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
+from heliograph.runtime.openfhe.floor import Floor
 from heliograph.runtime.openfhe.keyloader import KeyLoader
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Template, is_tag, normalized
+from heliograph.runtime.openfhe.template import Template, is_tag, meaningless, normalized
 from heliograph.runtime.security import require_security
-
 
 # The encoded plaintexts that are kept of a part of a program (Server.look).
 _PART_CACHE_BYTES = 1 << 28
@@ -271,6 +271,10 @@ class Server:
             # Another thread may have closed it meanwhile; from here on its keys stay until the evaluation is over.
             self._check_open()
             yield
+
+    def floor(self) -> Floor:
+        """What the run that ended last would take if it were its homomorphic calls alone; `sample` it first."""
+        return Floor(self.evaluator, meaningless(self.artifact.ring, 0, self._tag), self.trace.calls)
 
     def _check_open(self) -> None:
         if not self._close.alive:

@@ -79,7 +79,9 @@ class Session:
         """What the first run takes; a ProgramError where runs are done already."""
         if self.started:
             raise ProgramError(
-                f"{self.folder} has {self.round} rounds already", where="Session.start", hint="go on, or use a new folder"
+                f"{self.folder} has {self.round} rounds already",
+                where="Session.start",
+                hint="go on, or use a new folder",
             )
         self._checked(carried)
         carried.save(self._path(0, "carried"))
@@ -94,7 +96,9 @@ class Session:
     ) -> EncryptedOutput:
         """One run: its outputs (those that are asked for), after they and what it leaves to the next are in the folder."""
         if not self.started:
-            raise ProgramError("the first run takes values from one before", where="Session.run", hint="call start first")
+            raise ProgramError(
+                "the first run takes values from one before", where="Session.run", hint="call start first"
+            )
         output, left = self._server.step(encrypted, self.carried(self._round), progress, plain, outputs)
         following = self._round + 1
         output.save(self._path(following, "output"))

@@ -8,8 +8,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from heliograph.ir import Array
 from heliograph.errors import RangeError
+from heliograph.ir import Array
 from heliograph.transfer.data import TransferData, loss_of, softmax
 from heliograph.transfer.settings import TransferSettings, momentum
 
@@ -78,7 +78,9 @@ class Run(Protocol):
         ...
 
 
-def train(run: Run, data: TransferData, settings: TransferSettings, history: History, watch: Watch | None = None) -> History:
+def train(
+    run: Run, data: TransferData, settings: TransferSettings, history: History, watch: Watch | None = None
+) -> History:
     """Train until the client stops it; a history that has epochs goes on behind them.
 
     Raises RangeError, after the history is complete, where a logit left the range of the softmax: what follows from such a
@@ -132,7 +134,8 @@ class ClearRun:
         return float(np.abs(self.logits).max())
 
     def validate(self) -> Array:
-        return np.concatenate([self.state.weights @ held for held in self._held], axis=1)[:, : len(self._data.y_val)]
+        logits = np.concatenate([self.state.weights @ held for held in self._held], axis=1)
+        return np.asarray(logits[:, : len(self._data.y_val)])
 
     def keep(self) -> None:
         self.best = self.state

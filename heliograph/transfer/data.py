@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heliograph.ir import Array
 from heliograph.errors import ProgramError
+from heliograph.ir import Array
 from heliograph.transfer.settings import TransferSettings
 
 _PARTS = ("train", "val")
@@ -86,9 +86,7 @@ class TransferData:
         """From an `.npz` with x_train, y_train, x_val and y_val; nothing in it is executed."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                parts = {
-                    f"{kind}_{part}": np.asarray(file[f"{kind}_{part}"]) for part in _PARTS for kind in ("x", "y")
-                }
+                parts = {f"{kind}_{part}": np.asarray(file[f"{kind}_{part}"]) for part in _PARTS for kind in ("x", "y")}
         except (OSError, ValueError, KeyError) as error:
             raise ProgramError(
                 f"{path} has no data to train on",
@@ -105,7 +103,7 @@ class TransferData:
 
 def columns(x: Array) -> Array:
     """Samples (samples, features) as columns, with a row of ones: (features + 1, samples)."""
-    return np.concatenate([x, np.ones((len(x), 1))], axis=1).T
+    return np.asarray(np.concatenate([x, np.ones((len(x), 1))], axis=1).T)
 
 
 def one_hot(y: Array, classes: int) -> Array:

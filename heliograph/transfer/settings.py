@@ -15,8 +15,8 @@ class TransferSettings:
 
     batch: samples in a step; a last minibatch that is smaller is left out, as its mean would weigh more.
     rate: the learning rate.
-    logit_range: softmax is good for logits within [-logit_range, logit_range]. The client sees those of every step: where one
-    leaves the range, training stops.
+    logit_range: softmax is good for logits within [-logit_range, logit_range]. The client sees those of every step: where
+    one leaves the range, training stops.
     weight_range: weights and bias stay within [-weight_range, weight_range]; it is watched in the same way.
     softmax_error: the largest error of a probability.
     patience: training ends when the validation loss has not fallen for so many epochs.
@@ -37,7 +37,9 @@ class TransferSettings:
         for name, least in (("batch", 1), ("patience", 1), ("most_epochs", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise ProgramError(f"{name} = {value!r} is not a whole number of at least {least}", where="TransferSettings")
+                raise ProgramError(
+                    f"{name} = {value!r} is not a whole number of at least {least}", where="TransferSettings"
+                )
         for name in ("rate", "logit_range", "weight_range", "softmax_error"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):

@@ -27,11 +27,13 @@ class SimulatedRun:
         self._data, self._settings, self._seed = data, settings, seed
         self._batches, self._held = data.batches(settings), data.validation(settings)
         self._train, self._look = (only(artifact.program, set(names)) for names in (TRAINED, HELD))
-        self._zeros = np.zeros((data.classes, data.features + 1))
+        self._zeros: Array = np.zeros((data.classes, data.features + 1))
         self._carried: dict[Node, Any] = {}
         self.done = 0
         self.logits: Array = np.zeros((data.classes, settings.batch))
-        self.weights = self.ahead = self.best = self._zeros
+        self.weights: Array = self._zeros
+        self.ahead: Array = self._zeros
+        self.best: Array = self._zeros
 
     def step(self) -> float:
         x, y = self._batches[self.done % len(self._batches)]

@@ -76,9 +76,7 @@ def step_program(data: TransferData, settings: TransferSettings, states: Sequenc
     return replace(program, calibration=tuple(np.stack(column) for column in zip(*samples, strict=True)))
 
 
-def compile_step(
-    data: TransferData, settings: TransferSettings, options: Options | None = None
-) -> Artifact:
+def compile_step(data: TransferData, settings: TransferSettings, options: Options | None = None) -> Artifact:
     """The artifact of one step. The sizes of values are observed on a training in the clear of data like the owner's."""
     made = options or Options()
     chosen = replace(
@@ -93,11 +91,14 @@ def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
     """States at some steps of a training in the clear, evenly from the first to the last."""
     run = ClearRun(data, settings)
     states = [run.state]
-    for epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
+    for _epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
         for _ in range(data.steps(settings)):
             run.step()
         states.append(run.state)
-        if float(np.abs(run.logits).max()) > settings.logit_range or np.abs(run.state.ahead).max() > settings.weight_range:
+        if (
+            float(np.abs(run.logits).max()) > settings.logit_range
+            or np.abs(run.state.ahead).max() > settings.weight_range
+        ):
             # Later ones leave the ranges, and the training stops.
             states.pop()
             break

@@ -1,0 +1,232 @@
+"""Training on ciphertexts after HETAL (ICML 2023): in the clear, simulated to the early stop, and real steps.
+
+    python benchmarks/hetal.py
+    python benchmarks/hetal.py --datasets snips --steps 3 --json
+
+`snips`: sentence embeddings of the shared data (384 features, 7 classes). `mnist`: features of a small network that is
+trained here on half of the training images, at its last layer (32 features, 10 classes); the classifier is trained on the
+other half.
+Times are medians of the steps after the first, which encodes plaintexts; the floor is the sum of the primitives' times.
+"""
+
+from __future__ import annotations
+
+from common import ROOT, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.execution.prices import priced_ms
+from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
+from heliograph.transfer.clear import ClearRun, Epoch, History, accuracy, train
+from heliograph.transfer.data import TransferData, softmax
+from heliograph.transfer.encrypted import EncryptedRun
+from heliograph.transfer.owner import Owner
+from heliograph.transfer.settings import TransferSettings
+from heliograph.transfer.simulated import SimulatedRun
+from heliograph.transfer.step import compile_step
+from heliograph.transfer.trainer import Trainer
+
+SETTINGS = {
+    "snips": TransferSettings(batch=1024, rate=8.0, logit_range=20.0, weight_range=8.0),
+    "mnist": TransferSettings(batch=1024, rate=2.0, logit_range=24.0, weight_range=4.0, most_epochs=20),
+}
+PUBLISHED = {
+    "snips": {"accuracy": 0.95, "accuracy_clear": 0.9443},
+    "mnist": {"accuracy": 0.9673, "accuracy_clear": 0.9724},
+}
+
+
+def snips() -> tuple[TransferData, np.ndarray, np.ndarray]:
+    with np.load(data("snips_minilm_l6_features.npz"), allow_pickle=False) as file:
+        parts = {name: file[name] for name in ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")}
+    x = {name: parts[name].astype(np.float64) for name in ("x_train", "x_val", "x_test")}
+    y = {name: parts[name].astype(np.int64) for name in ("y_train", "y_val", "y_test")}
+    return TransferData(x["x_train"], y["y_train"], x["x_val"], y["y_val"]), x["x_test"], y["y_test"]
+
+
+def mnist_features() -> tuple[TransferData, np.ndarray, np.ndarray]:
+    """What a small network, trained on other images, makes of the images: unit vectors."""
+    x, y, test, labels = mnist()
+    path = ROOT / "build" / "benchmarks" / "hetal_mnist.pt"
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Conv2d(1, 8, 5, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 5, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 32),
+    )
+    network = nn.Sequential(body, nn.ReLU(), nn.Linear(32, 10))
+    if path.exists():
+        network.load_state_dict(torch.load(path, weights_only=True))
+    else:
+        optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
+        inputs, targets = torch.from_numpy(x[:30000]).reshape(-1, 1, 28, 28), torch.from_numpy(y[:30000])
+        for _ in range(3):
+            for own in torch.randperm(len(inputs)).split(128):
+                loss = nn.functional.cross_entropy(network(inputs[own]), targets[own])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(network.state_dict(), path)
+
+    @torch.no_grad()
+    def features(images: np.ndarray) -> np.ndarray:
+        made = network[:2](torch.from_numpy(images).reshape(-1, 1, 28, 28)).double().numpy()
+        return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-9))
+
+    own, held = slice(30000, 56384), slice(56384, 60000)
+    found = TransferData(features(x[own]), y[own], features(x[held]), y[held])
+    return found, features(test), labels
+
+
+DATASETS = {"snips": snips, "mnist": mnist_features}
+
+
+def softmax_error(artifact: hg.Artifact, settings: TransferSettings, classes: int) -> float:
+    """The largest error of a probability on random logits over the whole range, on the simulator."""
+    limit = settings.logit_range
+    rows = np.random.default_rng(0).uniform(-limit, limit, (classes, settings.batch))
+    program = hg.parse(
+        f"program p\ninput x: secret tensor[{classes}, {settings.batch}] in [-{limit}, {limit}]\n"
+        f"output softmax(x, axis=0)\n"
+    )
+    options = hg.Options(target_error=settings.softmax_error, precision_bits=14)
+    return float(np.abs(hg.simulate(hg.compile(program, options), rows) - softmax(rows)).max())
+
+
+def measured(
+    artifact: hg.Artifact, found: TransferData, settings: TransferSettings, steps: int, say: Any
+) -> dict[str, Any]:
+    """Real steps on ciphertexts: seconds, the floor, the error of the weights, memory."""
+    folder = Path(tempfile.mkdtemp(prefix="hetal", dir=ROOT / "build"))
+    try:
+        client = hg.Client(artifact.public())
+        begun = time.perf_counter()
+        client.write_evaluation_keys(folder / "keys")
+        keys_s = time.perf_counter() - begun
+        owner = Owner(client, found, settings)
+        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"))
+        seconds: list[float] = []
+        with server, Trainer(server, folder / "trainer", settings.rate) as trainer:
+            for number, shard in enumerate(owner.shards()):
+                trainer.receive("batch", number, shard)
+            clear, run, largest = ClearRun(found, settings), EncryptedRun(owner, trainer), 0.0
+            for number in range(steps):
+                begun = time.perf_counter()
+                run.step()
+                seconds.append(time.perf_counter() - begun)
+                clear.step()
+                largest = max(largest, float(np.abs(run.weights() - clear.state.weights).max()))
+                say(f"step {number + 1}: {seconds[-1]:.1f} s, weights off by {largest:.2g}")
+            trace = server.trace
+            kinds: dict[str, float] = defaultdict(float)
+            for call, count in trace.calls.items():
+                kinds[call.primitive] += count * priced_ms(call, artifact.program.planned.chains, BUILT_IN) / 1e3
+            floor = server.floor()
+            while floor.samples < FLOOR_SAMPLES:
+                floor.sample()
+            shard = next(owner.shards())
+        return {
+            "seconds_per_step": statistics.median(seconds[1:] or seconds),
+            "first_step_seconds": seconds[0],
+            "floor_seconds": floor.milliseconds() / 1e3,
+            "predicted_seconds_by_kind": dict(kinds),
+            "seconds_by_layer": dict(trace.by_layer),
+            "steps_encrypted": steps,
+            "max_weight_error": largest,
+            "keygen_seconds": keys_s,
+            "key_bytes": sum(key.bytes for key in artifact.evaluation_keys),
+            "upload_bytes_per_step": sum(len(shard.blob(name)) for name in shard.names()),
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def row(name: str, steps: int, simulate: bool, memory: float, say: Any) -> dict[str, Any]:
+    settings = SETTINGS[name]
+    found, test, labels = DATASETS[name]()
+    clear = ClearRun(found, settings)
+    exact = train(clear, found, settings, History())
+    say(f"in the clear: {len(exact.epochs)} epochs, {accuracy(clear.best.weights, test, labels):.4f}")
+    begun = time.perf_counter()
+    artifact = compile_step(found, settings, hg.Options(memory_bytes=int(memory * 1e9)))
+    result: dict[str, Any] = {
+        "classes": found.classes,
+        "features": found.features,
+        "settings": {"batch": settings.batch, "rate": settings.rate, "logit_range": settings.logit_range},
+        "published": PUBLISHED[name],
+        "accuracy_clear": accuracy(clear.best.weights, test, labels),
+        "epochs_clear": len(exact.epochs),
+        "losses_clear": [epoch.loss for epoch in exact.epochs],
+        "compile_seconds": time.perf_counter() - begun,
+        "predicted_seconds": artifact.report.figures.predicted_ms / 1e3,
+        "log_pq": artifact.ring.log_pq,
+        "security_bits": artifact.ring.security_bits,
+        "softmax_max_error": softmax_error(artifact, settings, found.classes),
+    }
+    say(f"compiled: {artifact}")
+    if steps:
+        result |= measured(artifact, found, settings, steps, say)
+    if simulate:
+        simulated = SimulatedRun(artifact, found, settings)
+
+        def told(epoch: Epoch) -> None:
+            say(f"simulated epoch {epoch.number}: loss {epoch.loss:.4f}, {epoch.accuracy:.4f}")
+
+        history = train(simulated, found, settings, History(), told)
+        result |= {
+            "accuracy_simulated": accuracy(simulated.best, test, labels),
+            "epochs_simulated": len(history.epochs),
+            "losses_simulated": [epoch.loss for epoch in history.epochs],
+            "same_stop": len(history.epochs) == len(exact.epochs) and history.best == exact.best,
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--datasets", nargs="*", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--steps", type=int, default=3, help="steps on ciphertexts")
+    parser.add_argument("--no-simulation", action="store_true")
+    parser.add_argument("--memory", type=float, default=15.5, help="gigabytes that the server may take")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    load = os.getloadavg()[0]
+    (ROOT / "build").mkdir(exist_ok=True)
+    rows = {name: row(name, given.steps, not given.no_simulation, given.memory, say) for name in given.datasets}
+    values = {"machine": machine(), "load_average": load, "datasets": rows}
+    if given.json:
+        print(json.dumps(values))
+        return
+    print(f"{values['machine']}, load average {load:.1f}")
+    for name, found in rows.items():
+        print(f"\n{name}:")
+        for key, value in found.items():
+            print(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
+
+
+if __name__ == "__main__":
+    main()

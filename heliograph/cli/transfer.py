@@ -1,0 +1,157 @@
+"""`heliograph transfer`: train a classifier on encrypted features."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
+from heliograph.errors import ProgramError
+
+if TYPE_CHECKING:
+    from heliograph.transfer.clear import Epoch, History
+
+
+@click.group()
+def transfer() -> None:
+    """Train a classifier on encrypted features: the client encrypts, the server trains, the client says when to stop."""
+
+
+@transfer.command()
+@click.argument("data", metavar="DATA.npz")
+@click.option("--folder", required=True, help="Where owner and trainer keep what they have; resume goes on from it.")
+@click.option("--minibatch", type=int, default=1024, show_default=True, help="Samples in a step.")
+@click.option("--rate", type=float, default=1.0, show_default=True, help="The learning rate.")
+@click.option("--logit-range", type=float, default=20.0, show_default=True, help="Logits stay within [-R, R].")
+@click.option("--weight-range", type=float, default=8.0, show_default=True, help="Weights stay within [-W, W].")
+@click.option(
+    "--patience", type=int, default=3, show_default=True, help="Epochs without a smaller loss before the stop."
+)
+@click.option("--most-epochs", type=int, default=100, show_default=True, help="It ends after so many at the latest.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
+@click.option("--simulate", is_flag=True, help="Train on the simulator, without keys.")
+@compiler_options
+@output_options
+def train(
+    data: str,
+    folder: str,
+    minibatch: int,
+    rate: float,
+    logit_range: float,
+    weight_range: float,
+    patience: int,
+    most_epochs: int,
+    seed: int,
+    simulate: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Train on DATA.npz (x_train, y_train, x_val, y_val: features and labels) until the validation loss stops falling."""
+    from heliograph.transfer.clear import History
+    from heliograph.transfer.clear import train as train_run
+    from heliograph.transfer.data import TransferData
+    from heliograph.transfer.local import prepare
+    from heliograph.transfer.settings import TransferSettings
+    from heliograph.transfer.simulated import SimulatedRun
+
+    settings = TransferSettings(
+        batch=minibatch,
+        rate=rate,
+        logit_range=logit_range,
+        weight_range=weight_range,
+        patience=patience,
+        most_epochs=most_epochs,
+        seed=seed,
+    )
+    loaded = TransferData.load(data)
+    with progress_bar(quiet) as progress:
+        progress("compiling", 0, 0)
+        artifact = prepare(folder, loaded, settings, chosen_options(given))
+    remark(
+        f"a step takes {artifact.report.figures.predicted_ms / 1e3:.0f} s by the plan; {loaded.steps(settings)} in an epoch",
+        quiet,
+    )
+    if simulate:
+        history = train_run(SimulatedRun(artifact, loaded, settings), loaded, settings, History(), _told(quiet))
+        _end(history, folder, as_json, quiet)
+        return
+    _go_on(folder, data, given["security_bits"] is not None, as_json, quiet)
+
+
+@transfer.command()
+@click.argument("folder")
+@click.argument("data", metavar="DATA.npz")
+@insecure_option
+@output_options
+def resume(folder: str, data: str, insecure: bool, as_json: bool, quiet: bool) -> None:
+    """Go on with the training in FOLDER, with the same data: after a kill, or where it was stopped."""
+    _go_on(folder, data, insecure, as_json, quiet)
+
+
+@transfer.command()
+@click.argument("folder")
+@click.argument("data", metavar="DATA.npz")
+@output_options
+def evaluate(folder: str, data: str, as_json: bool, quiet: bool) -> None:
+    """The accuracy of the weights of the best epoch on x_test and y_test of DATA.npz, in the clear."""
+    import numpy as np
+
+    from heliograph.transfer.clear import accuracy
+    from heliograph.transfer.local import history_of, weights_of
+
+    with np.load(data, allow_pickle=False) as file:
+        if not {"x_test", "y_test"} <= set(file.files):
+            raise ProgramError(f"{data} has no x_test and y_test")
+        x, y = file["x_test"].astype(np.float64), file["y_test"]
+    weights, history = weights_of(folder), history_of(folder)
+    share = accuracy(weights, x, y)
+    emit(
+        f"accuracy {share:.4f} of {len(y)} test samples, weights of epoch {history.best}",
+        {"accuracy": share, "samples": len(y), "epoch": history.best},
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def _go_on(folder: str, data: str, insecure: bool, as_json: bool, quiet: bool) -> None:
+    from heliograph.transfer.data import TransferData
+    from heliograph.transfer.local import go_on
+
+    with progress_bar(quiet) as progress:
+        history = go_on(folder, TransferData.load(data), progress, _told(quiet), allow_insecure=insecure)
+    _end(history, folder, as_json, quiet)
+
+
+def _told(quiet: bool) -> Any:
+    begun = time.monotonic()
+
+    def watch(epoch: Epoch) -> None:
+        remark(
+            f"epoch {epoch.number}: loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.4f}, largest logit "
+            f"{epoch.largest_logit:.2f}, {time.monotonic() - begun:.0f} s",
+            quiet,
+        )
+
+    return watch
+
+
+def _end(history: History, folder: str, as_json: bool, quiet: bool) -> None:
+    best = history.epochs[history.best - 1]
+    emit(
+        f"stopped after epoch {len(history.epochs)}: {history.stopped}\n"
+        f"best: epoch {best.number}, loss {best.loss:.4f}, accuracy {best.accuracy:.4f}",
+        {
+            "epochs": [asdict(epoch) for epoch in history.epochs],
+            "best": history.best,
+            "stopped": history.stopped,
+            "folder": str(Path(folder)),
+        },
+        as_json=as_json,
+        quiet=quiet,
+    )

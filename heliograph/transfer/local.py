@@ -1,0 +1,173 @@
+"""A training whose owner and trainer share a machine: each has a folder of its own, and both go on after a kill.
+
+FOLDER/transfer.helio    the artifact of a step
+FOLDER/owner/            the secret key, the settings and the history: the client's
+FOLDER/trainer/          evaluation keys, encrypted shards, rounds: the server's
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.compiler.options import Options
+from heliograph.errors import ProgramError, RangeError, WireError
+from heliograph.execution.loop import Progress
+from heliograph.files import write_file
+from heliograph.ir import Array
+from heliograph.runtime.client import Client
+from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.server import Server
+from heliograph.transfer.clear import Epoch, History, Watch, train
+from heliograph.transfer.data import TransferData
+from heliograph.transfer.encrypted import EncryptedRun
+from heliograph.transfer.owner import Owner
+from heliograph.transfer.settings import TransferSettings
+from heliograph.transfer.step import compile_step
+from heliograph.transfer.trainer import Trainer
+
+_ARTIFACT, _KEY, _KEYS, _SETTINGS, _HISTORY, _SENT = (
+    "transfer.helio",
+    "owner/key",
+    "trainer/keys",
+    "owner/settings.json",
+    "owner/history.json",
+    "owner/sent",
+)
+WEIGHTS = "owner/weights.npy"
+
+
+def prepare(
+    folder: str | Path, data: TransferData, settings: TransferSettings, options: Options | None = None
+) -> Artifact:
+    """Compile a step for a new training in `folder`; a ProgramError where one is there."""
+    folder = Path(folder)
+    if (folder / _SETTINGS).exists():
+        raise ProgramError(f"{folder} has a training already", hint="resume it, or choose another folder")
+    artifact = compile_step(data, settings, options)
+    (folder / "owner").mkdir(parents=True, exist_ok=True)
+    (folder / "trainer").mkdir(exist_ok=True)
+    artifact.save(folder / _ARTIFACT)
+    write_file(folder / _SETTINGS, json.dumps(asdict(settings), indent=1).encode())
+    return artifact
+
+
+def go_on(
+    folder: str | Path,
+    data: TransferData,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    *,
+    allow_insecure: bool = False,
+) -> History:
+    """Train until the client stops it, from where the folder is: keys, shards and steps that are there are not made again.
+
+    The weights of the best epoch are then in the owner's folder (`weights.npy`). Raises RangeError where a logit or a weight
+    left its range; what is kept is that of the best epoch then too.
+    """
+    folder = Path(folder)
+    artifact, settings, history = Artifact.load(folder / _ARTIFACT), settings_of(folder), history_of(folder)
+    client = _client(folder, artifact, allow_insecure)
+    if not history.stopped:
+        client.write_evaluation_keys(folder / _KEYS, progress)
+        owner = Owner(client, data, settings)
+        server = Server(artifact, KeyFolder(folder / _KEYS), allow_insecure=allow_insecure)
+        with server, Trainer(server, folder / "trainer", settings.rate) as trainer:
+            _send(folder, owner, trainer, progress)
+            run = EncryptedRun(owner, trainer, progress)
+
+            def seen(epoch: Epoch) -> None:
+                _write_history(folder, history)
+                if history.best == epoch.number:
+                    _save_weights(folder, run.weights())
+                if watch is not None:
+                    watch(epoch)
+
+            try:
+                train(run, data, settings, history, seen)
+            except RangeError:
+                _write_history(folder, history)
+                raise
+            _write_history(folder, history)
+    return history
+
+
+def settings_of(folder: str | Path) -> TransferSettings:
+    """Those of the training in a folder; a ProgramError where there is none."""
+    given = _json(Path(folder) / _SETTINGS)
+    names = {field.name for field in fields(TransferSettings)}
+    if not isinstance(given, Mapping) or set(given) != names:
+        raise WireError(f"{Path(folder) / _SETTINGS} does not hold the settings of a training")
+    return TransferSettings(**given)
+
+
+def history_of(folder: str | Path) -> History:
+    """What the client knows of the training in a folder so far."""
+    path = Path(folder) / _HISTORY
+    if not path.exists():
+        return History()
+    given = _json(path)
+    try:
+        return History([Epoch(**epoch) for epoch in given["epochs"]], str(given["stopped"]))
+    except (TypeError, KeyError):
+        raise WireError(f"{path} does not hold the history of a training") from None
+
+
+def weights_of(folder: str | Path) -> Array:
+    """The weights of the best epoch, (classes, features + 1), the bias last; a ProgramError where no epoch is done."""
+    path = Path(folder) / WEIGHTS
+    if not path.exists():
+        raise ProgramError(f"{folder} has no weights yet", hint="an epoch has to be done first")
+    return np.asarray(np.load(path, allow_pickle=False))
+
+
+def _client(folder: Path, artifact: Artifact, allow_insecure: bool) -> Client:
+    path = folder / _KEY
+    if path.exists():
+        return Client.load(path, artifact=artifact.public(), allow_insecure=allow_insecure)
+    client = Client(artifact.public(), allow_insecure=allow_insecure)
+    client.save(path)
+    return client
+
+
+def _send(folder: Path, owner: Owner, trainer: Trainer, progress: Progress | None) -> None:
+    """Encrypt what was not sent yet; a mark says that all of it is there."""
+    mark = folder / _SENT
+    if mark.exists():
+        return
+    for kind, shards in (("batch", owner.shards()), ("held", owner.held())):
+        for number, shard in enumerate(shards):
+            trainer.receive(kind, number, shard)
+            if progress is not None:
+                progress("encrypted shards", number + 1, 0)
+    write_file(mark, b"")
+
+
+def _save_weights(folder: Path, weights: Array) -> None:
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, weights)
+    write_file(folder / WEIGHTS, buffer.getvalue(), private=True)
+
+
+def _write_history(folder: Path, history: History) -> None:
+    text = json.dumps({"epochs": [asdict(epoch) for epoch in history.epochs], "stopped": history.stopped})
+    write_file(folder / _HISTORY, text.encode())
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError:
+        raise ProgramError(
+            f"{path.parent.parent} has no training", hint="heliograph transfer train begins one"
+        ) from None
+    except ValueError:
+        raise WireError(f"{path} is not readable") from None

@@ -1,0 +1,161 @@
+"""Products of two encrypted matrices: every way to lower one gives the product, and takes what was counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import heliograph as hg
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.errors import PlanningError, ProgramError
+from heliograph.execution.walk import node_calls
+from heliograph.ir import Builder, SparseMatrix, Stage
+from heliograph.ir.layout import Layout
+from heliograph.ir.matrix_ops import KINDS
+from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.matrix_products import MatrixProduct, count, ways
+from heliograph.passes.simplify import Simplify
+
+Array = NDArray[np.float64]
+
+
+class Numbers:
+    """Writes a product as numbers: vectors of all slots."""
+
+    def rotate(self, value: Array, amount: int) -> Array:
+        return np.roll(value, -amount)
+
+    def add(self, left: Array, right: Array) -> Array:
+        return left + right
+
+    def multiply(self, left: Array, right: Array) -> Array:
+        return left * right
+
+    def transform(
+        self, values: Sequence[Array], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
+    ) -> Array:
+        total = np.zeros_like(values[0])
+        for value, matrix in zip(values, maps, strict=True):
+            period = matrix.shape[1]
+            made = matrix.apply(value.reshape(-1, period))
+            total = total + made.ravel()
+        return total
+
+
+def numpy_product(kind: str, left: Array, right: Array) -> Array:
+    turned = KINDS[kind]
+    return (left.T if turned[0] else left) @ (right.T if turned[1] else right)
+
+
+def shapes_of(kind: str, m: int, k: int, n: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    turned = KINDS[kind]
+    return ((k, m) if turned[0] else (m, k)), ((n, k) if turned[1] else (k, n))
+
+
+def written(way: MatrixProduct, left: Array, right: Array) -> Array:
+    made = way.write(Numbers(), way.left.pack(left), way.right.pack(right))
+    return way.out.unpack(made)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(KINDS)),
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([64, 256, 512]),
+)
+def test_every_way_gives_the_product(kind: str, m: int, k: int, n: int, slots: int) -> None:
+    rng = np.random.default_rng(m * 10_000 + k * 100 + n)
+    left, right = (rng.normal(size=shape) for shape in shapes_of(kind, m, k, n))
+    for way in ways(kind, (left.shape, right.shape), slots, 1, 0.5):
+        assert written(way, left, right) == pytest.approx(0.5 * numpy_product(kind, left, right))
+
+
+def test_both_ways_with_either_operand_large_are_found() -> None:
+    for kind in KINDS:
+        found = ways(kind, shapes_of(kind, 8, 30, 8), 512, 1, 1.0)
+        assert {(way.way, way.big) for way in found} == {(w, big) for w in ("combine", "gather") for big in (0, 1)}
+
+
+def test_results_stand_in_clean_slots() -> None:
+    """What a gathering product leaves in other slots is zero: a combining one reads copies of it."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(3, 20)), rng.normal(size=(50, 20))
+    (way,) = (w for w in ways("abt", (left.shape, right.shape), 256, 1, 1.0) if (w.way, w.big) == ("gather", 1))
+    (made,) = way.write(Numbers(), way.left.pack(left), way.right.pack(right))
+    assert not made[~way.out.used(0)].any()
+
+
+def test_places_of_split_layouts() -> None:
+    layout = Layout((3, 5), 64, 64, split=(4, 1, 64, 2, 16, 4))
+    places = layout.places().reshape(3, 5)
+    assert places[1].tolist() == [1, 17, 5, 21, 9]
+    assert Layout.from_json(layout.to_json()) == layout
+    values = np.arange(15.0).reshape(3, 5)
+    assert (layout.unpack(layout.pack(values)) == values).all()
+
+
+def text(kind: str, left: tuple[int, int], right: tuple[int, int]) -> str:
+    turned = KINDS[kind]
+    operands = [f"permute({name}, axes=[1, 0])" if turn else name for name, turn in zip("ab", turned, strict=True)]
+    return (
+        f"program product\ninput a: secret tensor{list(left)} in [-1, 1]\ninput b: secret tensor{list(right)} in [-1, 1]\n"
+        f"output {operands[0]} @ {operands[1]}\n"
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_compiled_products_take_what_was_counted(kind: str) -> None:
+    left, right = shapes_of(kind, 4, 60, 33)
+    program = hg.parse(text(kind, left, right))
+    artifact = hg.compile(program, hg.Options(security_bits=None, log_ring=10))
+    rng = np.random.default_rng(1)
+    a, b = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
+    assert np.abs(hg.simulate(artifact, a, b) - numpy_product(kind, a, b)).max() < 1e-4
+    fewest = min(
+        map(count, ways(kind, (left, right), 512, 1, 1.0)), key=lambda c: c.price_ms(artifact.ring, BUILT_IN, 3)
+    )
+    calls = Counter[str]()
+    for call, number in sum(node_calls(artifact.program).values(), Counter()).items():
+        calls[call.primitive] += number
+    assert calls["mul"] == fewest.products
+    assert calls["mul_plain"] == fewest.plain_products
+    assert calls["relinearize"] == fewest.relinearizations
+    assert calls["rotate"] + calls["rotate_hoisted"] == fewest.rotations + fewest.hoisted
+
+
+def test_transposed_operands_and_factors_cost_nothing() -> None:
+    source = text("abt", (60, 33), (40, 33)).replace("output a @ permute(b, axes=[1, 0])", "")
+    program = hg.parse(source + "output (a @ permute(b, axes=[1, 0])) * 0.25\n")
+    fused = FuseLinear().run(Simplify().run(program))
+    (node,) = (node for node in fused.nodes if node.op == "matrix_product")
+    assert (node.attrs["kind"], node.attrs["scale"]) == ("abt", 0.25)
+    assert not [each for each in fused.nodes if each.op in ("affine", "mul")]
+
+
+def test_small_products_stay_products_of_elements() -> None:
+    fused = FuseLinear().run(Simplify().run(hg.parse(text("ab", (3, 4), (4, 5)))))
+    assert [node.op for node in fused.nodes].count("mul") == 1
+
+
+def test_a_product_without_a_way_is_refused() -> None:
+    with pytest.raises(PlanningError, match="no way to multiply"):
+        hg.compile(hg.parse(text("ab", (200, 300), (300, 200))), hg.Options(security_bits=None, log_ring=10))
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "right", "wrong"),
+    [("ba", (2, 2), (2, 2), "no kind"), ("ab", (2, 3), (2, 3), "do not match"), ("ab", (2,), (2, 2), "takes matrices")],
+)
+def test_malformed_products_are_refused(kind: str, left: tuple[int, ...], right: tuple[int, ...], wrong: str) -> None:
+    builder = Builder("p", Stage.TENSOR)
+    a, b = (builder.input(name, shape=shape) for name, shape in (("a", left), ("b", right)))
+    with pytest.raises(ProgramError, match=wrong):
+        builder.op("matrix_product", (a, b), kind=kind)

@@ -1,0 +1,195 @@
+"""Programs that carry values from run to run: what is done stays done, and nothing strange is carried on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import heliograph as hg
+from heliograph.errors import PlanningError, ProgramError, RangeError, WireError
+from heliograph.ir.carried import carried_outputs, carried_pairs, fits, only, released
+from heliograph.ir.text import parse_program, print_program
+
+TEXT = """program counter
+input x: secret tensor[4] in [-1, 1]
+input extra: secret tensor[4] in [-1, 1]
+input total: carried tensor[4] in [-1, 1]
+input share: plain tensor[] in [0, 1]
+seen = total * 0.5 + x * x * share
+output seen
+output peek = total * extra
+output total = seen
+"""
+START, X, EXTRA = np.array([0.1, 0.2, -0.3, 0.4]), np.array([0.5, -0.5, 0.25, 1.0]), np.array([1.0, -1.0, 0.5, 0.0])
+
+
+@pytest.fixture(scope="module")
+def artifact() -> hg.Artifact:
+    return hg.compile(hg.parse(TEXT), hg.Options(security_bits=None, log_ring=11))
+
+
+@pytest.fixture(scope="module")
+def client(artifact: hg.Artifact) -> hg.Client:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return hg.Client(artifact.public(), allow_insecure=True)
+
+
+@pytest.fixture(scope="module")
+def server(artifact: hg.Artifact, client: hg.Client) -> Iterator[hg.Server]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as made:
+            yield made
+
+
+def test_rounds_go_on_from_each_other_and_are_found_again(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
+    total = START
+    with hg.Session(server, tmp_path) as session:
+        assert not session.started
+        with pytest.raises(ProgramError, match="call start first"):
+            session.run(client.encrypt(X, EXTRA))
+        session.start(client.encrypt_carried(total=START))
+        for number in range(1, 4):
+            output = session.run(client.encrypt(X, EXTRA), plain={"share": 0.25})
+            before, total = total, total * 0.5 + X * X * 0.25
+            assert session.round == number
+            seen, peek = client.decrypt(output)
+            assert seen == pytest.approx(total, abs=1e-4)
+            assert peek == pytest.approx(before * EXTRA, abs=1e-4)
+            assert client.decrypt_carried(session.carried())["total"] == pytest.approx(total, abs=1e-4)
+            session.keep(1)
+        with pytest.raises(ProgramError, match="another process goes on"):
+            hg.Session(server, tmp_path)
+    # Rounds that are far back are gone, those that were to be kept are not.
+    assert sorted(path.name for path in tmp_path.glob("*.carried")) == [
+        "00001.carried",
+        "00002.carried",
+        "00003.carried",
+    ]
+    (tmp_path / "00004.output").write_bytes(b"a round that was never done")
+    with hg.Session(server, tmp_path) as session:
+        assert session.round == 3
+        with pytest.raises(ProgramError, match="has 3 rounds already"):
+            session.start(client.encrypt_carried(total=START))
+        session.run(client.encrypt(X, EXTRA), plain={"share": 0.25})
+        assert client.decrypt(session.output())[0] == pytest.approx(total * 0.5 + X * X * 0.25, abs=1e-4)
+
+
+def test_parts_of_a_program_take_only_what_they_need(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
+    with hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(total=START))
+        asked = client.encrypt_some(extra=EXTRA)
+        found = client.decrypt_some(session.look(asked, ["peek"]), of=asked)
+        assert list(found) == ["peek"]
+        assert found["peek"] == pytest.approx(START * EXTRA, abs=1e-4)
+        assert session.round == 0
+        output = session.run(client.encrypt_some(x=X), plain={"share": 0.25}, outputs=["seen"])
+        assert client.decrypt_some(output)["seen"] == pytest.approx(START * 0.5 + X * X * 0.25, abs=1e-4)
+        with pytest.raises(WireError, match="lack"):
+            client.decrypt(output)
+        with pytest.raises(WireError, match="too many"):
+            session.look(client.encrypt_some(x=X, extra=EXTRA), ["peek"])
+        with pytest.raises(ProgramError, match="no output 'nothing'"):
+            session.look(asked, ["nothing"])
+    with pytest.raises(ProgramError, match="no input 'y'"):
+        client.encrypt_some(y=X)
+
+
+def test_what_is_no_carried_value_is_refused(
+    tmp_path: Path, artifact: hg.Artifact, client: hg.Client, server: hg.Server
+) -> None:
+    with pytest.raises(ProgramError, match="from the run before"):
+        server.run(client.encrypt(X, EXTRA))
+    with pytest.raises(ProgramError, match="carries the inputs 'total'"):
+        client.encrypt_carried(count=START)
+    with pytest.raises(RangeError, match="outside its range"):
+        client.encrypt_carried(total=2 * np.ones(4))
+    with pytest.raises(WireError, match="not from EncryptedInput"):
+        server.step(client.encrypt(X, EXTRA), client.encrypt(X, EXTRA))  # type: ignore[arg-type]
+    with pytest.warns(hg.errors.InsecureWarning):
+        stranger = hg.Client(artifact.public(), allow_insecure=True)
+    with hg.Session(server, tmp_path) as session:
+        with pytest.raises(WireError, match="another client"):
+            session.start(stranger.encrypt_carried(total=START))
+        session.start(client.encrypt_carried(total=START))
+        path = tmp_path / "00000.carried"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+        with pytest.raises(WireError):
+            session.run(client.encrypt(X, EXTRA), plain={"share": 0.25})
+        with pytest.raises(WireError):
+            client.decrypt_carried(hg.CarriedValues.load(path))
+
+
+def test_a_value_that_left_its_range_is_told(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
+    with hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(total=np.ones(4)))
+        session.run(client.encrypt(np.ones(4), EXTRA), plain={"share": 1.0})
+        with pytest.raises(RangeError, match="'total' left its range at index"):
+            client.decrypt_carried(session.carried())
+
+
+def test_programs_without_state_have_no_session(tmp_path: Path) -> None:
+    program = hg.parse("program p\ninput x: secret tensor[2] in [-1, 1]\noutput x * x\n")
+    artifact = hg.compile(program, hg.Options(security_bits=None, log_ring=10))
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client(artifact.public(), allow_insecure=True)
+    with pytest.warns(hg.errors.InsecureWarning):
+        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
+    with server, pytest.raises(ProgramError, match="carries nothing"):
+        hg.Session(server, tmp_path)
+
+
+def test_state_is_in_every_text_and_file(tmp_path: Path, artifact: hg.Artifact, client: hg.Client) -> None:
+    program = hg.parse(TEXT)
+    assert program.interface.carried == (("total", "total"),)
+    assert hg.parse(hg.to_language(program)).interface == program.interface
+    assert parse_program(print_program(artifact.program)).interface == artifact.program.interface
+    again = hg.Artifact.from_bytes(artifact.to_bytes())
+    assert again.fingerprint == artifact.fingerprint
+    public = hg.PublicArtifact.from_bytes(artifact.public().to_bytes())
+    assert [spec.name for spec in public.carried] == ["total"]
+    assert [spec.name for spec in public.given] == ["x", "extra"]
+    assert [spec.name for spec in public.outputs] == ["seen", "peek"]
+    client.save(tmp_path / "key")
+    with pytest.warns(hg.errors.InsecureWarning):
+        loaded = hg.Client.load(tmp_path / "key", allow_insecure=True)
+    assert loaded.public.carried == public.carried
+
+
+def test_what_comes_out_fits_what_goes_in(artifact: hg.Artifact) -> None:
+    program = artifact.program
+    ((output, source),) = carried_pairs(program)
+    assert fits(output.type, source.type)
+    assert output.type.level == source.attrs["level"] > 0
+    assert list(carried_outputs(program)) == ["total"]
+    assert released(program) == {"seen": 0, "peek": 1}
+    part = only(program, {"peek"})
+    assert [node.attrs["name"] for node in part.inputs] == ["extra", "total"]
+    assert not part.interface.carried
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (("output total = seen\n", ""), "nothing says what 'total' is in the next run"),
+        (("output total = seen", "output total = sum(seen)"), "has shape"),
+        (("output total = seen", "output total = share"), "not in the next run"),
+        (("carried tensor[4] in [-1, 1]", "carried tensor[4]"), "has no range"),
+        (("output seen\noutput peek = total * extra\n", ""), "every output is carried"),
+    ],
+)
+def test_state_that_makes_no_sense_is_refused_where_it_stands(change: tuple[str, str], wrong: str) -> None:
+    with pytest.raises(hg.LanguageError, match=wrong):
+        hg.parse(TEXT.replace(*change))
+
+
+def test_without_bootstraps_nothing_is_carried() -> None:
+    with pytest.raises(PlanningError, match="bootstrap=False"):
+        hg.compile(hg.parse(TEXT), hg.Options(security_bits=None, log_ring=11, bootstrap=False))

@@ -1,0 +1,62 @@
+"""A training that is killed at any moment goes on, and ends with the weights of one that was not."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from heliograph.transfer.data import TransferData
+from heliograph.transfer.local import go_on, history_of, prepare, weights_of
+from heliograph.transfer.settings import TransferSettings
+
+from conftest import TOY  # isort: skip
+
+_CHILD = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from heliograph.transfer.data import TransferData
+from heliograph.transfer.local import go_on
+go_on(sys.argv[1], TransferData.load(sys.argv[2]), allow_insecure=True)
+"""
+
+
+def test_killed_five_times_it_ends_with_the_same_weights(
+    tmp_path: Path, blobs_data: TransferData, settings: TransferSettings
+) -> None:
+    np.savez(
+        tmp_path / "data.npz",
+        x_train=blobs_data.x_train,
+        y_train=blobs_data.y_train,
+        x_val=blobs_data.x_val,
+        y_val=blobs_data.y_val,
+    )
+    folder = tmp_path / "killed"
+    prepare(folder, blobs_data, settings, TOY)
+    command = [sys.executable, "-c", _CHILD, str(folder), str(tmp_path / "data.npz")]
+    moments, done = random.Random(20231113), []
+    for _ in range(5):
+        child = subprocess.Popen(command, stderr=subprocess.PIPE)
+        # From before the keys are there to the middle of a step.
+        deadline = time.monotonic() + moments.uniform(0.5, 12.0)
+        while child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+        child.communicate()
+        done.append(child.returncode)
+    assert -signal.SIGKILL in done
+    last = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr
+    whole = tmp_path / "whole"
+    prepare(whole, blobs_data, settings, TOY)
+    go_on(whole, blobs_data, allow_insecure=True)
+    one, other = history_of(folder), history_of(whole)
+    assert (one.stopped, one.best, len(one.epochs)) == (other.stopped, other.best, len(other.epochs))
+    # Two keys, two sequences of errors: the weights are the same within them.
+    assert np.abs(weights_of(folder) - weights_of(whole)).max() < 1e-3
