@@ -35,7 +35,7 @@ from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 from heliograph.report.figures import Certified, to_json
 
-VERSION = 6
+VERSION = 7
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2

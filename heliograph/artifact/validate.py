@@ -35,6 +35,7 @@ MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
 # Entries of a matrix times the moved copies of its result.
 _MAX_COPIED_ENTRIES = 1 << 28
+_MOST_RAISED = 16
 _MAX_CHAINS = 8
 # Evaluation keys in all, of the whole chain and its lower parts.
 _MAX_KEYS = 1 << 16
@@ -311,6 +312,7 @@ def _check_bootstrap(node: Node, ring: Ring) -> None:
         raise refuse("it bootstraps on a ring that does not")
     whole(node.attrs.get("slots"), "the slots of a bootstrap", 1, ring.slots)
     whole(node.attrs.get("observed", 0), "the sizes that were observed", 0, 2)
+    whole(node.attrs.get("raised_bits", 0), "the bits by which a bootstrap raises a scale", 0, _MOST_RAISED)
     operand, made = node.inputs[0].type, node.type
     assert isinstance(operand, CipherType)
     assert isinstance(made, CipherType)

@@ -809,15 +809,7 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
     if not operand.level < a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
-    return replace(made, level=a["level"], log_scale=made.log_scale + raised_bits(a, len(operands)))
-
-
-def raised_bits(a: Attrs, operands: int) -> int:
-    """By how many bits a bootstrap leaves the scale higher, by doublings: what its operand came in lower for its size.
-
-    The parts of a pair double their scale by themselves.
-    """
-    return int(a.get("size_bits", 0)) - (operands - 1)
+    return replace(made, level=a["level"], log_scale=made.log_scale + a.get("raised_bits", 0))
 
 
 def _bootstrap(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -833,6 +825,7 @@ define(
             "slots": "int?",
             "level": "int?",
             "size_bits": "int?",
+            "raised_bits": "int?",
             "ranges": "ints?",
             "chunks": "ints?",
             "observed": "int?",
@@ -840,11 +833,10 @@ define(
         _bootstrap_type,
         _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`, its scale so many bits higher. Two operands x and y are refreshed together "
-        "as x + iy; `real_part` and "
-        "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
-        "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
-        "of the pass that places bootstraps.",
+        "not given): it comes back at `level`, its scale `raised_bits` higher. Two operands x and y are refreshed together "
+        "as x + iy; `real_part` and `imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the "
+        "table of ranges (-1: none) that bounds it, and which ciphertext of that value it is. At the packed stage a wish of "
+        "the program's author, or of the pass that places bootstraps.",
         role=Role.BOOTSTRAP,
         rules=slotwise(lambda node, operands, context: operands[0] if len(operands) == 1 else None),
         run=runs.refreshed,

@@ -158,8 +158,8 @@ def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
         raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")
     if kind.level < fresh:
         result = run.at(replace(kind, level=fresh)).level_drop(result, fresh - kind.level)
-    raised = round(kind.log_scale - cipher(node.inputs[0]).log_scale)
-    if raised <= 0:
+    raised = node.attrs.get("raised_bits", 0)
+    if not raised:
         return result
     # It came at a small scale for its size. A whole multiple, read as a larger scale, spends nothing: products of values
     # that keep a small scale would make it smaller and smaller.

@@ -19,7 +19,7 @@ from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs
 from heliograph.ir.ops import OPS, Role, role_of
-from heliograph.ir.slot_ops import SCALE_TOLERANCE, raised_bits
+from heliograph.ir.slot_ops import SCALE_TOLERANCE
 
 # In place of an operand's position: the value itself, as an output.
 OUTPUT = -1
@@ -42,6 +42,31 @@ class TooFewLevelsError(PlanningError):
         super().__init__(
             f"the program needs {needed} levels, the ring has {given}", hint="lower a degree, or allow a larger ring"
         )
+
+
+class _DriftError(PlanningError):
+    """A scale is too far from the nominal one."""
+
+
+def _raised(program: Program) -> Program:
+    """The program whose bootstraps bring values that came at a small scale, for their size, back to the nominal one.
+
+    Left as they are they have more room in the modulus; but in a chain of products the distance doubles. The parts of a pair
+    double their scale by themselves.
+    """
+    builder, some = Builder(program.name, Stage.PACKED, program), False
+
+    def emit(node: Node, operands: list[Node]) -> Node:
+        nonlocal some
+        made = builder.copy(node, operands)
+        bits = node.attrs.get("size_bits", 0) - (len(operands) - 1)
+        if node.op != "bootstrap" or bits <= 0:
+            return made
+        some = True
+        return builder.op("bootstrap", operands, node.loc, **{**node.attrs, "raised_bits": bits})
+
+    made = builder.rewrite(program, emit)
+    return made if some else program
 
 
 def _secret_inputs(node: Node) -> tuple[Node, ...]:
@@ -283,7 +308,7 @@ class _Scales:
             operand = node.inputs[0]
             scale = self.scale[operand] - self._drop_between(node, operand) + (1.0 if role is Role.PART else 0.0)
             if role is Role.BOOTSTRAP:
-                scale += raised_bits(node.attrs, len(node.inputs))
+                scale += node.attrs.get("raised_bits", 0)
         self.scale[node] = scale
 
     def _fixing(self, node: Node, scale: float) -> _Step:
@@ -329,6 +354,15 @@ class PlanLevels:
     makes: ClassVar[Stage] = Stage.MANAGED
 
     def run(self, program: Program) -> Program:
+        try:
+            return self._planned(program)
+        except _DriftError:
+            raised = _raised(program)
+            if raised is program:
+                raise
+            return self._planned(raised)
+
+    def _planned(self, program: Program) -> Program:
         for _ in range(_MAX_CORRECTIONS):
             levels = levels_of(program, self.ring, self.exact_rotations)
             if levels.bootstrapped and levels.bootstrapped > self.ring.bootstrap_level:
@@ -405,7 +439,7 @@ class _Emitter:
                 value = self.builder.op("rescale", (value,), node.loc)
             drift = self._type(value).log_scale - self.scales.nominal
             if abs(drift) > max(_MAX_DRIFT_BITS, self.allowed.get(node, 0)):
-                raise PlanningError(
+                raise _DriftError(
                     f"the scale of {node.op} drifts by {drift:+.1f} bits",
                     where=node.loc,
                     why="in a chain of products without a constant factor the distance from the nominal scale doubles",

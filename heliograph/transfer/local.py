@@ -73,8 +73,8 @@ def go_on(
     """
     folder = Path(folder)
     artifact, settings, history = Artifact.load(folder / _ARTIFACT), settings_of(folder), history_of(folder)
-    client = _client(folder, artifact, allow_insecure)
     if not history.stopped:
+        client = _client(folder, artifact, allow_insecure)
         client.write_evaluation_keys(folder / _KEYS, progress)
         owner = Owner(client, data, settings)
         server = Server(artifact, KeyFolder(folder / _KEYS), allow_insecure=allow_insecure)
