@@ -21,8 +21,8 @@ from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs
 from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
 
-# In place of an operand's position: the value itself, as an output.
-OUTPUT = -1
+# In place of an operand's position: the value itself, as an output, or for all that read it.
+OUTPUT, AFTER = -1, -2
 # What is rescaled later.
 _PRODUCTS = (Role.PLAIN_PRODUCT, Role.PRODUCT)
 # A plaintext encoded at fewer bits than this has lost its digits.
@@ -32,6 +32,8 @@ _MAX_CORRECTIONS = 2000
 _ROUNDING = 2.0**-44
 # A value whose scale is off by more than this has lost precision, or does not fit its modulus.
 _MAX_DRIFT_BITS = 8.0
+# Where one would, the first that is off by this much is brought back.
+_CLEAR_DRIFT_BITS = 1.0
 
 
 class TooFewLevelsError(PlanningError):
@@ -42,10 +44,6 @@ class TooFewLevelsError(PlanningError):
         super().__init__(
             f"the program needs {needed} levels, the ring has {given}", hint="lower a degree, or allow a larger ring"
         )
-
-
-class _DriftError(PlanningError):
-    """A scale is too far from the nominal one."""
 
 
 def _raised(program: Program) -> Program:
@@ -60,7 +58,7 @@ def _raised(program: Program) -> Program:
         nonlocal some
         made = builder.copy(node, operands)
         bits = node.attrs.get("size_bits", 0) - (len(operands) - 1)
-        if node.op != "bootstrap" or bits <= 0:
+        if node.op != "bootstrap" or bits <= 0 or "raised_bits" in node.attrs:
             return made
         some = True
         return builder.op("bootstrap", operands, node.loc, **{**node.attrs, "raised_bits": bits})
@@ -194,12 +192,12 @@ class _Scales:
         self._adjustable: dict[Node, bool] = {}
         # A node whose operands do not meet, and the operand whose scale has to be made adjustable (None: either).
         self.mismatch: tuple[Node, int | None] | None = None
-        # An input that is bootstrapped comes at the scale of its size; it would be brought there by a product else.
+        # An input that is only bootstrapped comes at the scale of its size; it would be brought there by a product else.
         self.entering = {node: nominal for node in program.inputs if node.type.secret}
-        for node in levels.nodes:
-            for operand in node.inputs if role_of(node) is Role.BOOTSTRAP else ():
-                if operand.op == "input":
-                    self.entering[operand] = nominal - node.attrs.get("size_bits", 0)
+        users = program.users()
+        for node in self.entering:
+            if users[node] and all(role_of(user) is Role.BOOTSTRAP for user in users[node]):
+                self.entering[node] = nominal - max(user.attrs.get("size_bits", 0) for user in users[node])
         for node in levels.nodes:
             self._visit(node)
         # What a run leaves to the next has the scale at which that takes it; other outputs a smaller one.
@@ -231,6 +229,20 @@ class _Scales:
         away = [scale - self.nominal + node.attrs.get("size_bits", 0) for scale in seen]
         if max(away) > 0.5 or max(seen) - min(seen) > SCALE_TOLERANCE / 2:
             self.mismatch = node, max(range(len(away)), key=lambda position: abs(away[position]))
+
+    @property
+    def drift(self) -> Node | None:
+        """Where a product should be brought back to the nominal scale, if one would be too far from it: at the first one
+        that is clearly off, for each squaring doubles the distance.
+        """
+        off = {
+            node: abs(self.scale[node] - self._drop(node) - self.nominal)
+            for node in self.levels.nodes
+            if role_of(node) is Role.PRODUCT
+        }
+        if max(off.values(), default=0.0) <= _MAX_DRIFT_BITS:
+            return None
+        return next(node for node, distance in off.items() if distance > _CLEAR_DRIFT_BITS)
 
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0
@@ -354,15 +366,6 @@ class PlanLevels:
     makes: ClassVar[Stage] = Stage.MANAGED
 
     def run(self, program: Program) -> Program:
-        try:
-            return self._planned(program)
-        except _DriftError:
-            raised = _raised(program)
-            if raised is program:
-                raise
-            return self._planned(raised)
-
-    def _planned(self, program: Program) -> Program:
         for _ in range(_MAX_CORRECTIONS):
             levels = levels_of(program, self.ring, self.exact_rotations)
             if levels.bootstrapped and levels.bootstrapped > self.ring.bootstrap_level:
@@ -371,9 +374,13 @@ class PlanLevels:
                 )
             nominal = float(self.ring.scale_bits)
             scales = _Scales(program, levels, self.ring.log_primes, nominal, self.output_shift)
-            if scales.mismatch is None:
+            if scales.mismatch is not None:
+                program = _correct(program, *scales.mismatch)
+            elif scales.drift is not None:
+                raised = _raised(program)
+                program = raised if raised is not program else _correct(program, scales.drift, AFTER)
+            else:
                 return _Emitter(program, levels, scales, self.ring).run()
-            program = _correct(program, *scales.mismatch)
         raise InternalError("scales do not settle")
 
 
@@ -382,15 +389,18 @@ def _correct(program: Program, node: Node, position: int | None) -> Program:
     levels to spare.
     """
     builder = Builder(program.name, Stage.PACKED, program)
-    if position == OUTPUT:
+    if position in (OUTPUT, AFTER):
         made: dict[Node, Node] = {}
+        ones: dict[Node, Node] = {}
         for each in program.nodes:
-            made[each] = builder.copy(each, [made[operand] for operand in each.inputs])
+            made[each] = builder.copy(each, [ones.get(operand, made[operand]) for operand in each.inputs])
+            if each is node:
+                one = builder.op("lincomb", (made[each],), each.loc, weights=(1.0,), constant=0.0)
+                if position == AFTER:
+                    ones[each] = one
         outputs = {}
         for name, each in zip(program.output_names, program.outputs, strict=True):
-            outputs[name] = made[each]
-            if each is node:
-                outputs[name] = builder.op("lincomb", (made[each],), each.loc, weights=(1.0,), constant=0.0)
+            outputs[name] = one if each is node else made[each]
         return builder.finish(outputs)
     if position is None:
         spent: dict[Node, int] = {}
@@ -439,7 +449,7 @@ class _Emitter:
                 value = self.builder.op("rescale", (value,), node.loc)
             drift = self._type(value).log_scale - self.scales.nominal
             if abs(drift) > max(_MAX_DRIFT_BITS, self.allowed.get(node, 0)):
-                raise _DriftError(
+                raise PlanningError(
                     f"the scale of {node.op} drifts by {drift:+.1f} bits",
                     where=node.loc,
                     why="in a chain of products without a constant factor the distance from the nominal scale doubles",
