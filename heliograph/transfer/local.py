@@ -72,7 +72,8 @@ def go_on(
     left its range; what is kept is that of the best epoch then too.
     """
     folder = Path(folder)
-    artifact, settings, history = Artifact.load(folder / _ARTIFACT), settings_of(folder), history_of(folder)
+    settings, history = settings_of(folder), history_of(folder)
+    artifact = Artifact.load(folder / _ARTIFACT)
     if not history.stopped:
         client = _client(folder, artifact, allow_insecure)
         client.write_evaluation_keys(folder / _KEYS, progress)

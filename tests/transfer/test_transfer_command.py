@@ -1,0 +1,98 @@
+"""`heliograph transfer`: train, resume and evaluate, and the features of a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.commands import run, run_json
+from torch import nn
+
+from heliograph.transfer.data import TransferData
+from heliograph.transfer.features import features
+
+from conftest import blobs  # isort: skip
+
+OPTIONS = [
+    "--minibatch",
+    "32",
+    "--rate",
+    "2",
+    "--logit-range",
+    "8",
+    "--weight-range",
+    "4",
+    "--insecure",
+    "--log-ring",
+    "10",
+]
+
+
+@pytest.fixture(scope="module")
+def npz(tmp_path_factory: pytest.TempPathFactory, blobs_data: TransferData) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data.npz"
+    x, y = blobs(100, 3)
+    np.savez(
+        path,
+        x_train=blobs_data.x_train,
+        y_train=blobs_data.y_train,
+        x_val=blobs_data.x_val,
+        y_val=blobs_data.y_val,
+        x_test=x,
+        y_test=y,
+    )
+    return path
+
+
+def test_a_training_is_begun_gone_on_with_and_looked_at(
+    npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "t")
+    begun = ["transfer", "train", str(npz), "--folder", folder, *OPTIONS, "--most-epochs", "1", "--json"]
+    code, out, err = run(capsys, *begun)
+    assert code == 0, err
+    values = json.loads(out)
+    assert values["best"] == 1
+    assert values["epochs"][0]["accuracy"] > 0.8
+    assert "epoch 1: loss" in err
+    again = run_json(capsys, "transfer", "resume", folder, str(npz), "--insecure")
+    assert again["epochs"] == values["epochs"]
+    assert run_json(capsys, "transfer", "evaluate", folder, str(npz))["accuracy"] > 0.8
+
+
+def test_a_simulated_training_needs_no_keys(npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated = [str(npz), "--folder", str(tmp_path / "t"), *OPTIONS, "--most-epochs", "2", "--simulate"]
+    code, out, err = run(capsys, "transfer", "train", *simulated)
+    assert code == 0, err
+    assert "stopped after epoch 2: it was to end after 2 epochs" in out
+    assert not (tmp_path / "t" / "trainer" / "keys").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["train", "nothing.npz", "--folder", "t"], "no data to train on"),
+        (["resume", "nowhere", "data"], "has no training"),
+        (["evaluate", "nowhere", "data"], "has no weights yet"),
+    ],
+)
+def test_what_is_missing_is_named(
+    arguments: list[str], wrong: str, npz: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "transfer", *(str(npz) if each == "data" else each for each in arguments))
+    assert code != 0
+    assert wrong in err
+
+
+def test_features_are_those_of_the_network_in_evaluation_mode() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    made = features(network, x, batch=2)
+    with torch.no_grad():
+        wanted = network[0](torch.from_numpy(x).float()).double().numpy()
+    assert made == pytest.approx(wanted / np.linalg.norm(wanted, axis=1, keepdims=True), abs=1e-6)
+    assert network.training
+    assert features(network, x, unit=False) == pytest.approx(wanted, abs=1e-6)
