@@ -1,10 +1,12 @@
-"""How each product of two encrypted matrices is lowered: the cheapest way whose layouts its neighbours share."""
+"""How each product of two encrypted matrices is lowered: the cheapest ways whose layouts agree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
+import functools
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
@@ -14,44 +16,92 @@ from heliograph.ir.layout import Layout
 from heliograph.passes.choose_layouts import Groups, pinned_layouts
 from heliograph.passes.matrix_products import MatrixProduct, count, ways
 
-# Products are priced at this level: their order does not depend on it.
+# Products are priced at this level: their order hardly depends on it.
 _LEVEL = 3
+# Where values are bootstrapped, a level costs about this share of a bootstrap.
+_LEVELS_OF_A_BOOTSTRAP = 8
+# So many choices are looked at; then the best so far is taken.
+_MOST_CHOICES = 20_000
 
 
 def choose_products(
     program: Program, groups: Groups, ring: Ring, stride: int, costs: CostTable
 ) -> dict[Node, MatrixProduct]:
-    """For each product of matrices the cheapest way, in program order; a PlanningError where none fits."""
+    """For each product of matrices its way: of all choices whose values stand in one layout each, the cheapest.
+
+    A PlanningError where there is none.
+    """
     nodes = [node for node in program.nodes if node.op == "matrix_product" and node.type.secret]
     if not nodes:
         return {}
-    pinned = dict(pinned_layouts(program, groups, ring.slots, stride))
-    chosen: dict[Node, MatrixProduct] = {}
-    for node in nodes:
-        left, right = (shape_of(operand) for operand in node.inputs)
-        all_ways = ways(node.attrs["kind"], (left, right), ring.slots, stride, node.attrs.get("scale", 1.0))  # type: ignore[arg-type]
-        fitting = [
-            way
-            for way in all_ways
-            if all(
-                same(pinned.get(groups.of[value]), layout)
-                for value, layout in zip((*node.inputs, node), way.layouts, strict=True)
-            )
+    level_ms = 0.0 if ring.bootstrap is None else costs.bootstrap_ms(ring, ring.slots) / _LEVELS_OF_A_BOOTSTRAP
+
+    @functools.cache
+    def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:
+        """The ways of such a product, the cheapest first."""
+        found = [
+            (count(way).price_ms(ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
+            for way in ways(kind, (left, right), ring.slots, stride, 1.0)
         ]
-        if not fitting:
-            raise PlanningError(
-                f"no way to multiply matrices of shapes {left} and {right} on ring 2^{ring.log_ring}",
-                where=node.loc,
-                why="their values stand in other layouts for other operations"
-                if all_ways
-                else "one of them must have few rows, and a row of the other must fit into a ciphertext",
-                hint="use a larger ring (Options.log_ring), or copy one of them by a linear map",
-            )
-        best = min(fitting, key=lambda way: count(way).price_ms(ring, costs, min(_LEVEL, ring.levels)))
-        chosen[node] = best
-        for value, layout in zip((*node.inputs, node), best.layouts, strict=True):
-            pinned.setdefault(groups.of[value], layout)
-    return chosen
+        return sorted(found, key=lambda item: item[0])
+
+    def options(node: Node) -> list[tuple[float, MatrixProduct]]:
+        left, right = (cast("tuple[int, int]", shape_of(operand)) for operand in node.inputs)
+        return priced(node.attrs["kind"], left, right)
+
+    search = _Search(groups, nodes, [options(node) for node in nodes])
+    pinned = {number: _places(layout) for number, layout in pinned_layouts(program, groups, ring.slots, stride).items()}
+    search.choose(0, 0.0, pinned, [])
+    if search.best is None:
+        node = nodes[search.reached]
+        left, right = (shape_of(operand) for operand in node.inputs)
+        raise PlanningError(
+            f"no way to multiply matrices of shapes {left} and {right} on ring 2^{ring.log_ring}",
+            where=node.loc,
+            why="their values stand in other layouts for other operations"
+            if options(node)
+            else "one of them must have few rows, and a row of the other must fit into a ciphertext",
+            hint="use a larger ring (Options.log_ring), or copy one of them by a linear map",
+        )
+    return {node: way.scaled(node.attrs.get("scale", 1.0)) for node, way in zip(nodes, search.best, strict=True)}
+
+
+class _Search:
+    """All choices of ways, depth first, those first that cost less."""
+
+    def __init__(
+        self, groups: Groups, nodes: Sequence[Node], options: Sequence[Sequence[tuple[float, MatrixProduct]]]
+    ) -> None:
+        self._groups, self._nodes, self._options = groups, nodes, options
+        self.best: list[MatrixProduct] | None = None
+        self.reached = 0
+        self._cost, self._looked = math.inf, 0
+
+    def choose(self, number: int, cost: float, pinned: dict[int, str], chosen: list[MatrixProduct]) -> None:
+        """The best choice for the products from this one on, where values stand as they are pinned."""
+        self.reached = max(self.reached, min(number, len(self._nodes) - 1))
+        if cost >= self._cost:
+            return
+        if number == len(self._nodes):
+            self._cost, self.best = cost, chosen
+            return
+        node = self._nodes[number]
+        for price, way in self._options[number]:
+            self._looked += 1
+            if self._looked > _MOST_CHOICES and self.best is not None:
+                return
+            now = dict(pinned)
+            values = zip((*node.inputs, node), way.layouts, strict=True)
+            if all(
+                now.setdefault(self._groups.of[value], _places(layout)) == _places(layout) for value, layout in values
+            ):
+                self.choose(number + 1, cost + price, now, [*chosen, way])
+
+
+@functools.lru_cache(maxsize=256)
+def _places(layout: Layout) -> str:
+    """Names where elements stand, and with which period."""
+    return f"{layout.period} {layout.ciphertexts} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
 
 
 def product_pins(groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[int, Layout]:
@@ -61,10 +111,3 @@ def product_pins(groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict
         for value, layout in zip((*node.inputs, node), product.layouts, strict=True):
             pins.setdefault(groups.of[value], layout)
     return pins
-
-
-def same(known: Layout | None, layout: Layout) -> bool:
-    """Whether elements stand where the layout has them, in copies of one period."""
-    if known is None:
-        return True
-    return known.period == layout.period and np.array_equal(known.places(), layout.places())

@@ -13,13 +13,17 @@ ciphertext, in J ciphertexts. There are two products:
 
 The result of `gather`, and the weights of `combine`, are *packed*: class c, row f = j T + t at slot t B + j C + c.
 
+With *halves* class c + C/2 is the imaginary part of class c: half as many turns, and so half of almost everything, for three
+conjugations at the most; `combine` then takes one level more, to put its two parts beside each other, and so does `gather`
+where a class without data is to stay empty.
+
 HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -35,6 +39,7 @@ from heliograph.ir.node import next_power_of_two
 from heliograph.ir.transforms import pair_offsets
 
 Way = Literal["combine", "gather"]
+_WAYS: tuple[Way, ...] = ("combine", "gather")
 
 
 class Writer(Protocol):
@@ -45,6 +50,12 @@ class Writer(Protocol):
     def add(self, left: Any, right: Any) -> Any: ...
 
     def multiply(self, left: Any, right: Any) -> Any: ...
+
+    def complex(self, real: Any, imaginary: Any) -> Any: ...
+
+    def real(self, value: Any) -> Any: ...
+
+    def imaginary(self, value: Any) -> Any: ...
 
     def transform(
         self, values: Sequence[Any], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
@@ -59,20 +70,26 @@ class Sizes:
     classes: int
     rows: int
     columns: int
+    halves: bool = False
 
     @property
     def block(self) -> int:
         return next_power_of_two(self.columns)
 
     @property
-    def turns(self) -> int:
+    def room(self) -> int:
         """C: classes, and as many without data as make a power of two."""
         return next_power_of_two(self.classes)
 
     @property
+    def turns(self) -> int:
+        """In how many turns all classes are met."""
+        return self.room // 2 if self.halves else self.room
+
+    @property
     def height(self) -> int:
         """T: rows in one ciphertext."""
-        return min(self.slots // self.block, max(self.turns, next_power_of_two(self.rows)))
+        return min(self.slots // self.block, max(self.room, next_power_of_two(self.rows)))
 
     @property
     def period(self) -> int:
@@ -85,20 +102,28 @@ class Sizes:
 
     @property
     def packed(self) -> int:
-        """P: the slots in which the results of a row are kept, by the fewest rotations of a gathering product."""
-        least = next_power_of_two(self.ciphertexts * self.turns)
-        widths = [least << i for i in range((self.block // least).bit_length())]
-        return min(widths, key=lambda width: (self._rotations(width), width))
+        """P: the slots of a row that packed values take."""
+        return next_power_of_two(self.ciphertexts * self.room)
 
-    def _rotations(self, packed: int) -> int:
-        fold = self.ciphertexts * ((self.block // packed).bit_length() - 1)
-        return fold + packed // self.turns + self.ciphertexts - 2
+    @property
+    def folded(self) -> int:
+        """The slots of a row over which a gathering product is left, by the fewest rotations: those that fold the rows of
+        each ciphertext, and those of the map that adds up the rest of all of them.
+        """
+        widths = [self.turns << i for i in range((self.block // self.turns).bit_length())]
+
+        def rotations(width: int) -> int:
+            groups = range(0, width, self.turns)
+            moves = {group - j * self.room for group in groups for j in range(self.ciphertexts)} - {0}
+            return self.ciphertexts * ((self.block // width).bit_length() - 1) + len(moves)
+
+        return min(widths, key=lambda width: (rotations(width), width))
 
     @property
     def fit(self) -> bool:
-        if self.block > self.slots or self.turns > min(self.height, self.block):
+        if self.block > self.slots or self.room > min(self.height, self.block) or not self.turns:
             return False
-        return self.ciphertexts * self.turns <= self.block
+        return self.packed <= self.block
 
 
 @dataclass(frozen=True)
@@ -113,6 +138,15 @@ class MatrixProduct:
     right: Layout
     out: Layout
     scale: float
+
+    @property
+    def more_levels(self) -> int:
+        """Levels beside the three of the others."""
+        return int(self.sizes.halves and (self.way == "combine" or self.sizes.classes < self.sizes.room))
+
+    def scaled(self, scale: float) -> MatrixProduct:
+        """The same product times a number."""
+        return replace(self, scale=self.scale * scale)
 
     @property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
@@ -150,7 +184,7 @@ class _Maps:
         """From packed weights, repeated over their rows, `scale` times those of one ciphertext: class r mod C in slot r."""
         s = self.sizes
         row, place = self._slot
-        source = row * s.block + place // s.packed * s.packed + ciphertext * s.turns + place % s.turns
+        source = row * s.block + place // s.packed * s.packed + ciphertext * s.room + place % s.turns
         return self._picked(source, row + ciphertext * s.height < s.rows, scale)
 
     def turned_weights(self, turn: int) -> SparseMatrix:
@@ -158,7 +192,7 @@ class _Maps:
         s = self.sizes
         row, place = self._slot
         wanted = (row - turn) % s.turns
-        return self._picked(row * s.block + place - place % s.turns + wanted, wanted < s.classes)
+        return self._picked(row * s.block + place - place % s.turns + wanted, wanted < min(s.classes, s.turns))
 
     def turned_rows(self, turn: int) -> SparseMatrix:
         """Slot r of a row takes slot r + turn (mod B) of the row."""
@@ -166,23 +200,44 @@ class _Maps:
         row, place = self._slot
         return self._picked(row * s.block + (place + turn) % s.block, (place + turn) % s.block < s.columns)
 
-    def turned_classes(self, turn: int) -> SparseMatrix:
-        """Slot r takes entry r + turn (mod B) of class r mod C, in every row."""
+    def turned_classes(self, turn: int, first: int = 0) -> SparseMatrix:
+        """Slot r takes entry r + turn (mod B) of class `first` + r modulo the turns, in every row; zeros for no class."""
         s = self.sizes
-        period = s.turns * s.block
+        period = s.room * s.block
         place = np.arange(period) % s.block
-        wanted, entry = place % s.turns, (place + turn) % s.block
+        wanted, entry = first + place % s.turns, (place + turn) % s.block
         return self._picked(wanted * s.block + entry, (wanted < s.classes) & (entry < s.columns), period=period)
 
-    def into_packed(self, ciphertext: int, scale: float) -> SparseMatrix:
-        """The sums over what is left of a row (its first P slots), where the results of one ciphertext are kept."""
+    def classes(self) -> list[SparseMatrix]:
+        """Packed classes of the first half, and those of the second one where they belong."""
         s = self.sizes
-        groups = s.packed // s.turns
+        _, place = self._slot
+        there = place < s.ciphertexts * s.room
+        lower = self._picked(np.arange(s.period), there & (place % s.room < s.turns))
+        upper = self._picked(
+            np.arange(s.period) - s.turns,
+            there & (place % s.room >= s.turns) & (place % s.room < s.classes),
+        )
+        return [lower, upper]
+
+    def parts(self) -> list[SparseMatrix]:
+        """Rows of the first half of all classes, and rows of the second one."""
+        s = self.sizes
+        period = s.room * s.block
+        row = np.arange(period) // s.block
+        kept_rows = (row < s.turns, (row >= s.turns) & (row < s.classes))
+        return [self._picked(np.arange(period), kept, period=period) for kept in kept_rows]
+
+    def into_packed(self, ciphertext: int, scale: float) -> SparseMatrix:
+        """The sums over what is left of a row, where the results of one ciphertext are kept."""
+        s = self.sizes
+        groups = s.folded // s.turns
         rows = np.arange(min(s.height, s.rows - ciphertext * s.height))
         row, group, wanted = (
-            axis.ravel() for axis in np.meshgrid(rows, np.arange(groups), np.arange(s.classes), indexing="ij")
+            axis.ravel()
+            for axis in np.meshgrid(rows, np.arange(groups), np.arange(min(s.classes, s.turns)), indexing="ij")
         )
-        to = row * s.block + ciphertext * s.turns + wanted
+        to = row * s.block + ciphertext * s.room + wanted
         source = row * s.block + group * s.turns + wanted
         entries = (np.full(to.size, scale), (to, source))
         return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(s.period, s.period)))
@@ -222,6 +277,8 @@ def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], sca
     # Zeros stand in the other slots of a row: sums over them are copies.
     for step in _halves(s.block, s.packed):
         weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
+    if s.halves:
+        weights = writer.complex(weights, writer.rotate(weights, s.turns))
     spread = [_hoisted(writer, weights, maps.weights_of(j, scale)) for j in range(s.ciphertexts)]
     total: Any = None
     for turn in range(s.turns):
@@ -233,27 +290,40 @@ def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], sca
     assert total is not None
     for step in _halves(s.period, s.turns * s.block):
         total = writer.add(total, writer.rotate(total, step))
-    return total
+    if not s.halves:
+        return total
+    return writer.transform([writer.real(total), writer.imaginary(total)], maps.parts(), (0,), (0,))
 
 
 def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale: float) -> Any:
     s = maps.sizes
     turned, moved = [], []
     for turn in range(s.turns):
-        matrix = maps.turned_classes(turn)
         # A wrap around a row's end is a row more: all turns share the steps over rows.
-        babies = [row * s.block for row in range(s.turns)]
-        turned.append(writer.transform([small], [matrix], babies, (turn,)))
+        babies = [row * s.block for row in range(s.room)]
+        own = writer.transform([small], [maps.turned_classes(turn)], babies, (turn,))
+        if s.halves:
+            # Rows behind the classes may hold anything.
+            other = writer.transform([small], [maps.turned_classes(turn, s.turns)], babies, (turn,))
+            own = writer.complex(own, other)
+        turned.append(own)
         step = maps.turned_rows(turn)
         moved.append([_hoisted(writer, x, step) if turn else x for x in big])
     folded = []
     for j in range(s.ciphertexts):
         made = _summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
-        for step_ in _halves(s.block, s.packed):
+        for step_ in _halves(s.block, s.folded):
             made = writer.add(made, writer.rotate(made, step_))
         folded.append(made)
     matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
-    return writer.transform(folded, matrices, (0,), _offsets(matrices))
+    made = writer.transform(folded, matrices, (0,), _offsets(matrices))
+    if not s.halves:
+        return made
+    real, imaginary = writer.real(made), writer.imaginary(made)
+    if s.classes == s.room:
+        # Zeros stand where the second half of the classes goes.
+        return writer.add(real, writer.rotate(imaginary, s.period - s.turns))
+    return writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))
 
 
 def _split(
@@ -266,7 +336,7 @@ def _split(
 
 def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
     """All ways to lower a product of these shapes; layouts come with them."""
-    found = []
+    found: list[MatrixProduct] = []
     turned = KINDS[kind]
     for big in (0, 1):
         small = 1 - big
@@ -275,28 +345,28 @@ def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, 
         own, other = shapes[big], shapes[small]
         classes, free = other[1 - inner[small]], own[1 - inner[big]]
         result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
-        for way in ("combine", "gather"):
+        for way in _WAYS:
             rows, columns = (own[inner[big]], free) if way == "combine" else (free, own[inner[big]])
-            sizes = Sizes(slots // stride, classes, rows, columns)
-            if not sizes.fit:
-                continue
-            block, turns, height, period = sizes.block, sizes.turns, sizes.height, sizes.period
-            far = period * max(1, sizes.ciphertexts)
-            columns_at, rows_at = (block, 1, far), (height, block, period)
-            # Axis of X that is its rows.
+            # Of X the axis that is its rows; of the small operand, and of the result, that of the classes.
             f_axis = inner[big] if way == "combine" else 1 - inner[big]
-            x = _split(own, slots, stride, period, f_axis, (rows_at, columns_at))
-            wide, kept = (turns, block, far), (turns, 1, far)
-            packed = (height, block, turns)
             c_axis, out_c = 1 - inner[small], small
-            if way == "combine":
-                w = _split(other, slots, stride, period, c_axis, (kept, packed))
-                out = _split(result, slots, stride, turns * block, out_c, (wide, columns_at))
-            else:
-                w = _split(other, slots, stride, turns * block, c_axis, (wide, columns_at))
-                out = _split(result, slots, stride, period, out_c, (kept, packed))
-            both = (x, w) if big == 0 else (w, x)
-            found.append(MatrixProduct(sizes, way, big, both[0], both[1], out, scale))
+            for halves in (False, True):
+                sizes = Sizes(slots // stride, classes, rows, columns, halves)
+                if not sizes.fit:
+                    continue
+                block, room, height, period = sizes.block, sizes.room, sizes.height, sizes.period
+                far = period * sizes.ciphertexts
+                columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
+                wide, kept = (room, block, far), (room, 1, far)
+                x = _split(own, slots, stride, period, f_axis, (rows_at, columns_at))
+                if way == "combine":
+                    w = _split(other, slots, stride, period, c_axis, (kept, packed))
+                    out = _split(result, slots, stride, room * block, out_c, (wide, columns_at))
+                else:
+                    w = _split(other, slots, stride, room * block, c_axis, (wide, columns_at))
+                    out = _split(result, slots, stride, period, out_c, (kept, packed))
+                both = (x, w) if big == 0 else (w, x)
+                found.append(MatrixProduct(sizes, way, big, *both, out, scale))
     return found
 
 
@@ -311,6 +381,7 @@ class Count:
     relinearizations: int = 0
     plain_products: int = 0
     sums: int = 0
+    conjugations: int = 0
     _babies: dict[object, set[int]] = field(default_factory=dict)
     _three: set[object] = field(default_factory=set)
 
@@ -325,6 +396,17 @@ class Count:
         if left in self._three or right in self._three:
             self._three.add(made)
         return made
+
+    def complex(self, real: object, imaginary: object) -> object:
+        return self.add(real, imaginary)
+
+    def real(self, value: object) -> object:
+        self.conjugations += 1
+        self._two_parts(value)
+        return object()
+
+    def imaginary(self, value: object) -> object:
+        return self.real(value)
 
     def multiply(self, left: object, right: object) -> object:
         self.products += 1
@@ -356,7 +438,7 @@ class Count:
     def price_ms(self, ring: Ring, costs: CostTable, level: int) -> float:
         """Milliseconds, all at one level."""
         return (
-            self.rotations * costs.rotate_ms(ring, level)
+            (self.rotations + self.conjugations) * costs.rotate_ms(ring, level)
             + self.hoisted * costs.rotate_ms(ring, level, hoisted=True)
             + self.decompositions * costs.decompose_ms(ring, level + 1)
             + self.products * costs.mul_ms(ring, level)

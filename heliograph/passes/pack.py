@@ -403,6 +403,15 @@ class _Writer:
     def multiply(self, left: Node, right: Node) -> Node:
         return self.packer.builder.op("mul_ct", (left, right), self.node.loc)
 
+    def complex(self, real: Node, imaginary: Node) -> Node:
+        return self.packer.builder.op("complex_of", (real, imaginary), self.node.loc)
+
+    def real(self, value: Node) -> Node:
+        return self.packer.builder.op("real_part", (value,), self.node.loc)
+
+    def imaginary(self, value: Node) -> Node:
+        return self.packer.builder.op("imaginary_part", (value,), self.node.loc)
+
     def transform(
         self, values: Sequence[Node], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
     ) -> Node:

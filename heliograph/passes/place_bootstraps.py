@@ -103,7 +103,8 @@ def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: floa
     few = _where_few_live(program)
 
     def look(node: Node, value: Array) -> None:
-        if node in few:
+        # A bootstrap of one value would take the imaginary parts of a complex one for nothing.
+        if node in few and not np.iscomplexobj(value):
             largest[node] = float(np.abs(value).max(initial=0.0))
 
     run_nodes(program, dict(samples), look)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from helpers.trainings import TOY, blobs
 
 import heliograph as hg
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.settings import TransferSettings
 from heliograph.transfer.step import compile_step
-
-TOY = hg.Options(security_bits=None, log_ring=10)
-
-
-def blobs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 3, count)
-    middles = np.random.default_rng(5).normal(0.0, 0.5, (3, 6))
-    return np.clip(middles[labels] + rng.normal(0.0, 0.35, (count, 6)), -2, 2), labels
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from helpers.trainings import TOY
 
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.local import go_on, history_of, prepare, weights_of
 from heliograph.transfer.settings import TransferSettings
-
-from conftest import TOY  # isort: skip
 
 _CHILD = """
 import sys, warnings

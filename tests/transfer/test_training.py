@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TOY, blobs
+from helpers.trainings import TOY, blobs
 
 import heliograph as hg
 from heliograph.errors import ProgramError, RangeError

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import run, run_json
+from helpers.trainings import blobs
 from torch import nn
 
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.features import features
-
-from conftest import blobs  # isort: skip
 
 OPTIONS = [
     "--minibatch",
