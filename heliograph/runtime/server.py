@@ -100,6 +100,7 @@ class Server:
         self._fingerprint = artifact.fingerprint
         self.trace = Trace()
         self._cache_bytes = cache_bytes
+        self._parts: dict[frozenset[str], OpenFHEEvaluator] = {}
         self.evaluator = OpenFHEEvaluator(artifact.program, cache_bytes)
         # OpenFHE finds keys by this name; it is the server's own, so that no two servers can meet in its tables.
         self._tag = secrets.token_hex(16)
@@ -164,7 +165,8 @@ class Server:
     def close(self) -> None:
         """Release the evaluation keys and the encoded plaintexts; the server cannot run afterwards."""
         self._close()
-        self.evaluator.close()
+        for evaluator in (self.evaluator, *self._parts.values()):
+            evaluator.close()
 
     def run(
         self,
@@ -224,9 +226,13 @@ class Server:
             raise WireError(f"a look is at carried values, not at {type(carried).__name__}")
         return self._evaluated(encrypted, carried, progress, plain, frozenset(outputs))[0]
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019
     def _part(self, outputs: frozenset[str]) -> OpenFHEEvaluator:
         """What evaluates some outputs alone; a part that carries on is what runs again and again."""
+        if outputs not in self._parts:
+            self._parts[outputs] = self._evaluator_of(outputs)
+        return self._parts[outputs]
+
+    def _evaluator_of(self, outputs: frozenset[str]) -> OpenFHEEvaluator:
         part = only(self.artifact.program, outputs)
         made = OpenFHEEvaluator(part, self._cache_bytes if part.interface.carried else _PART_CACHE_BYTES)
         if self.keys is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,3 +195,16 @@ def test_state_that_makes_no_sense_is_refused_where_it_stands(change: tuple[str,
 def test_without_bootstraps_nothing_is_carried() -> None:
     with pytest.raises(PlanningError, match="bootstrap=False"):
         hg.compile(hg.parse(TEXT), hg.Options(security_bits=None, log_ring=11, bootstrap=False))
+
+
+def test_a_server_that_looked_is_collected(tmp_path: Path, artifact: hg.Artifact, client: hg.Client) -> None:
+    """Its keys leave the process with it."""
+    with pytest.warns(hg.errors.InsecureWarning):
+        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
+    with hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(total=START))
+        session.look(client.encrypt_some(extra=EXTRA), ["peek"])
+    gone = weakref.ref(server)
+    del server, session
+    gc.collect()
+    assert gone() is None
