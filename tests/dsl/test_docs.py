@@ -1,4 +1,4 @@
-"""Every fenced example of docs/language.md runs, and says what it claims to say."""
+"""Every fenced example of docs/language.md (and the programs of docs/transfer.md) runs, and says what it claims to say."""
 
 import json
 import re
@@ -16,7 +16,8 @@ from heliograph.ir.verify import verify
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "language.md"
 BLOCKS = re.findall(r"^```([a-z-]+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-PROGRAMS = [text for kind, text in BLOCKS if kind == "hg"]
+TRAINING = re.findall(r"^```hg\n(.*?)^```", (PAGE.parent / "transfer.md").read_text(), re.MULTILINE | re.DOTALL)
+PROGRAMS = [*(text for kind, text in BLOCKS if kind == "hg"), *TRAINING]
 IR_TEXTS = [text for kind, text in BLOCKS if kind == "ir"]
 ERRORS = [
     (text, BLOCKS[i + 1][1])

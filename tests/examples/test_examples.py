@@ -80,6 +80,7 @@ def test_readme_program_is_the_example() -> None:
 
 
 def test_readme_commands_exist_with_their_options() -> None:
+    import click
     from click.testing import CliRunner
 
     from heliograph.cli.main import cli
@@ -88,7 +89,9 @@ def test_readme_commands_exist_with_their_options() -> None:
     assert len(lines) >= 7
     for line in lines:
         words = line.split("#")[0].split()
-        result = CliRunner().invoke(cli, [words[1], "--help"])
+        command = cli.get_command(click.Context(cli), words[1])
+        inner = words[2:3] if isinstance(command, click.Group) and words[2] in command.commands else []
+        result = CliRunner().invoke(cli, [words[1], *inner, "--help"])
         assert result.exit_code == 0, line
         for option in (word for word in words if word.startswith("-")):
             assert re.search(rf"(^|\s|,){re.escape(option)}\b", result.output), (line, option)
