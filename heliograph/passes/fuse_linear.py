@@ -144,7 +144,7 @@ class _Fuser:
         self.program = program
         self.builder = Builder(program.name, Stage.TENSOR, program)
         self.forms: dict[Node, _Form] = {}
-        users = program.users()
+        users = self.users = program.users()
         # What a nonlinear op or an output reads becomes a node; linear ops behind it start from that node.
         self.anchored = set(program.outputs) | {
             node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
@@ -227,7 +227,10 @@ class _Fuser:
         constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
         assert constant.offset is not None
         factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
-        if (product := self._product_alone(value)) is not None and (factor == factor.flat[0]).all():
+        source = node.inputs[0] if operands[0] is value else node.inputs[1]
+        # A product that others read too would be computed twice.
+        product = self._product_alone(value) if len(self.users[source]) == 1 else None
+        if product is not None and (factor == factor.flat[0]).all():
             scale = product.attrs.get("scale", 1.0) * float(factor.flat[0])
             attrs = {**product.attrs, "scale": scale}
             return self._base(self.builder.op("matrix_product", product.inputs, product.loc, **attrs))

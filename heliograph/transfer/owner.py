@@ -38,14 +38,16 @@ class Owner:
     def largest_logit(self, output: EncryptedOutput) -> float:
         """Of one step; infinity where the answer shows that a value overflowed."""
         try:
-            return float(np.abs(self._client.decrypt_some(output)["logits"]).max())
+            logits = self._client.decrypt_some(output)["logits"]
+            return float(np.abs(logits).max()) * self._settings.logit_range
         except RangeError:
             return float("inf")
 
     def held_logits(self, outputs: Sequence[EncryptedOutput]) -> Array:
         """The logits of the validation samples, (classes, samples)."""
         found = [self._client.decrypt_some(output)["held_logits"] for output in outputs]
-        return np.concatenate(found, axis=1)[:, : len(self._data.y_val)]
+        logits = np.concatenate(found, axis=1)[:, : len(self._data.y_val)]
+        return np.asarray(logits * self._settings.logit_range)
 
     def weights(self, carried: CarriedValues) -> Array:
         """(classes, features + 1), the bias last. A RangeError where they left their range."""

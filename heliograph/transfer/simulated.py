@@ -40,7 +40,8 @@ class SimulatedRun:
         values = {"x": x, "y": y, "rate": self._settings.rate, "momentum": momentum(self.done)}
         results, simulator = self._ran(self._train, values)
         outputs = unpack_outputs(self._train, [simulator.decrypt(result) for result in results])
-        self.logits, weights, ahead = outputs
+        logits, weights, ahead = outputs
+        self.logits = logits * self._settings.logit_range
         for name, result in zip(self._train.output_names, results, strict=True):
             for source in carried_outputs(self._train).get(name, ()):
                 self._carried[source] = result
@@ -53,7 +54,8 @@ class SimulatedRun:
         for held in self._held:
             results, simulator = self._ran(self._look, {"held": held})
             found += unpack_outputs(self._look, [simulator.decrypt(result) for result in results])
-        return np.concatenate(found, axis=1)[:, : len(self._data.y_val)]
+        logits = np.concatenate(found, axis=1)[:, : len(self._data.y_val)]
+        return np.asarray(logits * self._settings.logit_range)
 
     def keep(self) -> None:
         self.best = self.weights

@@ -29,12 +29,13 @@ input v: carried tensor[{classes}, {features}] in [-1, 1]
 input rate: plain tensor[] in [0, {most_rate}]
 input momentum: plain tensor[] in [-1, 0]
 
-logits = (v @ x) * {range}
-p = softmax(logits, axis=0) with range = [-{limit}, {limit}]
+z = (v @ x) * {range}
+p = softmax(z, axis=0) with range = [-{limit}, {limit}]
 gradient = ((p - y) @ permute(x, axes=[1, 0])) * (1 / {batch} / {range})
 
-output logits
-output held_logits = (w @ held) * {range}
+# Divided by the range of the softmax: what leaves has little room.
+output logits = z * (1 / {limit})
+output held_logits = (w @ held) * ({range} / {limit})
 output w = v - gradient * rate
 output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
 """
