@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from heliograph.errors import PlanningError
-from heliograph.runtime.openfhe.floor import Floor
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 
 NETWORKS = ("square", "relu")
@@ -153,8 +152,7 @@ def run(name: str, images: int, data_: bytes, folder: Path) -> dict[str, Any]:
         begun = clock()
         logits = np.asarray(client.decrypt_many(outputs, images))
         client_seconds.append(clock() - begun)
-        example = server.inputs(client.encrypt(x[0] if report["batch"] == 1 else x[: report["batch"]]), {})
-        floor = Floor(server.evaluator, next(iter(example.values())), server.trace.calls)
+        floor = server.floor()
         for _ in range(FLOOR_SAMPLES):
             floor.sample()
         floor_ms = floor.milliseconds()

@@ -66,7 +66,7 @@ def measure(ring: Ring, slots: int, repeats: int, lower: tuple[Ring, ...] = ()) 
 def timed(
     ring: Ring, slots: int, repeats: int, cryptor: OpenFHECryptor, programs: dict[int, Program], tag: str
 ) -> dict[str, object]:
-    evaluators = {count: OpenFHEEvaluator(made) for count, made in programs.items()}
+    evaluators = {count: OpenFHEEvaluator(made, tag) for count, made in programs.items()}
     for key in program_keys(programs[1]):
         serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, cryptor.ring, key.ring))
     seconds: dict[int, list[float]] = {1: [], 2: []}
@@ -79,7 +79,7 @@ def timed(
 
             def adopted(node: Node, vector: np.ndarray, evaluator: OpenFHEEvaluator = evaluator) -> object:
                 level = node.attrs["level"]
-                return evaluator.adopt(cryptor.encrypt(vector, level, node.attrs["log_scale"]), level, tag)
+                return evaluator.adopt(cryptor.encrypt(vector, level, node.attrs["log_scale"]), level)
 
             inputs = {node: adopted(node, vector[0]) for node, vector in pack_inputs(made, samples).items()}
             begun = time.perf_counter()
@@ -87,7 +87,7 @@ def timed(
             seconds[count].append(time.perf_counter() - begun)
             for output, node, x in zip(outputs, made.outputs, samples, strict=True):
                 scale = node.type.log_scale  # type: ignore[union-attr]
-                clear = cryptor.decrypt(evaluator.released(output, cryptor.tag), scale)
+                clear = cryptor.decrypt(evaluator.released(output, scale, cryptor.tag), scale)
                 deviation[count].append(float(np.std(clear[:slots] - x)))
     one, two = (statistics.median(seconds[count]) for count in (1, 2))
     return {

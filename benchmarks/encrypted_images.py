@@ -24,7 +24,7 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.tools.measure import peak_rss_bytes
-from heliograph.runtime.openfhe.floor import Floor
+from heliograph.runtime.floor import Floor
 from heliograph.runtime.server import require_server
 from results import Results, write
 
@@ -108,7 +108,7 @@ def floor(server: hg.Server, encrypted: Any) -> dict[str, Any]:
     A server that has run no image (all of them were there already) takes the calls that its program says.
     """
     calls = server.trace.calls or simulated_calls(server.artifact)
-    timed = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), calls)
+    timed = Floor(server.evaluator, calls)
     for _ in range(FLOOR_SAMPLES):
         timed.sample()
     table: Counter[str] = Counter()

@@ -33,7 +33,6 @@ from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.train import Square, perceptron, train
 from heliograph.execution.interface import draw
 from heliograph.runtime.answers import share_shown
-from heliograph.runtime.openfhe.floor import Floor
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 
 # Features of Adult that are numbers, and how far apart two people must be in each to count as dissimilar.
@@ -189,8 +188,7 @@ def evaluate(artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[
             output = server.run(sent, plain=drawn)
             seconds.append(clock() - begun)
             decrypted.append(np.asarray(client.decrypt(output, of=sent)))
-        example = next(iter(server.inputs(sent, drawn).values()))
-        floor = Floor(server.evaluator, example, server.trace.calls)
+        floor = server.floor()
         for _ in range(FLOOR_SAMPLES):
             floor.sample()
     return Encrypted(decrypted, seconds, floor.milliseconds() / 1e3, keygen_s, peak_rss_bytes())

@@ -27,6 +27,9 @@ _SERVER_KEYS = 4.6
 _SHARE_AT_LOAD = 0.18
 # Chains that bootstrap have more contexts. (Rings of 2**11 and 2**12.)
 _BOOTSTRAP_BYTES = 12_000_000
+# What the native backend takes beside OpenFHE: the compiler of its kernels, and tables of each prime.
+_NATIVE_BYTES = 100_000_000
+_NATIVE_BYTES_PER_COEFFICIENT = 34
 # The evaluator's bound on the encoded plaintexts that it keeps, where none is given.
 PLAINTEXT_CACHE_BYTES = 1 << 30
 # Keys that take more than this are predicted as a folder, one file each; fewer as one file.
@@ -54,10 +57,13 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     working = working_bytes(program, ring, cache_bytes)
     tables = table_bytes(program)
     fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + _BOOTSTRAP_BYTES * sum(map(bool, slot_counts))
+    native = 0 if any(slot_counts) else _native_bytes(program)
     buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
     kept = key_bytes if resident is None else min(resident, key_bytes)
-    one_file = max(fixed + 2 * key_bytes + buffers + _SHARE_AT_LOAD * working, fixed + key_bytes + working + tables)
-    in_folder = fixed + kept + buffers + working + tables
+    one_file = native + max(
+        fixed + 2 * key_bytes + buffers + _SHARE_AT_LOAD * working, fixed + key_bytes + working + tables
+    )
+    in_folder = native + fixed + kept + buffers + working + tables
     folder = resident is not None or key_bytes > FOLDER_KEY_BYTES
     made = {one_by_one: fixed + key_making_bytes(keys, one_by_one) for one_by_one in (False, True)}
     return {
@@ -75,6 +81,12 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
         "client_folder": made[True],
         "client": made[folder],
     }
+
+
+def _native_bytes(program: Program) -> int:
+    """What the native backend takes for itself; programs that bootstrap run on OpenFHE."""
+    primes = max(chain.ring.towers + chain.ring.special for chain in program.planned.chains)
+    return _NATIVE_BYTES + _NATIVE_BYTES_PER_COEFFICIENT * primes * program.planned.chains[0].ring.ring_dim
 
 
 def table_bytes(program: Program) -> int:

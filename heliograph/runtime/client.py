@@ -24,6 +24,7 @@ from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
 from heliograph.runtime.outputs import check_carried, check_output, check_sharing, flood
 from heliograph.runtime.security import require_security
@@ -381,6 +382,7 @@ class Client:
     def _read(self, message: EncryptedOutput | CarriedValues, name: str, level: int, what: str) -> Any:
         """One ciphertext of a message, checked."""
         ring = self.public.ring
+        require_own_process("decryption")
         if name in message.live:
             check_ciphertext(message.live[name], ring, level, self.id, what)
             return message.live[name]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import secrets
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -13,28 +11,23 @@ import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.validate import check_transforms
-from heliograph.ckks.keys import EvaluationKey
-from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.interface import check_input, check_range
 from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.carried import carried_outputs, only, released
+from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator, make_backend
+from heliograph.runtime.floor import Floor
 from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.noise import secure_draw, secure_normal
-from heliograph.runtime.openfhe import bootstrapping, registry, serial
-from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES, OpenFHEEvaluator
-from heliograph.runtime.openfhe.floor import Floor
-from heliograph.runtime.openfhe.keyloader import KeyLoader
 from heliograph.runtime.openfhe.process import require_own_process
-from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Template, is_tag, meaningless, normalized
+from heliograph.runtime.openfhe.template import is_tag
 from heliograph.runtime.security import require_security
 
 # The encoded plaintexts that are kept of a part of a program (Server.look).
@@ -48,6 +41,9 @@ class Server:
     that ended last: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
     plaintexts that are kept between runs; they are part of the plan that is compared with the free memory, which
     `check_memory=False` skips.
+
+    `backend` is "native" (runtime/native, where numba is installed and nothing is bootstrapped) or "openfhe"; by default the
+    first that can run the artifact. Clients cannot tell which it was.
 
     `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
@@ -65,6 +61,7 @@ class Server:
         artifact: Artifact,
         keys: EvaluationKeys | KeyFolder,
         *,
+        backend: str | None = None,
         key_bytes: int | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         allow_insecure: bool = False,
@@ -100,55 +97,23 @@ class Server:
         self._fingerprint = artifact.fingerprint
         self.trace = Trace()
         self._cache_bytes = cache_bytes
-        self._parts: dict[frozenset[str], OpenFHEEvaluator] = {}
-        self.evaluator = OpenFHEEvaluator(artifact.program, cache_bytes)
-        # OpenFHE finds keys by this name; it is the server's own, so that no two servers can meet in its tables.
-        self._tag = secrets.token_hex(16)
-        tags = {chain.ring: chain_tag(self._tag, artifact.ring, chain.ring) for chain in self.evaluator.chains}
-        self._loader: list[KeyLoader] = []
-        self._close = weakref.finalize(self, _release, tuple(tags.values()), self._hold_tables(), self._loader)
+        self._parts: dict[frozenset[str], ServerEvaluator] = {}
+        self._backend = make_backend(backend, artifact, keys, bound)
+        self._close = weakref.finalize(self, self._backend.release)
         self._close.atexit = False
-        if bound is None:
-            self._install(keys, tags)
-        else:
-            assert isinstance(keys, KeyFolder)
-            loader = KeyLoader(key_use(artifact.program), functools.partial(_from_folder, keys), tags, bound)
-            self._loader.append(loader)
-            self.evaluator.before = loader.require
+        self.evaluator = self._backend.evaluator(artifact.program, cache_bytes)
+        if self.keys is not None:
+            self.evaluator.before = self.keys.require
+
+    @property
+    def backend(self) -> str:
+        """What evaluates: "native" or "openfhe"."""
+        return self._backend.name
 
     @property
     def keys(self) -> KeyLoader | None:
         """What loads the keys, None where all of them stay."""
-        return self._loader[0] if self._loader else None
-
-    def _install(self, keys: EvaluationKeys | KeyFolder, tags: Mapping[Ring, str]) -> None:
-        first, expected, values = set(tags), self.artifact.evaluation_keys, []
-        # One key after the other: the bytes of one are dropped before the next is read.
-        for key in expected:
-            values.append(self._key(keys, key, key.ring in first))
-            if key.kind != "relinearization":
-                first.discard(key.ring)
-        # All at once: a process that serves others lets them finish for a change, once and not for every key.
-        with registry.changing():
-            for key, value in zip(expected, values, strict=True):
-                serial.insert_key(key, value, tags[key.ring])
-        for ring, tag in tags.items():
-            serial.check_installed([key for key in expected if key.ring == ring], tag)
-
-    def _hold_tables(self) -> tuple[Ring, ...]:
-        """The rings whose bootstrapping tables this server needs, counted among those that do."""
-        by_chain = zip(self.evaluator.chains, slots_by_chain(self.artifact.program), strict=True)
-        rings = tuple(chain.ring for chain, slot_counts in by_chain if slot_counts)
-        for ring in rings:
-            bootstrapping.hold(ring)
-        return rings
-
-    def _key(self, keys: EvaluationKeys | KeyFolder, key: EvaluationKey, first: bool) -> Any:
-        """One key as OpenFHE takes it; the first map of a ring is one of its own, for OpenFHE adds the others to it."""
-        if key.name in keys.live:
-            value = keys.live[key.name]
-            return serial.copy_key_map(value) if first and key.kind != "relinearization" else value
-        return serial.read_key(keys.blob(key.name), key, self.client)
+        return self._backend.loader
 
     def __repr__(self) -> str:
         return f"<Server of {self.artifact.name!r} for client {self.client[:12]}>"
@@ -226,15 +191,15 @@ class Server:
             raise WireError(f"a look is at carried values, not at {type(carried).__name__}")
         return self._evaluated(encrypted, carried, progress, plain, frozenset(outputs))[0]
 
-    def _part(self, outputs: frozenset[str]) -> OpenFHEEvaluator:
+    def _part(self, outputs: frozenset[str]) -> ServerEvaluator:
         """What evaluates some outputs alone; a part that carries on is what runs again and again."""
         if outputs not in self._parts:
             self._parts[outputs] = self._evaluator_of(outputs)
         return self._parts[outputs]
 
-    def _evaluator_of(self, outputs: frozenset[str]) -> OpenFHEEvaluator:
+    def _evaluator_of(self, outputs: frozenset[str]) -> ServerEvaluator:
         part = only(self.artifact.program, outputs)
-        made = OpenFHEEvaluator(part, self._cache_bytes if part.interface.carried else _PART_CACHE_BYTES)
+        made = self._backend.evaluator(part, self._cache_bytes if part.interface.carried else _PART_CACHE_BYTES)
         if self.keys is not None:
             require, places = self.keys.require, self.evaluator.index
             made.before = lambda number: require(places[part.nodes[number]])
@@ -251,36 +216,37 @@ class Server:
         self._check_open()
         require_own_process("evaluation")
         evaluator = self.evaluator if outputs_asked is None else self._part(outputs_asked)
-        program, ring = evaluator.program, self.artifact.ring
+        program = evaluator.program
         inputs = self._inputs(program, encrypted, plain or {}, carried)
         numbers = released(self.artifact.program)
         with self.evaluating(evaluator):
             outputs, self.trace = execute(program, evaluator, inputs, progress)
             carried_on, std = carried_outputs(program), program.planned.flood
-            live: dict[str, Any] = {}
-            left: dict[str, Any] = {}
+            answers: dict[str, tuple[Any, int]] = {}
+            left: dict[str, tuple[Any, int]] = {}
             for name, node, output in zip(program.output_names, program.outputs, outputs, strict=True):
                 for source in carried_on.get(name, ()):
                     label = f"{source.attrs['name']}/{source.attrs['chunk']}"
-                    left[label] = normalized(output, ring, source.attrs["level"], self.client)
+                    left[label] = output, source.attrs["level"]
                 if name not in carried_on:
                     output = output if std is None else self._flooded(output, node, std)
-                    live[str(numbers[name])] = normalized(output, ring, 0, self.client)
-        answer = EncryptedOutput(self._fingerprint, self.client, live=live, request=encrypted.request)
-        return answer, CarriedValues(self._fingerprint, self.client, live=left)
+                    answers[str(numbers[name])] = output, 0
+            sent, kept = self._backend.written(answers), self._backend.written(left)
+        answer = EncryptedOutput(self._fingerprint, self.client, **sent, request=encrypted.request)
+        return answer, CarriedValues(self._fingerprint, self.client, **kept)
 
     @contextlib.contextmanager
-    def evaluating(self, evaluator: OpenFHEEvaluator | None = None) -> Iterator[None]:
+    def evaluating(self, evaluator: ServerEvaluator | None = None) -> Iterator[None]:
         """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
         (evaluator or self.evaluator).prepare()
-        with self.keys.lock if self.keys else contextlib.nullcontext(), registry.using():
+        with self.keys.lock if self.keys else contextlib.nullcontext(), self._backend.using():
             # Another thread may have closed it meanwhile; from here on its keys stay until the evaluation is over.
             self._check_open()
             yield
 
     def floor(self) -> Floor:
         """What the run that ended last would take if it were its homomorphic calls alone; `sample` it first."""
-        return Floor(self.evaluator, meaningless(self.artifact.ring, 0, self._tag), self.trace.calls)
+        return Floor(self.evaluator, self.trace.calls)
 
     def _check_open(self) -> None:
         if not self._close.alive:
@@ -355,16 +321,8 @@ class Server:
         return values
 
     def _input(self, encrypted: EncryptedInput | CarriedValues, node: Node, name: str) -> Any:
-        """One input ciphertext, under the server's own name of the key."""
-        ring, what, level = self.artifact.ring, f"input ciphertext {name}", node.attrs["level"]
-        if name in encrypted.blobs and node in self.evaluator.summed:
-            return self.evaluator.coefficients(encrypted.blobs[name], level, self.client, self._tag, what)
-        if name in encrypted.live:
-            ciphertext = encrypted.live[name]
-            serial.check_ciphertext(ciphertext, ring, level, self.client, what)
-        else:
-            ciphertext = serial.read_ciphertext(encrypted.blobs[name], ring, level, self.client, what)
-        return self.evaluator.adopt(ciphertext, level, self._tag)
+        """One input ciphertext, as evaluation takes it."""
+        return self._backend.read(encrypted, node, name, self.evaluator)
 
 
 def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
@@ -416,18 +374,3 @@ def _hint(folder: bool) -> str:
         "keep the keys in a folder (Client.write_evaluation_keys, `heliograph keygen --keys keys/`): a server then holds no "
         f"more of them than there is room for; {compiled}"
     )
-
-
-def _release(tags: tuple[str, ...], tables: tuple[Ring, ...], loader: list[KeyLoader]) -> None:
-    """Take a server's keys out of the process, and its share in the tables of bootstrapping."""
-    for one in loader:
-        one.close()
-    for tag in tags:
-        registry.release(tag)
-    for ring in tables:
-        bootstrapping.let_go(ring)
-
-
-def _from_folder(keys: KeyFolder, key: EvaluationKey, form: Template) -> Any:
-    """One key of a folder as OpenFHE takes it."""
-    return serial.read_key(keys.blob(key.name), key, keys.client, form)

@@ -269,7 +269,9 @@ def _decrypted(
             return
         assert isinstance(node.type, CipherType)
         try:
-            seen[node] = cryptor.decrypt(server.evaluator.released(value, client.id), node.type.log_scale)
+            seen[node] = cryptor.decrypt(
+                server.evaluator.released(value, node.type.log_scale, client.id), node.type.log_scale
+            )
         except RangeError:
             failures.setdefault(node, "it cannot be decrypted: its error is larger than its message")
 

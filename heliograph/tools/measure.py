@@ -15,9 +15,9 @@ import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.ir import Array
+from heliograph.runtime.backend import DEFAULT_CACHE_BYTES
 from heliograph.runtime.client import Client
-from heliograph.runtime.openfhe.evaluator import DEFAULT_CACHE_BYTES
-from heliograph.runtime.openfhe.floor import Floor
+from heliograph.runtime.floor import Floor
 from heliograph.runtime.server import Server, require_server
 
 # The floor is a median over at least this many calls of each primitive.
@@ -82,12 +82,13 @@ def measure(
     samples: Sequence[Array],
     progress: Callable[[int, int], None] | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    backend: str | None = None,
     expected: Sequence[Array] | None = None,
 ) -> Measurement:
     """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
 
     `expected` is what the network gives for each sample in the clear: the largest distance from it is the measured error.
-    `cache_bytes` bounds the encoded plaintexts that the server keeps. The peak of memory includes everything that this
+    `cache_bytes` bounds the encoded plaintexts that the server keeps, `backend` is as for `Server`. The peak of memory includes everything that this
     process has done before. Raises TooLittleMemoryError, before keys are made, where the server would not fit.
     """
     require_server(artifact, cache_bytes=cache_bytes)
@@ -97,7 +98,7 @@ def measure(
     client = Client(artifact.public(), allow_insecure=True)
     keys = client.evaluation_keys()
     result.keygen_s = time.perf_counter() - begun
-    server = Server(artifact, keys, cache_bytes=cache_bytes, allow_insecure=True)
+    server = Server(artifact, keys, backend=backend, cache_bytes=cache_bytes, allow_insecure=True)
     times: dict[str, list[float]] = {"encrypt": [], "run": [], "decrypt": []}
     floor: Floor | None = None
 
@@ -112,7 +113,7 @@ def measure(
         output = timed("run", functools.partial(server.run, encrypted))
         result.outputs.append(np.asarray(timed("decrypt", functools.partial(client.decrypt, output))))
         if floor is None:
-            floor = Floor(server.evaluator, next(iter(server.inputs(encrypted, {}).values())), server.trace.calls)
+            floor = server.floor()
         floor.sample()
         if progress is not None:
             progress(number + 1, len(samples))

@@ -41,10 +41,10 @@ from heliograph.passes.place_bootstraps import PlaceBootstraps
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
 from heliograph.report.text import Report
+from heliograph.runtime.floor import Floor
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.messages import EvaluationKeys
 from heliograph.runtime.openfhe import bootstrapping
-from heliograph.runtime.openfhe.floor import Floor
 from heliograph.runtime.openfhe.serial import serialize
 
 # A bootstrap enters at level 3 and returns to 9 in the whole chain, to 6 in the lower one.
@@ -197,7 +197,7 @@ def test_a_move_between_chains_that_bootstrap_is_exact() -> None:
     there = lower.move(here, LOWER.levels)
     back = whole.move(there, LOWER.levels)
     assert lower.describe(there) == whole.describe(back) == (LOWER.levels, 2)
-    first, *others = (serialize(session.evaluator.released(value, "0" * 32)) for value in (here, there, back))
+    first, *others = (serialize(session.evaluator.released(value, 55.0, "0" * 32)) for value in (here, there, back))
     assert others == [first, first]
     # Decryption adds noise of its own, anew each time.
     for value in (here, there, back):
@@ -207,14 +207,13 @@ def test_a_move_between_chains_that_bootstrap_is_exact() -> None:
 def test_calls_are_timed_in_the_chain_that_they_happen_in() -> None:
     program = refreshed(RING, LOWER, SIZE, 2)
     session, calls = openfhe(program), sum(node_calls(program).values(), Counter())
-    encrypted = session.encrypt(np.zeros(RING.slots), RING.levels, 55.0)
-    floor = Floor(session.evaluator, encrypted, calls)
+    floor = Floor(session.evaluator, calls)
     floor.sample()
     assert {call.primitive for call in floor.medians_ms() if call.chain == 1} == {"bootstrap_pair", "conjugate"}
     assert min(floor.medians_ms().values()) > 0
     # Its keys are in the lower chain alone.
     with pytest.raises(RuntimeError):
-        Floor(session.evaluator, encrypted, {Call("conjugate", LOWER.bootstrap_level, 2): 1}).sample()
+        Floor(session.evaluator, {Call("conjugate", LOWER.bootstrap_level, 2): 1}).sample()
 
 
 def test_keys_are_those_of_the_chains_in_which_bootstraps_happen() -> None:

@@ -17,6 +17,8 @@ from heliograph.execution.loop import execute
 from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.runtime.backend import DEFAULT_CACHE_BYTES
 
 
 @dataclass(slots=True)
@@ -41,24 +43,49 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
     from heliograph.runtime.openfhe.tags import chain_tag
 
-    ring = program.ring
-    cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program)
-    tag = secrets.token_hex(16)
+    ring, tag = program.ring, secrets.token_hex(16)
+    cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program, tag)
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
-        return evaluator.adopt(cryptor.encrypt(vector, level, log_scale), level, tag)
+        return evaluator.adopt(cryptor.encrypt(vector, level, log_scale), level)
 
     def decrypt(value: Any, log_scale: float) -> Array:
-        return cryptor.decrypt(evaluator.released(value, cryptor.tag), log_scale)
+        return cryptor.decrypt(evaluator.released(value, log_scale, cryptor.tag), log_scale)
 
     return Session(evaluator, encrypt, decrypt)
 
 
-BACKENDS: dict[str, Callable[..., Session]] = {"simulator": simulator, "openfhe": openfhe}
+def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
+    """The same keys and ciphertexts on our own kernels."""
+    pytest.importorskip("numba")
+    from heliograph.runtime.native.backend import KeyForms, KeyTable, NativeEvaluator, place_of
+    from heliograph.runtime.native.ciphertext import read_ciphertext
+    from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+    from heliograph.runtime.openfhe.serial import serialize
+
+    if any(slots_by_chain(program)):
+        pytest.skip("the native backend does not bootstrap")
+    ring, forms, table = program.ring, KeyForms(program), KeyTable()
+    cryptor = OpenFHECryptor(ring)
+    for key in program_keys(program):
+        if key.kind != "rotation" or key.amount not in without:
+            table[place_of(key)] = forms.read(serialize(cryptor.evaluation_key(key)), key, cryptor.tag)
+    evaluator = NativeEvaluator(program, forms.tables(), table, DEFAULT_CACHE_BYTES)
+
+    def encrypt(vector: Array, level: int, log_scale: float) -> Any:
+        return read_ciphertext(serialize(cryptor.encrypt(vector, level, log_scale)), ring, level, cryptor.tag, "it")
+
+    def decrypt(value: Any, log_scale: float) -> Array:
+        return cryptor.decrypt(evaluator.released(value, log_scale, cryptor.tag), log_scale)
+
+    return Session(evaluator, encrypt, decrypt)
+
+
+BACKENDS: dict[str, Callable[..., Session]] = {"simulator": simulator, "openfhe": openfhe, "native": native}
 
 
 def run(

@@ -281,7 +281,7 @@ def test_a_constant_that_rounds_to_zero_is_encoded():
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 
     made = artifact()
-    evaluator, cryptor = OpenFHEEvaluator(made.program), OpenFHECryptor(made.ring)
+    evaluator, cryptor = OpenFHEEvaluator(made.program, "0" * 32), OpenFHECryptor(made.ring)
     values = np.linspace(-1.0, 1.0, made.ring.slots)
     ciphertext = cryptor.encrypt(values, 2, 40.0)
     part = evaluator.part(0)

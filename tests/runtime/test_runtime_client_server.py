@@ -158,7 +158,9 @@ def test_keys_under_the_wrong_name_are_found(artifact: Artifact, keys: Evaluatio
         Server(artifact, EvaluationKeys.from_bytes(message.to_bytes()), allow_insecure=True)
     doubled = EvaluationKeys(keys.artifact, keys.client, live={**keys.live, "rotation/1": keys.live["rotation/2"]})
     with pytest.raises(WireError, match="not those of the rotations"):
-        Server(artifact, doubled, allow_insecure=True)
+        Server(artifact, doubled, backend="openfhe", allow_insecure=True)
+    with pytest.raises(WireError, match="key for another rotation"):
+        Server(artifact, doubled, backend="native", allow_insecure=True)
 
 
 def test_a_server_takes_keys_and_inputs_only(artifact: Artifact, client: Client, server: Server) -> None:
@@ -182,8 +184,8 @@ def test_keys_leave_the_process_with_their_server(artifact: Artifact, client: Cl
     keys = client.evaluation_keys()
     assert registry.installed() == before, "making keys leaves none behind"
     first, second = (
-        Server(artifact, keys, allow_insecure=True),
-        Server(artifact, client.evaluation_keys(), allow_insecure=True),
+        Server(artifact, keys, backend="openfhe", allow_insecure=True),
+        Server(artifact, client.evaluation_keys(), backend="openfhe", allow_insecure=True),
     )
     assert len(registry.installed() - before) == 2
     first.close()
@@ -202,7 +204,7 @@ def test_a_failed_server_leaves_no_keys(artifact: Artifact, keys: EvaluationKeys
     before = registry.installed()
     doubled = EvaluationKeys(keys.artifact, keys.client, live={**keys.live, "rotation/1": keys.live["rotation/2"]})
     with pytest.raises(WireError):
-        Server(artifact, doubled, allow_insecure=True)
+        Server(artifact, doubled, backend="openfhe", allow_insecure=True)
     gc.collect()
     assert registry.installed() == before
 
@@ -214,13 +216,16 @@ def test_keys_can_be_written_after_a_server_has_used_them(artifact: Artifact, cl
         assert {name: len(bytes(keys.blob(name))) for name in keys.names()} == before
 
 
-def test_keys_are_not_made_inside_an_evaluation(artifact: Artifact, client: Client, server: Server) -> None:
+def test_keys_are_not_made_inside_an_evaluation_on_openfhe(
+    artifact: Artifact, client: Client, keys: EvaluationKeys
+) -> None:
     def meddle(stage: str, done: int, total: int) -> None:
         client.evaluation_keys()
 
-    with pytest.raises(ProgramError, match="inside an evaluation"):
-        server.run(client.encrypt(sample()), meddle)
-    assert np.isfinite(client.decrypt(server.run(client.encrypt(sample())))).all()
+    with Server(artifact, keys, backend="openfhe", allow_insecure=True) as server:
+        with pytest.raises(ProgramError, match="inside an evaluation"):
+            server.run(client.encrypt(sample()), meddle)
+        assert np.isfinite(client.decrypt(server.run(client.encrypt(sample())))).all()
 
 
 def test_progress_is_told(client: Client, server: Server) -> None:

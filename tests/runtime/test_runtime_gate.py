@@ -240,7 +240,7 @@ def test_a_new_client_is_served_while_others_keep_a_process_busy() -> None:
     artifact, stop = toy_artifact(), threading.Event()
     client = Client(artifact, allow_insecure=True)
     keys, encrypted = client.evaluation_keys(), client.encrypt(sample())
-    servers = [Server(artifact, keys, allow_insecure=True) for _ in range(3)]
+    servers = [Server(artifact, keys, backend="openfhe", allow_insecure=True) for _ in range(3)]
 
     begun = [0, 0]
 
@@ -266,7 +266,7 @@ def test_a_new_client_is_served_while_others_keep_a_process_busy() -> None:
 
     def serve() -> None:
         newcomer = Client(artifact, allow_insecure=True)
-        with Server(artifact, newcomer.evaluation_keys(), allow_insecure=True) as server:
+        with Server(artifact, newcomer.evaluation_keys(), backend="openfhe", allow_insecure=True) as server:
             newcomer.decrypt(server.run(newcomer.encrypt(sample())))
         served.append(True)
 

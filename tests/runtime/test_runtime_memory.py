@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_refused_before_it_is_begun(
     leave(10_000_000)
     with pytest.raises(TooLittleMemoryError, match="making an evaluation key"):
         client.write_evaluation_keys(tmp_path)
-    monkeypatch.setattr(server_module.serial, "insert_key", lambda *_: pytest.fail("a key was loaded"))
+    monkeypatch.setattr(server_module, "make_backend", lambda *_: pytest.fail("a key was loaded"))
     with pytest.raises(TooLittleMemoryError, match="the server"):
         hg.Server(artifact, folder, allow_insecure=True)
 

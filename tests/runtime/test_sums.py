@@ -19,8 +19,9 @@ from heliograph.ir import Array
 pytest.importorskip("openfhe")
 
 from heliograph.runtime.client import Client
-from heliograph.runtime.openfhe.sums import Coefficients, _product, _split, weighted_sums
+from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.server import Server
+from heliograph.runtime.sums import _product, _split
 
 PRIMES = {20: (1 << 20) - 3, 30: (1 << 30) - 35, 45: (1 << 45) - 55, 60: (1 << 60) - 93}
 LAYER = """program layer
@@ -108,7 +109,7 @@ def test_any_number_of_samples() -> None:
 def test_inputs_of_sums_are_checked_before_they_are_read() -> None:
     artifact = compile(parse(layer()), Options(security_bits=None, log_ring=10, batch="max"))
     client = Client(artifact, allow_insecure=True)
-    with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+    with Server(artifact, client.evaluation_keys(), backend="openfhe", allow_insecure=True) as server:
         data = client.encrypt(batch(4)).to_bytes()
         good = type(client.encrypt(batch(4))).from_bytes(data)
         node = artifact.program.inputs[0]

@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 from heliograph.ckks.chains import chain_at
-from heliograph.execution.evaluator import Evaluator
-from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
@@ -17,18 +17,17 @@ from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Bytes, ciphertext_template, meaningless, moved, transferred
 
-DEFAULT_CACHE_BYTES = 1 << 30
 
-
-class OpenFHEEvaluator(Evaluator[Any]):
-    """A program on OpenFHE, and how ciphertexts come into its evaluation and out of it.
+class OpenFHEEvaluator(ServerEvaluator):
+    """A program on OpenFHE, and how ciphertexts come into its evaluation and out of it. Keys are installed under `tag`.
 
     Where the program has keys for lower parts of its chain, a ciphertext is in the context of the chain that its type names,
     under that chain's tag (see `chain_tag`); `switch_chain` moves it.
     """
 
-    def __init__(self, program: Program, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(self, program: Program, tag: str, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         whole = program.ring
+        self._tag = tag
         super().__init__(program, lambda chain: OpenFHEPrimitives(whole, chain.ring), cache_bytes)
 
     @functools.cached_property
@@ -43,31 +42,24 @@ class OpenFHEEvaluator(Evaluator[Any]):
         read = {operand for node in program.nodes if node.op != "stack" for operand in node.inputs}
         return frozenset(node for node in program.inputs if node not in read and node not in program.outputs)
 
-    def coefficients(self, data: Bytes, level: int, client: str, tag: str, what: str) -> Coefficients:
-        """Such an input from a client's bytes, under a tag under which the keys are installed; a WireError for others."""
+    def coefficients(self, data: Bytes, level: int, client: str, what: str) -> Coefficients:
+        """Such an input from a client's bytes; a WireError for others."""
         ciphertext_template(self.ring, level).check(data, client, what)
-        return Coefficients.of(data, self.ring, level, tag)
+        return Coefficients.of(data, self.ring, level, self._tag)
 
     def prepare(self) -> None:
-        """Set up the bootstraps of the program, before its first evaluation; later calls cost nothing."""
+        """Set up the bootstraps of the program."""
         for number, slot_counts in enumerate(slots_by_chain(self.program)):
             for slots in slot_counts:
                 bootstrapping.prepare(self.chains[number].ring, slots, self.pairs(slots, number))
 
-    def adopt(self, x: Any, level: int, tag: str) -> Any:
-        """A ciphertext of the whole chain as evaluation takes it, under a tag under which the keys are installed."""
-        return retagged(x, tag) if self.ring.bootstrap is None else moved(x, self.ring, level, tag)
+    def adopt(self, x: Any, level: int) -> Any:
+        """A ciphertext of the whole chain as evaluation takes it."""
+        return retagged(x, self._tag) if self.ring.bootstrap is None else moved(x, self.ring, level, self._tag)
 
-    def released(self, x: Any, tag: str) -> Any:
-        """Any value of an evaluation as a ciphertext of the whole chain under the key named `tag`, for its owner."""
+    def released(self, x: Any, log_scale: float, tag: str) -> Any:
         return transferred(x, self.ring, self.describe(x)[0], tag, make_context)
 
-    def example(self, level: int, tag: str) -> Any:
-        """A ciphertext of that level, of no meaning, for timing operations; `tag` as for `adopt`."""
+    def example(self, level: int) -> Any:
         ring = chain_at(self.chains, level).ring
-        return meaningless(ring, level, chain_tag(tag, self.ring, ring))
-
-    def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
-        """The ciphertext of that type plus a vector; not one of the program's calls."""
-        part = self.part(kind.chain)
-        return part.add_plain(x, part.encode(values, kind.log_scale, kind.level, x))
+        return meaningless(ring, level, chain_tag(self._tag, self.ring, ring))

@@ -11,7 +11,7 @@ from heliograph.ckks.chains import chain_at
 from heliograph.execution.prices import chain_of
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import Call
-from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+from heliograph.runtime.backend import ServerEvaluator
 
 # Of calls that take seconds (bootstraps, sums of many ciphertexts) a few times are enough.
 _FEW_SAMPLES = 3
@@ -26,11 +26,11 @@ class Floor:
     just before they are timed: those of all levels together would take gigabytes.
     """
 
-    def __init__(self, evaluator: OpenFHEEvaluator, ciphertext: Any, calls: Mapping[Call, int]) -> None:
+    def __init__(self, evaluator: ServerEvaluator, calls: Mapping[Call, int]) -> None:
         self.calls = dict(calls)
         # A server that has run nothing has no tables of bootstraps yet.
         evaluator.prepare()
-        self._evaluator, self._tag = evaluator, str(ciphertext.GetKeyTag())
+        self._evaluator = evaluator
         self._times: dict[Call, list[float]] = {call: [] for call in self.calls}
         self._examples: dict[int, Any] = {}
         self._taken = 0
@@ -60,7 +60,7 @@ class Floor:
     def _operation(self, call: Call) -> Callable[[], Any]:
         evaluator, primitive, level = self._evaluator, PRIMITIVES[call.primitive], call.level
         if level not in self._examples:
-            self._examples[level] = evaluator.example(level, self._tag)
+            self._examples[level] = evaluator.example(level)
         chain = chain_of(call, evaluator.chains)
         x, do = self._examples[level], evaluator.part(evaluator.chains.index(chain))
         if chain is not chain_at(evaluator.chains, level):

@@ -1,0 +1,105 @@
+"""Arithmetic modulo primes below 2^60 on numbers of 64 bits, for kernels that numba compiles and vectorizes.
+
+Products of 64-bit numbers are made of products of 32-bit halves, which every vector unit has; no number of 128 bits
+appears. Results are lazy: each function says below which multiple of the prime its result is, and who stores a residue
+makes it canonical first (`settled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+# Every constant is an unsigned number of 64 bits: numba makes floating-point numbers of unsigned and signed ones together.
+_HALF = np.uint64(32)
+_LOW = np.uint64((1 << 32) - 1)
+ONE = np.uint64(1)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """A kernel of one thread, called with the interpreter's lock released and kept on disk once compiled."""
+    return numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy")(function)
+
+
+def parallel_kernel(function: Callable[..., Any]) -> Any:
+    """The same, with its outermost `prange` spread over numba's threads."""
+    return numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy", parallel=True)(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A function that is part of the kernels that call it."""
+    return numba.njit(inline="always", error_model="numpy")(function)
+
+
+@inlined
+def high_product(a: Any, b: Any) -> Any:
+    """The high 64 bits of a * b, or up to two less."""
+    a0, a1, b0, b1 = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
+    return a1 * b1 + ((a1 * b0) >> _HALF) + ((a0 * b1) >> _HALF)
+
+
+@inlined
+def times_constant(a: Any, w: Any, ratio: Any, q: Any) -> Any:
+    """a * w modulo q, below 4 q. `ratio` is floor(w 2^64 / q), w is below q, a below 2^63 (Shoup's product).
+
+    The quotient is one too small by the truncation of `ratio`, and up to two by `high_product`.
+    """
+    return a * w - high_product(a, ratio) * q
+
+
+@inlined
+def settled(a: Any, q: Any) -> Any:
+    """The canonical residue of a number below 8 q."""
+    q2 = q + q
+    q4 = q2 + q2
+    a = min(a, a - q4)
+    a = min(a, a - q2)
+    return min(a, a - q)
+
+
+@inlined
+def wide_high(a: Any, b: Any) -> Any:
+    """The high 64 bits of a * b, for a and b below 2^62."""
+    a0, a1, b0, b1 = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
+    return a1 * b1 + ((a1 * b0 + a0 * b1 + ((a0 * b0) >> _HALF)) >> _HALF)
+
+
+@inlined
+def reduced(high: Any, low: Any, q: Any, bits: Any, ratio: Any) -> Any:
+    """The canonical residue of high 2^64 + low, which is below 16 q 2^`bits` (Barrett's reduction).
+
+    q has `bits` bits, `ratio` is floor(2^(bits + 63) / q). The quotient is too small by less than eleven: two for what is
+    cut off the number, two for `ratio`, six and one for the product and its lowest bit.
+    """
+    top = (high << (np.uint64(64) - bits)) | (low >> bits)
+    rest = low - (high_product(top, ratio) << ONE) * q
+    q2 = q + q
+    q4 = q2 + q2
+    q8 = q4 + q4
+    rest = min(rest, rest - q8)
+    rest = min(rest, rest - q4)
+    rest = min(rest, rest - q2)
+    return min(rest, rest - q)
+
+
+@inlined
+def product(a: Any, b: Any, q: Any, bits: Any, ratio: Any) -> Any:
+    """a * b modulo q, canonical, for canonical a and b."""
+    return reduced(wide_high(a, b), a * b, q, bits, ratio)
+
+
+@inlined
+def total(a: Any, b: Any, q: Any) -> Any:
+    """a + b modulo q, canonical, for canonical a and b."""
+    c = a + b
+    return min(c, c - q)
+
+
+@inlined
+def difference(a: Any, b: Any, q: Any) -> Any:
+    """a - b modulo q, canonical, for canonical a and b."""
+    c = a - b
+    return min(c, c + q)

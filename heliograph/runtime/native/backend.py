@@ -1,0 +1,202 @@
+"""The native backend of a server: keys are arrays of its own, and no two servers share anything but tables."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
+from heliograph.errors import ProgramError
+from heliograph.execution.key_use import key_use
+from heliograph.execution.keys import program_keys
+from heliograph.ir import Array, Node, Program
+from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
+from heliograph.runtime.keyloader import KeyLoader, Keys
+from heliograph.runtime.native.ciphertext import (
+    Ciphertext,
+    SwitchingKey,
+    key_of,
+    read_ciphertext,
+    special_primes,
+    write_ciphertext,
+)
+from heliograph.runtime.native.primitives import NativePrimitives
+from heliograph.runtime.native.tables import ChainTables, prime_rows
+from heliograph.runtime.native.warm import warm_up
+from heliograph.runtime.openfhe.serial import automorphism_index, check_ciphertext
+from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
+from heliograph.runtime.openfhe.template import Bytes, relinearization_key_template, rotation_key_template
+
+# The keys of a server: by chain, kind and amount.
+KeyTable = dict[tuple[Ring, str, int], SwitchingKey]
+
+
+class NativeBackend:
+    """See `Backend`."""
+
+    name = NATIVE
+
+    def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> None:
+        self._artifact, self._client = artifact, keys.client
+        self._keys: KeyTable = {}
+        warm_up()
+        forms = KeyForms(artifact.program)
+        self._tables = forms.tables()
+        loaders: list[KeyLoader] = []
+
+        def read(key: EvaluationKey) -> SwitchingKey:
+            return forms.read(keys.blob(key.name), key, keys.client)
+
+        if key_bytes is None:
+            _Table(self._keys).add([(key, read(key)) for key in artifact.evaluation_keys])
+        else:
+            loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
+        self.loader = loaders[0] if loaders else None
+        self._use = _Use(self._keys)
+        self.release = functools.partial(_release, loaders, self._use)
+
+    def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
+        return NativeEvaluator(program, self._tables, self._keys, cache_bytes)
+
+    def using(self) -> AbstractContextManager[None]:
+        return self._use.using()
+
+    def read(self, message: SentValues, node: Node, name: str, evaluator: ServerEvaluator) -> Any:
+        ring, level, what = self._artifact.ring, node.attrs["level"], f"input ciphertext {name}"
+        if name in message.live:
+            check_ciphertext(message.live[name], ring, level, self._client, what)
+        return read_ciphertext(message.blob(name), ring, level, self._client, what)
+
+    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, dict[str, Any]]:
+        ring = self._artifact.ring
+        return {"blobs": {name: write_ciphertext(x, ring, self._client) for name, (x, _) in values.items()}}
+
+
+class NativeEvaluator(ServerEvaluator):
+    """A program on arrays of residues."""
+
+    def __init__(self, program: Program, tables: Mapping[Ring, ChainTables], keys: KeyTable, cache_bytes: int) -> None:
+        def key_of(ring: Ring, kind: str, amount: int) -> SwitchingKey:
+            found = keys.get((ring, kind, amount))
+            if found is None:
+                what = f"{kind} by {amount}" if kind == "rotation" else kind
+                raise ProgramError(f"there is no key for a {what} at level {ring.levels} and below")
+            return found
+
+        super().__init__(
+            program,
+            lambda chain: NativePrimitives(tables[chain.ring], functools.partial(key_of, chain.ring)),
+            cache_bytes,
+        )
+
+    def plaintext_bytes(self, level: int) -> int:
+        return self.ring.ciphertext_bytes(level, parts=1)
+
+    def example(self, level: int) -> Ciphertext:
+        random = np.random.default_rng(0)
+        rows = [
+            random.integers(prime, size=self.ring.ring_dim, dtype=np.uint64) for prime in self.ring.primes[: level + 1]
+        ]
+        return Ciphertext(np.stack([rows, rows]))
+
+    def released(self, x: Ciphertext, log_scale: float, tag: str) -> Any:
+        made = self._openfhe(x.residues[:2], tag)
+        if x.parts == 3:
+            # OpenFHE writes no ciphertexts of three parts for us to know their form.
+            made.SetElementsMove([*made.GetElements(), self._openfhe(x.residues[1:], tag).GetElements()[1]])
+        if log_scale > 1.5 * self.ring.scale_bits:
+            made.SetNoiseScaleDeg(2)
+            made.SetScalingFactor(made.GetScalingFactor() ** 2)
+        return made
+
+    def _openfhe(self, residues: Array, tag: str) -> Any:
+        x = Ciphertext(residues)
+        return openfhe_ciphertext(write_ciphertext(x, self.ring, tag), self.ring, x.level, tag, "a value")
+
+
+class KeyForms:
+    """The forms of the keys of a program's chains, learned once: threads that read keys make none."""
+
+    def __init__(self, program: Program) -> None:
+        self._rings = [chain.ring for chain in program.planned.chains]
+        kinds = {(key.ring, key.kind) for key in program_keys(program)}
+        self._rotations = {ring: rotation_key_template(ring) for ring, kind in kinds if kind != "relinearization"}
+        self._products = {ring: relinearization_key_template(ring) for ring, kind in kinds if kind == "relinearization"}
+
+    def read(self, data: Bytes, key: EvaluationKey, client: str) -> SwitchingKey:
+        """The key of that description in a stranger's bytes; a WireError where it is another or none."""
+        product = key.kind == "relinearization"
+        form = (self._products if product else self._rotations)[key.ring]
+        form.check(data, client, f"the key {key.name}", None if product else automorphism_index(key))
+        return key_of(data, form, key.ring)
+
+    def tables(self) -> dict[Ring, ChainTables]:
+        """The constants of each chain; a chain without keys needs no special primes."""
+        forms = {**self._rotations, **self._products}
+        special = {ring: special_primes(forms[ring], ring) if ring in forms else () for ring in self._rings}
+        every = dict.fromkeys([*self._rings[0].primes, *(prime for primes in special.values() for prime in primes)])
+        known = prime_rows(self._rings[0].ring_dim, tuple(every))
+        return {ring: ChainTables(ring, special[ring], known) for ring in self._rings}
+
+
+def place_of(key: EvaluationKey) -> tuple[Ring, str, int]:
+    """Where a key stands in a table."""
+    return key.ring, key.kind, key.amount % key.ring.slots
+
+
+class _Table:
+    """The place of a server's keys: a table that evaluations read."""
+
+    def __init__(self, keys: KeyTable) -> None:
+        self._keys = keys
+
+    def add(self, keys: Keys) -> None:
+        for key, value in keys:
+            self._keys[place_of(key)] = value
+
+    begin = add
+
+    def drop(self, gone: Sequence[EvaluationKey], left: Keys) -> None:
+        for key in gone:
+            del self._keys[place_of(key)]
+
+
+class _Use:
+    """Who reads a table of keys: it is cleared when the server is closed and nobody reads any more. Never waits."""
+
+    def __init__(self, keys: KeyTable) -> None:
+        self._keys, self._lock = keys, threading.Lock()
+        self._readers, self._closed = 0, False
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[None]:
+        with self._lock:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers -= 1
+                last = self._closed and not self._readers
+            if last:
+                self._keys.clear()
+
+    def close(self) -> None:
+        # No lock: a finalizer may run in the thread that has it. A reader that ends meanwhile clears as well.
+        self._closed = True
+        if not self._readers:
+            self._keys.clear()
+
+
+def _release(loaders: list[KeyLoader], use: _Use) -> None:
+    for loader in loaders:
+        loader.close()
+    use.close()

@@ -1,0 +1,87 @@
+"""Sums and products of ciphertexts and plaintexts, value by value. Residues are canonical, before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from heliograph.runtime.native.arithmetic import difference, parallel_kernel, product, settled, times_constant, total
+
+
+@parallel_kernel
+def add(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """x + y of (parts, towers, N); parts that y lacks are zero."""
+    towers = x.shape[1]
+    for job in prange(x.shape[0] * towers):
+        part, j = job // towers, job % towers
+        q, a, o = moduli[rows[j], 0], x[part, j], out[part, j]
+        if part < y.shape[0]:
+            b = y[part, j]
+            for i in range(o.size):
+                o[i] = total(a[i], b[i], q)
+        else:
+            o[:] = a
+
+
+@parallel_kernel
+def subtract(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """x - y of (parts, towers, N)."""
+    towers = x.shape[1]
+    for job in prange(x.shape[0] * towers):
+        part, j = job // towers, job % towers
+        q, a, b, o = moduli[rows[j], 0], x[part, j], y[part, j], out[part, j]
+        for i in range(o.size):
+            o[i] = difference(a[i], b[i], q)
+
+
+@parallel_kernel
+def multiply(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """The product of two ciphertexts of two parts: (3, towers, N)."""
+    for j in prange(x.shape[1]):
+        q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
+        x0, x1, y0, y1 = x[0, j], x[1, j], y[0, j], y[1, j]
+        o0, o1, o2 = out[0, j], out[1, j], out[2, j]
+        for i in range(o0.size):
+            o0[i] = product(x0[i], y0[i], q, bits, ratio)
+            o2[i] = product(x1[i], y1[i], q, bits, ratio)
+            o1[i] = total(product(x0[i], y1[i], q, bits, ratio), product(x1[i], y0[i], q, bits, ratio), q)
+
+
+@parallel_kernel
+def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """x (parts, towers, N) times a plaintext (towers, N)."""
+    parts = x.shape[0]
+    for job in prange(parts * x.shape[1]):
+        part, j = job % parts, job // parts
+        q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
+        a, b, o = x[part, j], plain[j], out[part, j]
+        for i in range(o.size):
+            o[i] = product(a[i], b[i], q, bits, ratio)
+
+
+@parallel_kernel
+def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """x (parts, towers, N) times a constant of each prime on each half of the values: (halves, towers, 2)."""
+    parts, halves = x.shape[0], constants.shape[0]
+    for job in prange(parts * x.shape[1]):
+        part, j = job % parts, job // parts
+        q, size = moduli[rows[j], 0], x.shape[2] // halves
+        for half in range(halves):
+            w, ratio = constants[half, j, 0], constants[half, j, 1]
+            a, o = x[part, j, half * size : (half + 1) * size], out[part, j, half * size : (half + 1) * size]
+            for i in range(size):
+                o[i] = settled(times_constant(a[i], w, ratio, q), q)
+
+
+@parallel_kernel
+def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """Whole numbers with signs (N), below 2^63, times a factor (towers, 2) modulo each prime: (towers, N)."""
+    zero = np.uint64(0)
+    for j in prange(out.shape[0]):
+        q, o, w, ratio = moduli[rows[j], 0], out[j], factors[j, 0], factors[j, 1]
+        for i in range(o.size):
+            number = numbers[i]
+            rest = settled(times_constant(np.uint64(abs(number)), w, ratio, q), q)
+            o[i] = difference(zero, rest, q) if number < 0 else rest

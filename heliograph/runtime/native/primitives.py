@@ -1,0 +1,219 @@
+"""The primitives on arrays of residues, in one part of the modulus chain. No secret key is ever here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import InternalError, ProgramError, RangeError
+from heliograph.ir import Array
+from heliograph.runtime.native import elementwise, keyswitch
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
+from heliograph.runtime.native.encoding import encode
+from heliograph.runtime.native.tables import ChainTables, with_ratio
+from heliograph.runtime.sums import weighted_sums
+
+# (kind, amount) -> the key of the chain; kinds are those of ckks.keys.EvaluationKey.
+KeyOf = Callable[[str, int], SwitchingKey]
+
+
+class NativePrimitives:
+    """The primitives in the chain of `tables`; `key_of` finds its evaluation keys.
+
+    Ciphertexts of all chains look alike: their primes are the first ones of the whole.
+    """
+
+    def __init__(self, tables: ChainTables, key_of: KeyOf) -> None:
+        self.tables, self._key_of = tables, key_of
+        self.ring = tables.ring
+        known = tables.known
+        self._moduli, self._outer, self._inner = known.moduli, known.outer, known.inner
+
+    def describe(self, x: Ciphertext) -> tuple[int, int]:
+        return x.level, x.parts
+
+    def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Array:
+        """Residues (level + 1, N). What stands beside it does not matter: its scale is `log_scale`."""
+        vector = np.full(1, values) if isinstance(values, float) else values
+        return encode(vector, log_scale, level, self.tables)
+
+    def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
+        if x.parts < y.parts:
+            x, y = y, x
+        _check_alike(x.residues, y.residues)
+        return self._elementwise(elementwise.add, x, y.residues)
+
+    def sub(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
+        if x.parts != y.parts:
+            return self.add(x, self.negate(y))
+        _check_alike(x.residues, y.residues)
+        return self._elementwise(elementwise.subtract, x, y.residues)
+
+    def negate(self, x: Ciphertext) -> Ciphertext:
+        return self._elementwise(elementwise.subtract, Ciphertext(np.zeros_like(x.residues)), x.residues)
+
+    def accumulate(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
+        if x.parts < y.parts:
+            return self.add(x, y)
+        _check_alike(x.residues, y.residues)
+        elementwise.add(x.residues, y.residues, x.residues, self._rows(x), self._moduli)
+        return x
+
+    def mul(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
+        _check_alike(x.residues, y.residues)
+        if x.parts != 2 or y.parts != 2:
+            raise InternalError(f"a product of ciphertexts with {x.parts} and {y.parts} parts")
+        out = np.empty((3, *x.residues.shape[1:]), dtype=np.uint64)
+        elementwise.multiply(x.residues, y.residues, out, self._rows(x), self._moduli)
+        return Ciphertext(out)
+
+    def add_plain(self, x: Ciphertext, plain: Array) -> Ciphertext:
+        _check_alike(x.residues, plain)
+        return self._elementwise(elementwise.add, x, plain[np.newaxis])
+
+    def mul_plain(self, x: Ciphertext, plain: Array) -> Ciphertext:
+        _check_alike(x.residues, plain)
+        return self._elementwise(elementwise.multiply_plain, x, plain)
+
+    def mul_scalar(self, x: Ciphertext, value: float, log_scale: float) -> Ciphertext:
+        return self._times(x, [[_whole(value, log_scale)] * (x.level + 1)])
+
+    def times_i(self, x: Ciphertext) -> Ciphertext:
+        """A product with X^(N/2): spends neither scale nor level. The second half of the values has the other sign."""
+        roots = [self.tables.imaginary(row) for row in range(x.level + 1)]
+        return self._times(x, [roots, [-root for root in roots]])
+
+    def weighted_sums(self, values: Sequence[Ciphertext], weights: Any, log_scale: float) -> list[Ciphertext]:
+        parts, towers, size = values[0].residues.shape
+        moduli = self.ring.primes[:towers] * parts
+        blocks = [list(value.residues.reshape(-1, size)) for value in values]
+        return [
+            Ciphertext(each.reshape(parts, towers, size)) for each in weighted_sums(blocks, weights, log_scale, moduli)
+        ]
+
+    def rotate(self, x: Ciphertext, amount: int) -> Ciphertext:
+        return self.rotate_hoisted(x, amount, self.decompose(x))
+
+    def decompose(self, x: Ciphertext) -> Array:
+        return self._digits(x.residues[1])
+
+    def rotate_hoisted(self, x: Ciphertext, amount: int, digits: Array) -> Ciphertext:
+        index = pow(5, amount % self.ring.slots, 2 * self.ring.ring_dim)
+        return self._turned(x, digits, self._key_of("rotation", amount % self.ring.slots), index)
+
+    def conjugate(self, x: Ciphertext) -> Ciphertext:
+        return self._turned(x, self.decompose(x), self._key_of("conjugation", 0), 2 * self.ring.ring_dim - 1)
+
+    def relinearize(self, x: Ciphertext) -> Ciphertext:
+        switched = self._switched(self._digits(x.residues[2]), self._key_of("relinearization", 0))
+        elementwise.add(switched, x.residues[:2], switched, self._rows(x), self._moduli)
+        return Ciphertext(switched)
+
+    def rescale(self, x: Ciphertext) -> Ciphertext:
+        if not x.level:
+            raise ProgramError("a ciphertext at level 0 has no prime left to be rescaled by")
+        division = self.tables.rescaling(x.level + 1)
+        scaled = self._coefficients(x.residues[:, x.level :], division.rows[x.level :], division.own)
+        out = np.empty((x.parts, x.level, self.ring.ring_dim), dtype=np.uint64)
+        keyswitch.divide_by_last(
+            x.residues, scaled, out, division.rows, division.inverse, self._moduli, self._outer, self._inner
+        )
+        return Ciphertext(out)
+
+    def level_drop(self, x: Ciphertext, levels: int) -> Ciphertext:
+        return Ciphertext(np.ascontiguousarray(x.residues[:, : x.level + 1 - levels]))
+
+    def move(self, x: Ciphertext, level: int) -> Ciphertext:
+        """Chains differ in their keys alone."""
+        return x
+
+    def reread(self, x: Ciphertext, log_scale: float) -> Ciphertext:
+        return x
+
+    def bootstrap(self, x: Ciphertext, slots: int) -> Ciphertext:
+        raise InternalError("the native backend has no bootstrap")
+
+    bootstrap_pair = bootstrap
+
+    def _rows(self, x: Ciphertext) -> Array:
+        return self.tables.rows[: x.level + 1]
+
+    def _elementwise(self, kernel: Any, x: Ciphertext, other: Array) -> Ciphertext:
+        out = np.empty(x.residues.shape, dtype=np.uint64)
+        kernel(x.residues, other, out, self._rows(x), self._moduli)
+        return Ciphertext(out)
+
+    def _times(self, x: Ciphertext, constants: Sequence[Sequence[int]]) -> Ciphertext:
+        primes = self.ring.primes[: x.level + 1]
+        numbers = np.stack([with_ratio(each, primes) for each in constants])
+        return self._elementwise(elementwise.multiply_constants, x, numbers)
+
+    def _coefficients(self, values: Array, rows: Array, own: Array) -> Array:
+        """(parts, n, N) values as coefficients times constants."""
+        parts, count, size = values.shape
+        scaled = np.empty((parts, count, size), dtype=np.uint64)
+        for part in range(parts):
+            keyswitch.coefficients(values[part], scaled[part], rows, own, self._moduli, self._outer, self._inner)
+        return scaled
+
+    def _digits(self, values: Array) -> Array:
+        """The digits of a polynomial (towers, N) modulo every prime, the special ones too: (digits, primes, N)."""
+        towers = values.shape[0]
+        plan = self.tables.digits(towers)
+        scaled = self._coefficients(values[np.newaxis], plan.rows[:towers], plan.own)[0]
+        digits = np.empty((self.ring.digits_at(towers), plan.rows.size, self.ring.ring_dim), dtype=np.uint64)
+        keyswitch.raise_digits(
+            values, scaled, digits, plan.alpha, plan.rows, plan.up, self._moduli, self._outer, self._inner
+        )
+        return digits
+
+    def _switched(self, digits: Array, key: SwitchingKey, places: Array | None = None) -> Array:
+        """The product of digits with a key, divided by the special primes: (2, towers, N).
+
+        With `places` of an automorphism, which OpenFHE applies before the division: roundings are the same then.
+        """
+        special = len(self.tables.special)
+        towers = digits.shape[1] - special
+        division = self.tables.special_division(towers)
+        last = key.residues.shape[2]
+        key_rows = np.concatenate([np.arange(towers), np.arange(last - special, last)])
+        wide = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
+        keyswitch.key_product(digits, key.residues, key_rows, wide, division.rows, self._moduli)
+        if places is not None:
+            straight, wide = wide, np.empty_like(wide)
+            keyswitch.turned(straight, places, wide)
+        scaled = self._coefficients(wide[:, towers:], division.rows[towers:], division.own)
+        out = np.empty((2, towers, self.ring.ring_dim), dtype=np.uint64)
+        keyswitch.divide(
+            wide, scaled, out, division.rows, division.down, division.inverse, self._moduli, self._outer, self._inner
+        )
+        return out
+
+    def _turned(self, x: Ciphertext, digits: Array, key: SwitchingKey, index: int) -> Ciphertext:
+        places = self.tables.automorphism(index)
+        switched = self._switched(digits, key, places)
+        keyswitch.add_turned(switched[0], x.residues[0], places, self._rows(x), self._moduli)
+        return Ciphertext(switched)
+
+
+def _check_alike(x: Array, y: Array) -> None:
+    """Kernels look at no bounds: what they are given must have the same primes and size."""
+    if x.shape[-2:] != y.shape[-2:]:
+        raise InternalError(
+            f"operands have {x.shape[-2]} and {y.shape[-2]} primes, {x.shape[-1]} and {y.shape[-1]} values"
+        )
+
+
+def _whole(value: float, log_scale: float) -> int:
+    """The value times 2^log_scale, rounded: exact also where that is beyond the numbers of a float."""
+    if not np.isfinite(value):
+        raise RangeError(f"a product with {value}")
+    whole = int(log_scale)
+    mantissa, exponent = np.frexp(value * 2.0 ** (log_scale - whole))
+    shift = int(exponent) - 53 + whole
+    exact = int(mantissa * 2.0**53)
+    if shift >= 0:
+        return exact << shift
+    return exact + (1 << -shift - 1) >> -shift

@@ -1,0 +1,141 @@
+"""What kernels know of a chain: its primes, the tables of their transforms, the constants of its changes of basis."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Array
+from heliograph.runtime.native.transforms import barrett_ratio, bit_reversed, prime_tables, ratio_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Primes:
+    """Primes and the tables of their transforms, one row each. `moduli` are (n, 3): prime, bits, ratio of Barrett."""
+
+    primes: tuple[int, ...]
+    moduli: Array
+    outer: Array
+    inner: Array
+    last: Array
+
+    def rows(self, primes: Sequence[int]) -> Array:
+        """The rows of some of them."""
+        return np.array([self.primes.index(prime) for prime in primes], dtype=np.int64)
+
+
+@functools.lru_cache(maxsize=8)
+def prime_rows(ring_dim: int, primes: tuple[int, ...]) -> Primes:
+    """The tables of these primes, in their order."""
+    tables = [prime_tables(ring_dim, prime) for prime in primes]
+    moduli = np.array([(p, p.bit_length(), barrett_ratio(p)) for p in primes], dtype=np.uint64)
+    return Primes(
+        primes,
+        moduli,
+        np.stack([table.outer for table in tables]),
+        np.stack([table.inner for table in tables]),
+        np.stack([table.last for table in tables]),
+    )
+
+
+def with_ratio(values: Sequence[int], primes: Sequence[int]) -> Array:
+    """Numbers and what `times_constant` takes beside them: (n, 2)."""
+    pairs = [(value % prime, ratio_of(value % prime, prime)) for value, prime in zip(values, primes, strict=True)]
+    return np.array(pairs, dtype=np.uint64).reshape(len(pairs), 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Digits:
+    """How a polynomial over the first `towers` primes of a chain is split into digits, and how they reach all primes.
+
+    `rows` are the primes' rows, those of the modulus first. `own` are (towers, 2): 1/N times the inverse of the rest of the
+    digit, modulo each prime. `up` are (towers, rows, 2): the rest of the digit without this prime, modulo every prime.
+    """
+
+    towers: int
+    alpha: int
+    rows: Array
+    own: Array
+    up: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Division:
+    """How a polynomial is divided by the product of its last primes: the special ones, or the last of the modulus.
+
+    `own` are (last, 2): 1/N times the inverse of their product without this one. `down` are (last, kept, 2): that product
+    modulo each prime that stays. `inverse` are (kept, 2): that of the whole product.
+    """
+
+    rows: Array
+    kept: int
+    own: Array
+    down: Array
+    inverse: Array
+
+
+class ChainTables:
+    """The constants of one chain: `special` are its special primes, `known` has the tables of all primes that occur."""
+
+    def __init__(self, ring: Ring, special: tuple[int, ...], known: Primes) -> None:
+        self.ring, self.special, self.known = ring, special, known
+        self.primes = ring.primes
+        self.rows = known.rows(self.primes)
+        self._special_rows = known.rows(special)
+        self._automorphisms: dict[int, Array] = {}
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019
+    def digits(self, towers: int) -> Digits:
+        """The digits of a polynomial with so many primes."""
+        primes, alpha = self.primes[:towers], self.ring.alpha
+        every = primes + self.special
+        inverse = self.ring.ring_dim
+        own, up = [], []
+        for i, prime in enumerate(primes):
+            begin = i // alpha * alpha
+            rest = math.prod(primes[begin : begin + alpha]) // prime
+            own.append(pow(inverse * rest, -1, prime))
+            up.append(with_ratio([rest] * len(every), every))
+        rows = np.concatenate([self.rows[:towers], self._special_rows])
+        return Digits(towers, alpha, rows, with_ratio(own, primes), np.stack(up))
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019
+    def special_division(self, towers: int) -> Division:
+        """Division of a polynomial over the first primes and the special ones by the product of these."""
+        rows = np.concatenate([self.rows[:towers], self._special_rows])
+        return self._division(self.primes[:towers], self.special, rows)
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019
+    def rescaling(self, towers: int) -> Division:
+        """Division by the last of so many primes."""
+        return self._division(self.primes[: towers - 1], self.primes[towers - 1 : towers], self.rows[:towers])
+
+    def _division(self, kept: tuple[int, ...], last: tuple[int, ...], rows: Array) -> Division:
+        whole = math.prod(last)
+        own = [pow(self.ring.ring_dim * (whole // prime), -1, prime) for prime in last]
+        down = np.stack([with_ratio([whole // prime] * len(kept), kept) for prime in last])
+        inverse = with_ratio([pow(whole, -1, prime) for prime in kept], kept)
+        return Division(rows, len(kept), with_ratio(own, last), down, inverse)
+
+    def imaginary(self, row: int) -> int:
+        """The root of -1 modulo a prime of the chain that stands for i: psi^(N/2)."""
+        # The first step of a transform multiplies with it.
+        return int(self.known.outer[self.rows[row], 0, 0, 1])
+
+    def automorphism(self, index: int) -> Array:
+        """For each place of X -> X^index in evaluation the place that its value comes from."""
+        return automorphism_places(self.ring.ring_dim, index)
+
+
+@functools.lru_cache(maxsize=128)
+def automorphism_places(ring_dim: int, index: int) -> Array:
+    """For each value of m(X^index) the place of that value of m(X), in the order of transforms."""
+    order = bit_reversed(ring_dim)
+    exponents = (2 * order + 1) * index % (2 * ring_dim)
+    places: Array = order[exponents >> 1].astype(np.int32)
+    return places

@@ -1,0 +1,238 @@
+"""Number-theoretic transforms of polynomials modulo X^N + 1: kernels, and the tables of one prime.
+
+Values stand in OpenFHE's order: value j of a transform is the polynomial at psi^(2 r(j) + 1), where r reverses the bits
+of j and psi is the smallest root of order 2N.
+
+N = R C. The first log2 R steps work in place on runs of at least C numbers. The rest are R transforms of C numbers each;
+sixteen of them are taken into a tile that fits the cache, one in each column, so that every step is on runs there too.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from heliograph.ir import Array
+from heliograph.runtime.native.arithmetic import (
+    ONE,
+    inlined,
+    kernel,
+    parallel_kernel,
+    product,
+    settled,
+    times_constant,
+)
+
+# Transforms in one tile, two vectors of 512 bits.
+LANES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrimeTables:
+    """The powers of psi that transforms modulo one prime take, each with its ratio (see `times_constant`).
+
+    `outer` are (2, 2, R): forth and back, numbers and ratios, for the steps on the whole polynomial. `inner` are
+    (2, 2, R / 16, C - 1, 16) for those inside tiles. `last` are 1/N and its ratio.
+    """
+
+    prime: int
+    outer: Array
+    inner: Array
+    last: Array
+
+
+def rows_of(ring_dim: int) -> int:
+    """R."""
+    return ring_dim // columns_of(ring_dim)
+
+
+def columns_of(ring_dim: int) -> int:
+    """C, below the square root of N where that is no power of two."""
+    return 1 << ((ring_dim.bit_length() - 1) // 2)
+
+
+def ratio_of(number: int, prime: int) -> int:
+    """What `times_constant` takes beside a number."""
+    return (number << 64) // prime
+
+
+def barrett_ratio(prime: int) -> int:
+    """What `reduced` takes."""
+    return (1 << (prime.bit_length() + 63)) // prime
+
+
+def prime_tables(ring_dim: int, prime: int) -> PrimeTables:
+    """The tables of a prime that is 1 modulo 2N."""
+    rows, columns = rows_of(ring_dim), columns_of(ring_dim)
+    outer = np.empty((2, 2, rows), dtype=np.uint64)
+    inner = np.empty((2, 2, rows // LANES, columns - 1, LANES), dtype=np.uint64)
+    psi = smallest_root(ring_dim, prime)
+    for way, root in enumerate((psi, pow(psi, -1, prime))):
+        powers = _powers(np.uint64(root), np.uint64(prime), *_constants(prime), ring_dim)[bit_reversed(ring_dim)]
+        numbers = powers, _ratios(powers, np.uint64(prime))
+        for part, values in enumerate(numbers):
+            outer[way, part] = values[:rows]
+            done, size = 0, 1
+            while size < columns:
+                # The step that splits each of the R transforms into `size` parts: number i of transform r.
+                step = values[rows * size : 2 * rows * size].reshape(rows // LANES, LANES, size)
+                inner[way, part, :, done : done + size] = step.transpose(0, 2, 1)
+                done, size = done + size, 2 * size
+    inverse = pow(ring_dim, -1, prime)
+    last = np.array([inverse, ratio_of(inverse, prime)], dtype=np.uint64)
+    return PrimeTables(prime, outer, inner, last)
+
+
+def smallest_root(ring_dim: int, prime: int) -> int:
+    """The smallest root of order 2N, which is the one that OpenFHE takes."""
+    order = 2 * ring_dim
+    base = 2
+    while pow(root := pow(base, (prime - 1) // order, prime), ring_dim, prime) != prime - 1:
+        base += 1
+    powers = _powers(np.uint64(root), np.uint64(prime), *_constants(prime), order)
+    return int(powers[1::2].min())
+
+
+@functools.lru_cache(maxsize=16)
+def bit_reversed(size: int) -> Array:
+    """For each number below a power of two the number with its bits in the other order."""
+    found: Array = np.zeros(size, dtype=np.int64)
+    for bit in range(size.bit_length() - 1):
+        found = found << 1 | np.arange(size) >> bit & 1
+    return found
+
+
+def _constants(prime: int) -> tuple[np.uint64, np.uint64]:
+    return np.uint64(prime.bit_length()), np.uint64(barrett_ratio(prime))
+
+
+@kernel
+def _powers(root: Any, q: Any, bits: Any, ratio: Any, count: int) -> Any:
+    powers = np.empty(count, dtype=np.uint64)
+    power = ONE
+    for i in range(count):
+        powers[i] = power
+        power = product(power, root, q, bits, ratio)
+    return powers
+
+
+@kernel
+def _ratios(numbers: Any, q: Any) -> Any:
+    """floor(number 2^64 / q) of each, bit by bit."""
+    found = np.empty_like(numbers)
+    for i in range(numbers.size):
+        rest, quotient = numbers[i], np.uint64(0)
+        for _ in range(64):
+            rest <<= ONE
+            quotient <<= ONE
+            if rest >= q:
+                rest -= q
+                quotient |= ONE
+        found[i] = quotient
+    return found
+
+
+@inlined
+def _forth(x: Any, y: Any, w: Any, ratio: Any, q: Any, q4: Any) -> Any:
+    """One butterfly, from numbers below 8 q to numbers below 8 q."""
+    low = min(x, x - q4)
+    turned = times_constant(y, w, ratio, q)
+    return low + turned, low + q4 - turned
+
+
+@inlined
+def _back(x: Any, y: Any, w: Any, ratio: Any, q: Any, q4: Any) -> Any:
+    """The butterfly the other way, from numbers below 4 q to numbers below 4 q."""
+    both = x + y
+    return min(both, both - q4), times_constant(x + q4 - y, w, ratio, q)
+
+
+@kernel
+def forward(a: Any, outer: Any, inner: Any, q: Any) -> None:
+    """The transform of a polynomial, in place: numbers below 8 q become canonical values."""
+    n, rows = a.size, outer.shape[1]
+    columns = n // rows
+    q4 = np.uint64(4) * q
+    run, count = n, 1
+    while count < rows:
+        run >>= 1
+        for i in range(count):
+            w, ratio, begin = outer[0, count + i], outer[1, count + i], 2 * i * run
+            x, y = a[begin : begin + run], a[begin + run : begin + 2 * run]
+            for j in range(run):
+                x[j], y[j] = _forth(x[j], y[j], w, ratio, q, q4)
+        count <<= 1
+    grid = a.reshape(rows, columns)
+    tile = np.empty((columns, LANES), dtype=np.uint64)
+    for block in range(rows // LANES):
+        lines = grid[LANES * block : LANES * (block + 1)]
+        for c in range(columns):
+            for k in range(LANES):
+                tile[c, k] = lines[k, c]
+        run, count, done = columns, 1, 0
+        while count < columns:
+            run >>= 1
+            for i in range(count):
+                w_row, ratio_row = inner[0, block, done + i], inner[1, block, done + i]
+                for j in range(2 * i * run, 2 * i * run + run):
+                    x_row, y_row = tile[j], tile[j + run]
+                    for k in range(LANES):
+                        x_row[k], y_row[k] = _forth(x_row[k], y_row[k], w_row[k], ratio_row[k], q, q4)
+            done += count
+            count <<= 1
+        for k in range(LANES):
+            for c in range(columns):
+                lines[k, c] = settled(tile[c, k], q)
+
+
+@kernel
+def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
+    """The polynomial of values below 4 q, in place, canonical."""
+    n, rows = a.size, outer.shape[1]
+    columns = n // rows
+    q4 = np.uint64(4) * q
+    grid = a.reshape(rows, columns)
+    tile = np.empty((columns, LANES), dtype=np.uint64)
+    for block in range(rows // LANES):
+        lines = grid[LANES * block : LANES * (block + 1)]
+        for c in range(columns):
+            for k in range(LANES):
+                tile[c, k] = lines[k, c]
+        run, count, done = 1, columns >> 1, columns - 1
+        while count >= 1:
+            done -= count
+            for i in range(count):
+                w_row, ratio_row = inner[0, block, done + i], inner[1, block, done + i]
+                for j in range(2 * i * run, 2 * i * run + run):
+                    x_row, y_row = tile[j], tile[j + run]
+                    for k in range(LANES):
+                        x_row[k], y_row[k] = _back(x_row[k], y_row[k], w_row[k], ratio_row[k], q, q4)
+            run <<= 1
+            count >>= 1
+        for k in range(LANES):
+            for c in range(columns):
+                lines[k, c] = tile[c, k]
+    run, count = columns, rows >> 1
+    while count >= 1:
+        for i in range(count):
+            w, ratio, begin = outer[0, count + i], outer[1, count + i], 2 * i * run
+            x, y = a[begin : begin + run], a[begin + run : begin + 2 * run]
+            for j in range(run):
+                x[j], y[j] = _back(x[j], y[j], w, ratio, q, q4)
+        run <<= 1
+        count >>= 1
+    w, ratio = last[0], last[1]
+    for j in range(n):
+        a[j] = settled(times_constant(a[j], w, ratio, q), q)
+
+
+@parallel_kernel
+def forward_rows(values: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
+    """The transforms of polynomials (n, N), in place, each modulo the prime of its row."""
+    for i in prange(values.shape[0]):
+        row = rows[i]
+        forward(values[i], outer[row, 0], inner[row, 0], moduli[row, 0])

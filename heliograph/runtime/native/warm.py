@@ -1,0 +1,50 @@
+"""Compiling the kernels before they are needed: once on a machine, for numba keeps them on disk."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+
+import numpy as np
+
+from heliograph.ckks.ring import Ring
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
+from heliograph.runtime.native.primitives import NativePrimitives
+from heliograph.runtime.native.tables import ChainTables, prime_rows
+
+_RING = Ring(10, 59, 40, 2, 2, None)
+# Primes that a larger ring would have: any that are 1 modulo 2N and not in the chain serve as special ones.
+_SPECIAL = Ring(10, 60, 50, 1, 1, None).primes
+# Loading kernels from the disk takes less than this.
+_PATIENCE_S = 3.0
+
+
+@functools.cache
+def warm_up() -> None:
+    """Call every kernel once. Says so on standard error where that takes long, which is when they are compiled."""
+    notice = threading.Timer(_PATIENCE_S, _tell)
+    notice.daemon = True
+    notice.start()
+    try:
+        _call_all()
+    finally:
+        notice.cancel()
+
+
+def _tell() -> None:
+    print("compiling kernels for this processor; once on a machine, about half a minute", file=sys.stderr, flush=True)
+
+
+def _call_all() -> None:
+    n, random = _RING.ring_dim, np.random.default_rng(0)
+    tables = ChainTables(_RING, _SPECIAL, prime_rows(n, _RING.primes + _SPECIAL))
+    primes = _RING.primes + _SPECIAL
+    rows = np.stack([random.integers(prime, size=n, dtype=np.uint64) for prime in primes])
+    key = SwitchingKey(np.stack([np.stack([rows] * _RING.digits)] * 2))
+    do = NativePrimitives(tables, lambda kind, amount: key)
+    x = Ciphertext(np.stack([rows[: _RING.towers]] * 2))
+    product = do.relinearize(do.mul(x, x))
+    plain = do.encode(np.ones(1), 20.0, _RING.levels)
+    do.rescale(do.sub(do.rotate(product, 1), do.add_plain(do.mul_plain(x, plain), plain)))
+    do.mul_scalar(x, 0.5, 20.0)

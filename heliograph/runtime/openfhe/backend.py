@@ -1,0 +1,162 @@
+"""OpenFHE as the backend of a server: keys in OpenFHE's maps, under names of the server's own."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
+from heliograph.execution.key_use import key_use
+from heliograph.ir import Node, Program
+from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.runtime.backend import OPENFHE, SentKeys, SentValues
+from heliograph.runtime.keyloader import KeyLoader, Keys
+from heliograph.runtime.openfhe import bootstrapping, registry, serial
+from heliograph.runtime.openfhe.context import library
+from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+from heliograph.runtime.openfhe.tags import chain_tag
+from heliograph.runtime.openfhe.template import normalized, rotation_key_template
+
+# A key of a tiny ring for an automorphism that does not exist, the first of every map: OpenFHE's map of a tag is the first
+# map that was given for it, and grows, so that one of a real key could not be put back without the others.
+_SEED_RING = Ring(10, 60, 40, 1, 1, None)
+_SEED_INDEX = 2
+
+
+class OpenFHEBackend:
+    """See `Backend`. OpenFHE finds keys by name: those of one server must not meet another's in its maps."""
+
+    name = OPENFHE
+
+    def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> None:
+        self._artifact, self._client = artifact, keys.client
+        self._tag = secrets.token_hex(16)
+        chains = artifact.program.planned.chains
+        tags = {chain.ring: chain_tag(self._tag, artifact.ring, chain.ring) for chain in chains}
+        loaders: list[KeyLoader] = []
+        self.release = functools.partial(_release, tuple(tags.values()), _hold_tables(artifact), loaders)
+        try:
+            if key_bytes is None:
+                _install(artifact, keys, tags)
+            else:
+                # Learned now: it takes keys of their own, and none are made while an evaluation runs.
+                forms = {ring: rotation_key_template(ring) for ring in tags}
+
+                def read(key: EvaluationKey) -> Any:
+                    return serial.read_key(keys.blob(key.name), key, keys.client, forms[key.ring])
+
+                loaders.append(KeyLoader(key_use(artifact.program), read, _Maps(tags), key_bytes))
+        except BaseException:
+            self.release()
+            raise
+        self.loader = loaders[0] if loaders else None
+
+    def evaluator(self, program: Program, cache_bytes: int) -> OpenFHEEvaluator:
+        return OpenFHEEvaluator(program, self._tag, cache_bytes)
+
+    def using(self) -> AbstractContextManager[None]:
+        return registry.using()
+
+    def read(self, message: SentValues, node: Node, name: str, evaluator: Any) -> Any:
+        ring, what, level = self._artifact.ring, f"input ciphertext {name}", node.attrs["level"]
+        if name in message.blobs and node in evaluator.summed:
+            return evaluator.coefficients(message.blobs[name], level, self._client, what)
+        if name in message.live:
+            ciphertext = message.live[name]
+            serial.check_ciphertext(ciphertext, ring, level, self._client, what)
+        else:
+            ciphertext = serial.read_ciphertext(message.blobs[name], ring, level, self._client, what)
+        return evaluator.adopt(ciphertext, level)
+
+    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, dict[str, Any]]:
+        ring = self._artifact.ring
+        return {"live": {name: normalized(x, ring, level, self._client) for name, (x, level) in values.items()}}
+
+
+class _Maps:
+    """OpenFHE's maps as the place of keys that are loaded by need; they change while no evaluation of the process runs."""
+
+    def __init__(self, tags: Mapping[Ring, str]) -> None:
+        self._tags = tags
+
+    def begin(self, keys: Keys) -> None:
+        seeds = {tag: _seed() for tag in self._tags.values()}
+        with registry.changing():
+            for tag, seed in seeds.items():
+                registry.put_maps(tag, [seed])
+            for key, value in keys:
+                serial.insert_key(key, value, self._tags[key.ring])
+        for ring, tag in self._tags.items():
+            serial.check_installed([key for key, _ in keys if key.ring == ring], tag, (_SEED_INDEX,))
+
+    def add(self, keys: Keys) -> None:
+        with registry.pausing():
+            for key, value in keys:
+                serial.insert_key(key, value, self._tags[key.ring])
+
+    def drop(self, gone: Sequence[EvaluationKey], left: Keys) -> None:
+        maps: dict[str, list[Any]] = {self._tags[key.ring]: [] for key in gone}
+        for key, value in left:
+            if key.kind != "relinearization" and self._tags[key.ring] in maps:
+                maps[self._tags[key.ring]].append(value)
+        with registry.pausing():
+            for tag, values in maps.items():
+                registry.put_maps(tag, [_seed(), *values])
+
+
+def _hold_tables(artifact: Artifact) -> tuple[Ring, ...]:
+    """The rings whose bootstrapping tables a server needs, counted among those that do."""
+    by_chain = zip(artifact.program.planned.chains, slots_by_chain(artifact.program), strict=True)
+    rings = tuple(chain.ring for chain, slot_counts in by_chain if slot_counts)
+    for ring in rings:
+        bootstrapping.hold(ring)
+    return rings
+
+
+def _install(artifact: Artifact, keys: SentKeys, tags: Mapping[Ring, str]) -> None:
+    first, expected, values = set(tags), artifact.evaluation_keys, []
+    # One key after the other: the bytes of one are dropped before the next is read.
+    for key in expected:
+        values.append(_key(keys, key, key.ring in first))
+        if key.kind != "relinearization":
+            first.discard(key.ring)
+    # All at once: a process that serves others lets them finish for a change, once and not for every key.
+    with registry.changing():
+        for key, value in zip(expected, values, strict=True):
+            serial.insert_key(key, value, tags[key.ring])
+    for ring, tag in tags.items():
+        serial.check_installed([key for key in expected if key.ring == ring], tag)
+
+
+def _key(keys: SentKeys, key: EvaluationKey, first: bool) -> Any:
+    """One key as OpenFHE takes it; the first map of a ring is one of its own, for OpenFHE adds the others to it."""
+    if key.name in keys.live:
+        value = keys.live[key.name]
+        return serial.copy_key_map(value) if first and key.kind != "relinearization" else value
+    return serial.read_key(keys.blob(key.name), key, keys.client)
+
+
+def _release(tags: tuple[str, ...], tables: tuple[Ring, ...], loaders: list[KeyLoader]) -> None:
+    """Take a server's keys out of the process, and its share in the tables of bootstrapping."""
+    for loader in loaders:
+        loader.close()
+    for tag in tags:
+        registry.release(tag)
+    for ring in tables:
+        bootstrapping.let_go(ring)
+
+
+@functools.cache
+def _seed_bytes() -> bytes:
+    template = rotation_key_template(_SEED_RING)
+    blank = bytes(8 * _SEED_RING.ring_dim)
+    return template.fill([blank] * len(template.blocks), "0" * 32, _SEED_INDEX)
+
+
+def _seed() -> Any:
+    return library().DeserializeEvalKeyMapString(_seed_bytes(), library().BINARY)

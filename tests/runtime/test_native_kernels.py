@@ -1,0 +1,256 @@
+"""The native backend's kernels against whole numbers of Python, and its primitives against OpenFHE's, bit for bit."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba")
+pytest.importorskip("openfhe")
+
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
+from heliograph.errors import RangeError
+from heliograph.runtime.native import arithmetic, encoding, transforms
+from heliograph.runtime.native.ciphertext import Ciphertext, key_of, read_ciphertext, special_primes
+from heliograph.runtime.native.primitives import NativePrimitives
+from heliograph.runtime.native.tables import ChainTables, prime_rows
+from heliograph.runtime.openfhe import registry, serial
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
+from heliograph.runtime.openfhe.template import normalized, relinearization_key_template, rotation_key_template
+
+# Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
+RINGS = (
+    Ring(10, 60, 59, 3, 2, None),
+    Ring(10, 40, 30, 2, 1, None),
+    Ring(11, 60, 45, 6, 3, None),
+    Ring(11, 50, 35, 9, 10, None),
+    Ring(12, 60, 55, 11, 2, None),
+)
+AMOUNT = 3
+
+
+# --------------------------------------------------------------------------------------------- arithmetic
+
+WORDS = st.integers(0, 2**64 - 1)
+PRIMES = st.sampled_from([ring.primes[i] for ring in RINGS for i in (0, 1)])
+
+
+@arithmetic.kernel
+def _product(a: Any, b: Any, q: Any, bits: Any, ratio: Any) -> Any:
+    return arithmetic.product(a, b, q, bits, ratio)
+
+
+@arithmetic.kernel
+def _reduced(high: Any, low: Any, q: Any, bits: Any, ratio: Any) -> Any:
+    return arithmetic.reduced(high, low, q, bits, ratio)
+
+
+@arithmetic.kernel
+def _constant(a: Any, w: Any, ratio: Any, q: Any) -> Any:
+    return arithmetic.times_constant(a, w, ratio, q)
+
+
+@arithmetic.kernel
+def _settled(a: Any, q: Any) -> Any:
+    return arithmetic.settled(a, q)
+
+
+def _barrett(q: int) -> tuple[np.uint64, np.uint64, np.uint64]:
+    return np.uint64(q), np.uint64(q.bit_length()), np.uint64(transforms.barrett_ratio(q))
+
+
+@settings(max_examples=500, deadline=None)
+@given(q=PRIMES, a=WORDS, b=WORDS)
+def test_products_are_exact(q: int, a: int, b: int) -> None:
+    assert int(_product(np.uint64(a % q), np.uint64(b % q), *_barrett(q))) == a * b % q
+    assert int(_product(np.uint64(q - 1), np.uint64(q - 1), *_barrett(q))) == 1
+
+
+@settings(max_examples=500, deadline=None)
+@given(q=PRIMES, wide=st.integers(0, 2**128 - 1))
+def test_reductions_are_exact_up_to_their_bound(q: int, wide: int) -> None:
+    for number in (wide % (bound := 16 * q << q.bit_length()), bound - 1, 0, q - 1, q):
+        found = _reduced(np.uint64(number >> 64), np.uint64(number & (1 << 64) - 1), *_barrett(q))
+        assert int(found) == number % q
+
+
+@settings(max_examples=500, deadline=None)
+@given(q=PRIMES, a=st.integers(0, 2**63 - 1), w=WORDS)
+def test_products_with_constants_stay_below_four_times_the_prime(q: int, a: int, w: int) -> None:
+    for factor in (w % q, q - 1, 0):
+        ratio = np.uint64(transforms.ratio_of(factor, q))
+        for number in (a, 2**63 - 1, 0):
+            found = int(_constant(np.uint64(number), np.uint64(factor), ratio, np.uint64(q)))
+            assert found < 4 * q
+            assert found % q == number * factor % q
+    assert int(_settled(np.uint64(a % (8 * q)), np.uint64(q))) == a % (8 * q) % q
+
+
+# --------------------------------------------------------------------------------------------- transforms
+
+
+@pytest.mark.parametrize("ring_dim", [1 << 10, 1 << 11, 1 << 13])
+@pytest.mark.parametrize("bits", [60, 35])
+def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int, bits: int) -> None:
+    q = Ring(ring_dim.bit_length() - 1, 60, 35, 2, 1, None).primes[0 if bits == 60 else 1]
+    assert q.bit_length() in (bits, bits + 1)
+    table = transforms.prime_tables(ring_dim, q)
+    polynomial = np.random.default_rng(0).integers(q, size=ring_dim, dtype=np.uint64)
+    values = polynomial.copy()
+    transforms.forward(values, table.outer[0], table.inner[0], np.uint64(q))
+    psi, order = transforms.smallest_root(ring_dim, q), transforms.bit_reversed(ring_dim)
+    assert pow(psi, ring_dim, q) == q - 1
+    for j in (0, 1, 2, ring_dim // 2 + 3, ring_dim - 1):
+        point, expected = pow(psi, 2 * int(order[j]) + 1, q), 0
+        for coefficient in reversed(polynomial.tolist()):
+            expected = (expected * point + coefficient) % q
+        assert int(values[j]) == expected
+    transforms.backward(values, table.outer[1], table.inner[1], table.last, np.uint64(q))
+    assert np.array_equal(values, polynomial)
+
+
+# ----------------------------------------------------------------------------------------------- encoding
+
+
+@pytest.mark.parametrize("size", [1, 8, 512])
+def test_slots_are_values_at_powers_of_five(size: int) -> None:
+    slots, random = 512, np.random.default_rng(size)
+    values = random.normal(size=size) + 1j * random.normal(size=size)
+    coefficients = encoding.coefficients_of(values, slots)
+    for j in (0, 1, 7, slots - 1):
+        point = np.exp(1j * np.pi * pow(5, j, 4 * slots) / (2 * slots))
+        found = np.polynomial.polynomial.polyval(point, coefficients)
+        assert abs(found - values[j % size]) < 1e-10
+    np.testing.assert_allclose(encoding.values_of(coefficients), np.tile(values, slots // size), atol=1e-12)
+
+
+# --------------------------------------------------------------------------------------------- primitives
+
+
+@dataclass
+class Both:
+    """The primitives of both backends with the same keys."""
+
+    ring: Ring
+    cryptor: Any
+    wheel: OpenFHEPrimitives
+    native: NativePrimitives
+    tag: str
+    made: dict[int, Any] = field(default_factory=dict)
+
+    def pair(self, level: int, seed: int) -> tuple[Any, Ciphertext]:
+        values = np.random.default_rng(seed).normal(size=self.ring.slots)
+        wheel = serial.retagged(self.cryptor.encrypt(values, level, float(self.ring.scale_bits)), self.tag)
+        return wheel, self.taken(wheel)
+
+    def taken(self, value: Any) -> Ciphertext:
+        """OpenFHE's ciphertext of two parts as residues."""
+        level = self.wheel.describe(value)[0]
+        data = serial.serialize(normalized(value, self.ring, level, self.tag))
+        return read_ciphertext(data, self.ring, level, self.tag, "it")
+
+
+@pytest.fixture(scope="module", params=RINGS, ids=lambda ring: f"{ring.log_ring}-{ring.scale_bits}-{ring.digits}")
+def both(request: pytest.FixtureRequest) -> Any:
+    ring = request.param
+    cryptor, tag, keys = OpenFHECryptor(ring), secrets.token_hex(16), {}
+    forms = {"relinearization": relinearization_key_template(ring), "rotation": rotation_key_template(ring)}
+    for kind, amount in (("rotation", AMOUNT), ("relinearization", 0), ("conjugation", 0)):
+        key = EvaluationKey(kind, ring, kind, amount)
+        value = cryptor.evaluation_key(key)
+        keys[kind, amount] = key_of(serial.serialize(value), forms.get(kind, forms["rotation"]), ring)
+        serial.install_key(key, value, tag)
+    special = special_primes(forms["rotation"], ring)
+    tables = ChainTables(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
+    native = NativePrimitives(tables, lambda kind, amount: keys[kind, amount])
+    yield Both(ring, cryptor, OpenFHEPrimitives(ring, ring), native, tag)
+    registry.release(tag)
+
+
+def _levels(ring: Ring) -> list[int]:
+    return sorted({ring.levels, ring.levels - 1, ring.levels // 2, 1})
+
+
+def _hoisted(do: Any, x: Any) -> Any:
+    return do.rotate_hoisted(x, AMOUNT, do.decompose(x))
+
+
+EXACT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda do, x, y: do.add(x, y),
+    "sub": lambda do, x, y: do.sub(x, y),
+    "negate": lambda do, x, y: do.negate(x),
+    "accumulate": lambda do, x, y: do.accumulate(do.add(x, y), y),
+    "mul": lambda do, x, y: do.relinearize(do.mul(x, y)),
+    "sums of products": lambda do, x, y: do.relinearize(do.add(do.sub(do.mul(x, y), do.mul(x, x)), y)),
+    # OpenFHE rounds negative numbers towards zero; we round to nearest.
+    "mul_scalar": lambda do, x, y: do.mul_scalar(x, 0.7306, 20.0),
+    "times_i": lambda do, x, y: do.times_i(x),
+    "rotate": lambda do, x, y: do.rotate(x, AMOUNT),
+    "rotate_hoisted": lambda do, x, y: _hoisted(do, x),
+    "conjugate": lambda do, x, y: do.conjugate(x),
+    "rescale": lambda do, x, y: do.rescale(do.relinearize(do.mul(x, y))),
+    "level_drop": lambda do, x, y: do.level_drop(x, 1),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_results_are_openfhe_s_to_the_last_bit(both: Both, name: str) -> None:
+    for level in _levels(both.ring):
+        (x, own_x), (y, own_y) = both.pair(level, 1), both.pair(level, 2)
+        expected, found = EXACT[name](both.wheel, x, y), EXACT[name](both.native, own_x, own_y)
+        assert both.native.describe(found) == both.wheel.describe(expected)
+        assert np.array_equal(found.residues, both.taken(expected).residues), level
+
+
+def test_plaintexts_are_openfhe_s_up_to_rounding(both: Both) -> None:
+    ring, scale = both.ring, float(both.ring.scale_bits)
+    values = np.random.default_rng(5).normal(size=ring.slots)
+    for level in _levels(ring):
+        x, own_x = both.pair(level, 3)
+        for given_values in (values, values[:8], 0.3):
+            expected = both.taken(both.wheel.add_plain(x, both.wheel.encode(given_values, scale, level, x))).residues
+            found = both.native.add_plain(own_x, both.native.encode(given_values, scale, level, own_x)).residues
+            assert np.array_equal(found[1], expected[1])
+            for j, prime in enumerate(ring.primes[: level + 1]):
+                table = transforms.prime_tables(ring.ring_dim, prime)
+                apart = ((found[0, j].astype(object) - expected[0, j]) % prime).astype(np.uint64)
+                transforms.backward(apart, table.outer[1], table.inner[1], table.last, np.uint64(prime))
+                # Values have 53 bits; at larger scales they are rounded before they are whole.
+                assert float(np.minimum(apart, prime - apart).max()) <= 2 ** max(1.0, scale - 46)
+
+
+def test_sums_are_openfhe_s_to_the_last_bit(both: Both) -> None:
+    import scipy.sparse
+
+    level = both.ring.levels
+    pairs = [both.pair(level, seed) for seed in range(4)]
+    weights = scipy.sparse.csr_array(np.random.default_rng(0).normal(size=(3, 4)))
+    expected = both.wheel.weighted_sums([x for x, _ in pairs], weights, 25.0)
+    found = both.native.weighted_sums([x for _, x in pairs], weights, 25.0)
+    for one, other in zip(expected, found, strict=True):
+        assert np.array_equal(both.taken(one).residues, other.residues)
+
+
+def test_what_cannot_be_encoded_is_refused(both: Both) -> None:
+    with pytest.raises(RangeError, match="NaN or infinity"):
+        both.native.encode(np.full(4, np.nan), 20.0, 1)
+    with pytest.raises(RangeError, match="too large at scale"):
+        both.native.encode(np.full(4, 1.0), 1000.0, 1)
+    with pytest.raises(RangeError, match="a product with nan"):
+        both.native.mul_scalar(both.pair(1, 0)[1], float("nan"), 20.0)
+
+
+def test_constants_beyond_floating_point_are_exact(both: Both) -> None:
+    _, x = both.pair(both.ring.levels, 0)
+    found = both.native.mul_scalar(x, -0.75, 80.0).residues
+    for j, prime in enumerate(both.ring.primes):
+        assert int(found[0, j, 5]) == int(x.residues[0, j, 5]) * (-3 << 78) % prime
