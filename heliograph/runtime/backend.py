@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from heliograph.artifact.artifact import Artifact
-from heliograph.errors import ProgramError
 from heliograph.execution.evaluator import Evaluator
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EvaluationKeys
@@ -78,33 +74,3 @@ class Backend(Protocol):
     def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, dict[str, Any]]:
         """Ciphertexts of two parts, each with its level, as the arguments `live` or `blobs` of a message to the client."""
         ...
-
-
-def make_backend(asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> Backend:
-    """The backend of that name, or the best that can run the artifact; `key_bytes` bounds the keys in memory.
-
-    Raises ProgramError for one that is not there or cannot run it.
-    """
-    bootstraps = any(slots_by_chain(artifact.program))
-    name = asked or (NATIVE if importlib.util.find_spec("numba") and not bootstraps else OPENFHE)
-    if name == OPENFHE:
-        from heliograph.runtime.openfhe.backend import OpenFHEBackend
-
-        return OpenFHEBackend(artifact, keys, key_bytes)
-    if name != NATIVE:
-        raise ProgramError(
-            f"there is no backend {asked!r}", where="Server(backend=...)", why=f"{NATIVE} and {OPENFHE} are"
-        )
-    if bootstraps:
-        raise ProgramError(
-            "the native backend does not bootstrap yet", where="Server(backend=...)", hint=f"take {OPENFHE!r}, or None"
-        )
-    if importlib.util.find_spec("numba") is None:
-        raise ProgramError(
-            "the native backend needs numba, which is not installed",
-            where="Server(backend=...)",
-            hint="pip install numba",
-        )
-    from heliograph.runtime.native.backend import NativeBackend
-
-    return NativeBackend(artifact, keys, key_bytes)

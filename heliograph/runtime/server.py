@@ -18,7 +18,8 @@ from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.carried import carried_outputs, only, released
-from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator, make_backend
+from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator
+from heliograph.runtime.backends import make_backend
 from heliograph.runtime.floor import Floor
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader

@@ -1,0 +1,40 @@
+"""The backends by name, and which one a server takes where none is named."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.errors import ProgramError
+from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
+from heliograph.runtime.openfhe.backend import OpenFHEBackend
+
+
+def make_backend(asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> Backend:
+    """The backend of that name, or the best that can run the artifact; `key_bytes` bounds the keys in memory.
+
+    Raises ProgramError for one that is not there or cannot run it.
+    """
+    bootstraps = any(slots_by_chain(artifact.program))
+    name = asked or (NATIVE if importlib.util.find_spec("numba") and not bootstraps else OPENFHE)
+    if name == OPENFHE:
+        return OpenFHEBackend(artifact, keys, key_bytes)
+    if name != NATIVE:
+        raise ProgramError(
+            f"there is no backend {asked!r}", where="Server(backend=...)", why=f"{NATIVE} and {OPENFHE} are"
+        )
+    if bootstraps:
+        raise ProgramError(
+            "the native backend does not bootstrap yet", where="Server(backend=...)", hint=f"take {OPENFHE!r}, or None"
+        )
+    if importlib.util.find_spec("numba") is None:
+        raise ProgramError(
+            "the native backend needs numba, which is not installed",
+            where="Server(backend=...)",
+            hint="pip install numba",
+        )
+    # numba takes a second and a hundred megabytes: it is loaded where it is used.
+    from heliograph.runtime.native.backend import NativeBackend
+
+    return NativeBackend(artifact, keys, key_bytes)
