@@ -89,7 +89,8 @@ def measure(
 
     `expected` is what the network gives for each sample in the clear: the largest distance from it is the measured error.
     `cache_bytes` bounds the encoded plaintexts that the server keeps, `backend` is as for `Server`. The peak of memory
-    includes everything that this process has done before. Raises TooLittleMemoryError, before keys are made, where the server would not fit.
+    includes everything that this process has done before. Raises TooLittleMemoryError, before keys are made, where the
+    server would not fit.
     """
     require_server(artifact, cache_bytes=cache_bytes)
     result = Measurement(load_average=os.getloadavg()[0], compile_s=artifact.compile_s or 0.0)
