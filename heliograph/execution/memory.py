@@ -57,7 +57,7 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     working = working_bytes(program, ring, cache_bytes)
     tables = table_bytes(program)
     fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + _BOOTSTRAP_BYTES * sum(map(bool, slot_counts))
-    native = 0 if any(slot_counts) else _native_bytes(program)
+    native = _native_bytes(program)
     buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
     kept = key_bytes if resident is None else min(resident, key_bytes)
     one_file = native + max(
@@ -84,7 +84,7 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
 
 
 def _native_bytes(program: Program) -> int:
-    """What the native backend takes for itself; programs that bootstrap run on OpenFHE."""
+    """What the native backend takes for itself."""
     primes = max(chain.ring.towers + chain.ring.special for chain in program.planned.chains)
     return _NATIVE_BYTES + _NATIVE_BYTES_PER_COEFFICIENT * primes * program.planned.chains[0].ring.ring_dim
 

@@ -6,27 +6,21 @@ import importlib.util
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import ProgramError
-from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
 from heliograph.runtime.openfhe.backend import OpenFHEBackend
 
 
 def make_backend(asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> Backend:
-    """The backend of that name, or the best that can run the artifact; `key_bytes` bounds the keys in memory.
+    """The backend of that name, or the native one where numba is installed; `key_bytes` bounds the keys in memory.
 
-    Raises ProgramError for one that is not there or cannot run it.
+    Raises ProgramError for one that is not there.
     """
-    bootstraps = any(slots_by_chain(artifact.program))
-    name = asked or (NATIVE if importlib.util.find_spec("numba") and not bootstraps else OPENFHE)
+    name = asked or (NATIVE if importlib.util.find_spec("numba") else OPENFHE)
     if name == OPENFHE:
         return OpenFHEBackend(artifact, keys, key_bytes)
     if name != NATIVE:
         raise ProgramError(
             f"there is no backend {asked!r}", where="Server(backend=...)", why=f"{NATIVE} and {OPENFHE} are"
-        )
-    if bootstraps:
-        raise ProgramError(
-            "the native backend does not bootstrap yet", where="Server(backend=...)", hint=f"take {OPENFHE!r}, or None"
         )
     if importlib.util.find_spec("numba") is None:
         raise ProgramError(

@@ -43,8 +43,8 @@ class Server:
     plaintexts that are kept between runs; they are part of the plan that is compared with the free memory, which
     `check_memory=False` skips.
 
-    `backend` is "native" (runtime/native, where numba is installed and nothing is bootstrapped) or "openfhe"; by default the
-    first that can run the artifact. Clients cannot tell which it was.
+    `backend` is "native" (runtime/native), by default where numba is installed, or "openfhe". Clients cannot tell which it
+    was, but by a smaller error of bootstraps.
 
     `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before

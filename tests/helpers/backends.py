@@ -17,7 +17,6 @@ from heliograph.execution.loop import execute
 from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import DEFAULT_CACHE_BYTES
 
 
@@ -67,14 +66,13 @@ def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Sess
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     from heliograph.runtime.openfhe.serial import serialize
 
-    if any(slots_by_chain(program)):
-        pytest.skip("the native backend does not bootstrap")
     ring, forms, table = program.ring, KeyForms(program), KeyTable()
     cryptor = OpenFHECryptor(ring)
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             table[place_of(key)] = forms.read(serialize(cryptor.evaluation_key(key)), key, cryptor.tag)
     evaluator = NativeEvaluator(program, forms.tables(), table, DEFAULT_CACHE_BYTES)
+    evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
         return read_ciphertext(serialize(cryptor.encrypt(vector, level, log_scale)), ring, level, cryptor.tag, "it")

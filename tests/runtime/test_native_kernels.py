@@ -170,7 +170,7 @@ def both(request: pytest.FixtureRequest) -> Any:
         keys[kind, amount] = key_of(serial.serialize(value), forms.get(kind, forms["rotation"]), ring)
         serial.install_key(key, value, tag)
     special = special_primes(forms["rotation"], ring)
-    tables = ChainTables(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
+    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
     native = NativePrimitives(tables, lambda kind, amount: keys[kind, amount])
     yield Both(ring, cryptor, OpenFHEPrimitives(ring, ring), native, tag)
     registry.release(tag)

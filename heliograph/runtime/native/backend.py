@@ -12,31 +12,38 @@ from typing import Any
 import numpy as np
 
 from heliograph.artifact.artifact import Artifact
+from heliograph.ckks.chains import Chain
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
 from heliograph.runtime.keyloader import KeyLoader, Keys
+from heliograph.runtime.native.bootstrapping import BootstrappingPrimitives, Transforms, transforms_of
 from heliograph.runtime.native.ciphertext import (
     Ciphertext,
+    SparseKeys,
     SwitchingKey,
     key_of,
     read_ciphertext,
+    sparse_keys_of,
     special_primes,
     write_ciphertext,
 )
-from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
+from heliograph.runtime.openfhe.encapsulation import encapsulation_template
 from heliograph.runtime.openfhe.serial import automorphism_index, check_ciphertext
 from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
 from heliograph.runtime.openfhe.template import Bytes, relinearization_key_template, rotation_key_template
 
+# Kinds of keys that are not written as rotation keys are.
+_OTHER = ("relinearization", "encapsulation")
 # The keys of a server: by chain, kind and amount.
-KeyTable = dict[tuple[Ring, str, int], SwitchingKey]
+KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
 
 
 class NativeBackend:
@@ -52,7 +59,7 @@ class NativeBackend:
         self._tables = forms.tables()
         loaders: list[KeyLoader] = []
 
-        def read(key: EvaluationKey) -> SwitchingKey:
+        def read(key: EvaluationKey) -> SwitchingKey | SparseKeys:
             return forms.read(keys.blob(key.name), key, keys.client)
 
         if key_bytes is None:
@@ -84,18 +91,36 @@ class NativeEvaluator(ServerEvaluator):
     """A program on arrays of residues."""
 
     def __init__(self, program: Program, tables: Mapping[Ring, ChainTables], keys: KeyTable, cache_bytes: int) -> None:
-        def key_of(ring: Ring, kind: str, amount: int) -> SwitchingKey:
+        def key_of(ring: Ring, kind: str, amount: int) -> Any:
             found = keys.get((ring, kind, amount))
             if found is None:
                 what = f"{kind} by {amount}" if kind == "rotation" else kind
                 raise ProgramError(f"there is no key for a {what} at level {ring.levels} and below")
             return found
 
-        super().__init__(
-            program,
-            lambda chain: NativePrimitives(tables[chain.ring], functools.partial(key_of, chain.ring)),
-            cache_bytes,
-        )
+        # Held, so that they stay: for each chain those of its bootstraps' numbers of slots.
+        self._transforms: dict[tuple[Ring, int], Transforms] = {}
+        self._tables = tables
+
+        def primitives(chain: Chain) -> BootstrappingPrimitives:
+            return BootstrappingPrimitives(
+                tables[chain.ring],
+                functools.partial(key_of, chain.ring),
+                lambda slots: self._transforms[chain.ring, slots],
+            )
+
+        super().__init__(program, primitives, cache_bytes)
+
+    def prepare(self) -> None:
+        for chain, slot_counts in zip(self.chains, slots_by_chain(self.program), strict=True):
+            for slots in slot_counts:
+                if (chain.ring, slots) not in self._transforms:
+                    made = transforms_of(chain.ring, self._tables[chain.ring], slots)
+                    self._transforms[chain.ring, slots] = made
+
+    def close(self) -> None:
+        super().close()
+        self._transforms = {}
 
     def plaintext_bytes(self, level: int) -> int:
         return self.ring.ciphertext_bytes(level, parts=1)
@@ -128,11 +153,15 @@ class KeyForms:
     def __init__(self, program: Program) -> None:
         self._rings = [chain.ring for chain in program.planned.chains]
         kinds = {(key.ring, key.kind) for key in program_keys(program)}
-        self._rotations = {ring: rotation_key_template(ring) for ring, kind in kinds if kind != "relinearization"}
+        self._rotations = {ring: rotation_key_template(ring) for ring, kind in kinds if kind not in _OTHER}
+        self._pairs = {ring: encapsulation_template(ring) for ring, kind in kinds if kind == "encapsulation"}
         self._products = {ring: relinearization_key_template(ring) for ring, kind in kinds if kind == "relinearization"}
 
-    def read(self, data: Bytes, key: EvaluationKey, client: str) -> SwitchingKey:
+    def read(self, data: Bytes, key: EvaluationKey, client: str) -> SwitchingKey | SparseKeys:
         """The key of that description in a stranger's bytes; a WireError where it is another or none."""
+        if key.kind == "encapsulation":
+            self._pairs[key.ring].check(data, client, f"the key {key.name}")
+            return sparse_keys_of(data, self._pairs[key.ring], key.ring)
         product = key.kind == "relinearization"
         form = (self._products if product else self._rotations)[key.ring]
         form.check(data, client, f"the key {key.name}", None if product else automorphism_index(key))
@@ -144,7 +173,7 @@ class KeyForms:
         special = {ring: special_primes(forms[ring], ring) if ring in forms else () for ring in self._rings}
         every = dict.fromkeys([*self._rings[0].primes, *(prime for primes in special.values() for prime in primes)])
         known = prime_rows(self._rings[0].ring_dim, tuple(every))
-        return {ring: ChainTables(ring, special[ring], known) for ring in self._rings}
+        return {ring: ChainTables.of(ring, special[ring], known) for ring in self._rings}
 
 
 def place_of(key: EvaluationKey) -> tuple[Ring, str, int]:

@@ -9,7 +9,11 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.openfhe.template import Bytes, Template, ciphertext_template
+
+# Polynomials of the key to the sparse secret: two over three primes. It comes first in the pair.
+_SPARSE_BLOCKS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +59,37 @@ def key_of(data: Bytes, form: Template, ring: Ring) -> SwitchingKey:
     return SwitchingKey(blocks.reshape(2, ring.digits, -1, ring.ring_dim))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseKeys:
+    """The way to the sparse secret of bootstrapping, a key in a chain of its own, and back."""
+
+    tables: ChainTables
+    there: SwitchingKey
+    back: SwitchingKey
+
+
+def sparse_keys_of(data: Bytes, form: Template, ring: Ring) -> SparseKeys:
+    """The pair from bytes that were checked against its form."""
+    count = len(form.blocks) - _SPARSE_BLOCKS
+    there = _blocks(data, form, [*range(_SPARSE_BLOCKS // 2, _SPARSE_BLOCKS), *range(_SPARSE_BLOCKS // 2)])
+    half = count // 2
+    back = _blocks(data, form, [_SPARSE_BLOCKS + i for i in (*range(half, count), *range(half))])
+    # The first prime of the chain, and special ones.
+    primes = form.blocks_moduli[: _SPARSE_BLOCKS // 2]
+    return SparseKeys(
+        ChainTables(ring.ring_dim, primes[:1], 1, primes[1:], prime_rows(ring.ring_dim, primes)),
+        SwitchingKey(there.reshape(2, 1, _SPARSE_BLOCKS // 2, ring.ring_dim)),
+        SwitchingKey(back.reshape(2, ring.digits, -1, ring.ring_dim)),
+    )
+
+
 def special_primes(form: Template, ring: Ring) -> tuple[int, ...]:
     """The special primes of a chain, as the form of its keys has them."""
     return form.blocks_moduli[ring.towers : ring.towers + ring.special]
 
 
 def _blocks(data: Bytes, form: Template, order: Sequence[int]) -> Array:
-    made = np.empty((len(form.blocks), form.ring_dim), dtype=np.uint64)
+    made = np.empty((len(order), form.ring_dim), dtype=np.uint64)
     for row, number in zip(made, order, strict=True):
         row[:] = np.frombuffer(data, dtype="<u8", count=form.ring_dim, offset=form.blocks[number][0])
     return made

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, multiply_add
 from heliograph.runtime.native.arithmetic import difference, parallel_kernel, product, settled, times_constant, total
 
 
@@ -85,3 +86,24 @@ def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, moduli: Any
             number = numbers[i]
             rest = settled(times_constant(np.uint64(abs(number)), w, ratio, q), q)
             o[i] = difference(zero, rest, q) if number < 0 else rest
+
+
+@parallel_kernel
+def sums_of_products(rotated: Any, plains: Any, terms: Any, begins: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """Several sums of ciphertexts (n, 2, towers, N) times plaintexts (m, towers, N): (sums, 2, towers, N).
+
+    Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext, plaintext). All sums of a block are
+    made together, so that the ciphertexts are read from memory once.
+    """
+    for job in prange(2 * rows.size):
+        part, j = job % 2, job // 2
+        pieces = np.empty((3, BLOCK), np.uint64)
+        for begin in range(0, out.shape[3], BLOCK):
+            for s in range(out.shape[0]):
+                o, first = out[s, part, j, begin : begin + BLOCK], begins[s]
+                for t in range(first, begins[s + 1]):
+                    a = rotated[terms[t, 0], part, j, begin : begin + BLOCK]
+                    b = plains[terms[t, 1], j, begin : begin + BLOCK]
+                    multiply_add(a, b, pieces, t - first, o)
+                    if (t - first) % TERMS == TERMS - 1 or t == begins[s + 1] - 1:
+                        gather(pieces, o, moduli[rows[j]])

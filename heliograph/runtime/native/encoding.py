@@ -45,7 +45,10 @@ def values_of(coefficients: Array) -> Array:
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
     """The values times 2^log_scale, rounded, as residues in evaluation: (level + 1, N). Raises RangeError if too large."""
-    found = coefficients_of(values, tables.ring.slots)
+    primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known
+    # A number that stands in all slots is a polynomial of that coefficient alone, and its own value everywhere.
+    alone = values.size == 1 and not np.iscomplexobj(values)
+    found = values if alone else coefficients_of(values, tables.slots)
     largest = float(np.abs(found).max(initial=0.0))
     if not math.isfinite(largest):
         raise RangeError("a plaintext holds NaN or infinity")
@@ -55,10 +58,11 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> 
         raise RangeError(f"a plaintext of size {np.abs(values).max():.3g} is too large at scale 2^{log_scale:.1f}")
     shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
     whole = np.rint(found * 2.0 ** (log_scale - shift)).astype(np.int64)
-    primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known
     out = np.empty((level + 1, whole.size), dtype=np.uint64)
     factors = with_ratio([1 << shift] * (level + 1), primes)
     scaled_residues(whole, factors, out, rows, known.moduli)
+    if alone:
+        return np.repeat(out, tables.ring_dim, axis=1)
     forward_rows(out, rows, known.moduli, known.outer, known.inner)
     return out
 

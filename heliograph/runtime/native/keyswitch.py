@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, multiply_add
 from heliograph.runtime.native.arithmetic import (
     difference,
-    inlined,
     kernel,
     parallel_kernel,
     reduced,
@@ -21,14 +21,6 @@ from heliograph.runtime.native.arithmetic import (
     total,
 )
 from heliograph.runtime.native.transforms import backward, forward
-
-# Numbers that are worked on at once: accumulators of so many stay in the fastest cache.
-_BLOCK = 1024
-_PIECE = np.uint64(30)
-_MASK = np.uint64((1 << 30) - 1)
-_FOUR, _SIXTY = np.uint64(4), np.uint64(60)
-# Products of two residues that are summed in pieces of 30 bits before the sum is reduced.
-_TERMS = 8
 
 
 @kernel
@@ -74,46 +66,6 @@ def raise_digits(
             forward(out, outer[row, 0], inner[row, 0], q)
 
 
-@inlined
-def _gathered(z0: Any, z1: Any, z2: Any, q: Any, bits: Any, ratio: Any) -> Any:
-    """z0 + 2^30 z1 + 2^60 z2 modulo q."""
-    z1 += z0 >> _PIECE
-    z2 += z1 >> _PIECE
-    low = (z0 & _MASK) | ((z1 & _MASK) << _PIECE) | (z2 << _SIXTY)
-    return reduced(z2 >> _FOUR, low, q, bits, ratio)
-
-
-@kernel
-def _inner(digits: Any, key: Any, j: int, row: int, out: Any, modulus: Any) -> None:
-    """The sum of products of digits (d, rows, N) and parts of a key (d, rows, N), modulo one prime."""
-    q, bits, ratio = modulus[0], modulus[1], modulus[2]
-    z0, z1, z2 = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    size = min(_BLOCK, out.size)
-    for begin in range(0, out.size, size):
-        o = out[begin : begin + size]
-        for g in range(digits.shape[0]):
-            a, b = digits[g, j, begin : begin + size], key[g, row, begin : begin + size]
-            if g % _TERMS == 0:
-                for x in range(size):
-                    a0, a1, b0, b1 = a[x] & _MASK, (a[x] >> _PIECE) & _MASK, b[x] & _MASK, (b[x] >> _PIECE) & _MASK
-                    z0[x] = a0 * b0
-                    z1[x] = a0 * b1 + a1 * b0
-                    z2[x] = a1 * b1
-                if g:
-                    for x in range(size):
-                        z0[x] += o[x] & _MASK
-                        z1[x] += o[x] >> _PIECE
-            else:
-                for x in range(size):
-                    a0, a1, b0, b1 = a[x] & _MASK, (a[x] >> _PIECE) & _MASK, b[x] & _MASK, (b[x] >> _PIECE) & _MASK
-                    z0[x] += a0 * b0
-                    z1[x] += a0 * b1 + a1 * b0
-                    z2[x] += a1 * b1
-            if g % _TERMS == _TERMS - 1 or g == digits.shape[0] - 1:
-                for x in range(size):
-                    o[x] = _gathered(z0[x], z1[x], z2[x], q, bits, ratio)
-
-
 @parallel_kernel
 def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, moduli: Any) -> None:
     """Digits (d, rows, N) times a key (2, digits, its rows, N), summed over the digits: (2, rows, N).
@@ -122,7 +74,14 @@ def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, modul
     """
     for job in prange(2 * rows.size):
         part, j = job % 2, job // 2
-        _inner(digits, key[part], j, key_rows[j], out[part, j], moduli[rows[j]])
+        pieces = np.empty((3, BLOCK), np.uint64)
+        for begin in range(0, out.shape[2], BLOCK):
+            o = out[part, j, begin : begin + BLOCK]
+            for g in range(digits.shape[0]):
+                a, b = digits[g, j, begin : begin + BLOCK], key[part, g, key_rows[j], begin : begin + BLOCK]
+                multiply_add(a, b, pieces, g, o)
+                if g % TERMS == TERMS - 1 or g == digits.shape[0] - 1:
+                    gather(pieces, o, moduli[rows[j]])
 
 
 @parallel_kernel
@@ -183,3 +142,18 @@ def add_turned(sums: Any, values: Any, places: Any, rows: Any, moduli: Any) -> N
         q, x, o = moduli[rows[j], 0], values[j], sums[j]
         for i in range(o.size):
             o[i] = total(o[i], x[places[i]], q)
+
+
+@parallel_kernel
+def raise_modulus(scaled: Any, prime: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
+    """Coefficients (parts, N) modulo one prime, centred around zero, as values modulo many: (parts, rows, N)."""
+    parts, half, zero = scaled.shape[0], prime >> np.uint64(1), np.uint64(0)
+    for job in prange(parts * rows.size):
+        part, j = job % parts, job // parts
+        row = rows[j]
+        q, bits, barrett = moduli[row, 0], moduli[row, 1], moduli[row, 2]
+        o, s = out[part, j], scaled[part]
+        less = q - reduced(zero, prime, q, bits, barrett)
+        for i in range(o.size):
+            o[i] = reduced(zero, s[i], q, bits, barrett) + (less if s[i] > half else zero)
+        forward(o, outer[row, 0], inner[row, 0], q)

@@ -16,18 +16,17 @@ from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
 
 # (kind, amount) -> the key of the chain; kinds are those of ckks.keys.EvaluationKey.
-KeyOf = Callable[[str, int], SwitchingKey]
+KeyOf = Callable[[str, int], Any]
 
 
 class NativePrimitives:
-    """The primitives in the chain of `tables`; `key_of` finds its evaluation keys.
+    """The primitives in the chain of `tables`, all but bootstraps; `key_of` finds its evaluation keys.
 
     Ciphertexts of all chains look alike: their primes are the first ones of the whole.
     """
 
     def __init__(self, tables: ChainTables, key_of: KeyOf) -> None:
         self.tables, self._key_of = tables, key_of
-        self.ring = tables.ring
         known = tables.known
         self._moduli, self._outer, self._inner = known.moduli, known.outer, known.inner
 
@@ -87,7 +86,7 @@ class NativePrimitives:
 
     def weighted_sums(self, values: Sequence[Ciphertext], weights: Any, log_scale: float) -> list[Ciphertext]:
         parts, towers, size = values[0].residues.shape
-        moduli = self.ring.primes[:towers] * parts
+        moduli = self.tables.primes[:towers] * parts
         blocks = [list(value.residues.reshape(-1, size)) for value in values]
         return [
             Ciphertext(each.reshape(parts, towers, size)) for each in weighted_sums(blocks, weights, log_scale, moduli)
@@ -100,11 +99,11 @@ class NativePrimitives:
         return self._digits(x.residues[1])
 
     def rotate_hoisted(self, x: Ciphertext, amount: int, digits: Array) -> Ciphertext:
-        index = pow(5, amount % self.ring.slots, 2 * self.ring.ring_dim)
-        return self._turned(x, digits, self._key_of("rotation", amount % self.ring.slots), index)
+        index = pow(5, amount % self.tables.slots, 2 * self.tables.ring_dim)
+        return self._turned(x, digits, self._key_of("rotation", amount % self.tables.slots), index)
 
     def conjugate(self, x: Ciphertext) -> Ciphertext:
-        return self._turned(x, self.decompose(x), self._key_of("conjugation", 0), 2 * self.ring.ring_dim - 1)
+        return self._turned(x, self.decompose(x), self._key_of("conjugation", 0), 2 * self.tables.ring_dim - 1)
 
     def relinearize(self, x: Ciphertext) -> Ciphertext:
         switched = self._switched(self._digits(x.residues[2]), self._key_of("relinearization", 0))
@@ -116,7 +115,7 @@ class NativePrimitives:
             raise ProgramError("a ciphertext at level 0 has no prime left to be rescaled by")
         division = self.tables.rescaling(x.level + 1)
         scaled = self._coefficients(x.residues[:, x.level :], division.rows[x.level :], division.own)
-        out = np.empty((x.parts, x.level, self.ring.ring_dim), dtype=np.uint64)
+        out = np.empty((x.parts, x.level, self.tables.ring_dim), dtype=np.uint64)
         keyswitch.divide_by_last(
             x.residues, scaled, out, division.rows, division.inverse, self._moduli, self._outer, self._inner
         )
@@ -132,11 +131,6 @@ class NativePrimitives:
     def reread(self, x: Ciphertext, log_scale: float) -> Ciphertext:
         return x
 
-    def bootstrap(self, x: Ciphertext, slots: int) -> Ciphertext:
-        raise InternalError("the native backend has no bootstrap")
-
-    bootstrap_pair = bootstrap
-
     def _rows(self, x: Ciphertext) -> Array:
         return self.tables.rows[: x.level + 1]
 
@@ -146,7 +140,7 @@ class NativePrimitives:
         return Ciphertext(out)
 
     def _times(self, x: Ciphertext, constants: Sequence[Sequence[int]]) -> Ciphertext:
-        primes = self.ring.primes[: x.level + 1]
+        primes = self.tables.primes[: x.level + 1]
         numbers = np.stack([with_ratio(each, primes) for each in constants])
         return self._elementwise(elementwise.multiply_constants, x, numbers)
 
@@ -163,11 +157,15 @@ class NativePrimitives:
         towers = values.shape[0]
         plan = self.tables.digits(towers)
         scaled = self._coefficients(values[np.newaxis], plan.rows[:towers], plan.own)[0]
-        digits = np.empty((self.ring.digits_at(towers), plan.rows.size, self.ring.ring_dim), dtype=np.uint64)
+        digits = np.empty((-(-towers // plan.alpha), plan.rows.size, self.tables.ring_dim), dtype=np.uint64)
         keyswitch.raise_digits(
             values, scaled, digits, plan.alpha, plan.rows, plan.up, self._moduli, self._outer, self._inner
         )
         return digits
+
+    def switched(self, values: Array, key: SwitchingKey) -> Array:
+        """A polynomial (towers, N) times the secret that a key comes from, under the secret that it leads to."""
+        return self._switched(self._digits(values), key)
 
     def _switched(self, digits: Array, key: SwitchingKey, places: Array | None = None) -> Array:
         """The product of digits with a key, divided by the special primes: (2, towers, N).
@@ -185,7 +183,7 @@ class NativePrimitives:
             straight, wide = wide, np.empty_like(wide)
             keyswitch.turned(straight, places, wide)
         scaled = self._coefficients(wide[:, towers:], division.rows[towers:], division.own)
-        out = np.empty((2, towers, self.ring.ring_dim), dtype=np.uint64)
+        out = np.empty((2, towers, self.tables.ring_dim), dtype=np.uint64)
         keyswitch.divide(
             wide, scaled, out, division.rows, division.down, division.inverse, self._moduli, self._outer, self._inner
         )

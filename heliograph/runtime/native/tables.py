@@ -80,34 +80,43 @@ class Division:
 
 
 class ChainTables:
-    """The constants of one chain: `special` are its special primes, `known` has the tables of all primes that occur."""
+    """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes that occur."""
 
-    def __init__(self, ring: Ring, special: tuple[int, ...], known: Primes) -> None:
-        self.ring, self.special, self.known = ring, special, known
-        self.primes = ring.primes
-        self.rows = known.rows(self.primes)
-        self._special_rows = known.rows(special)
-        self._automorphisms: dict[int, Array] = {}
+    def __init__(
+        self, ring_dim: int, primes: tuple[int, ...], alpha: int, special: tuple[int, ...], known: Primes
+    ) -> None:
+        self.ring_dim, self.primes, self.alpha, self.special, self.known = ring_dim, primes, alpha, special, known
+        self.rows = known.rows(primes)
+        self.special_rows = known.rows(special)
+
+    @staticmethod
+    def of(ring: Ring, special: tuple[int, ...], known: Primes) -> ChainTables:
+        """Those of a ring."""
+        return ChainTables(ring.ring_dim, ring.primes, ring.alpha, special, known)
+
+    @property
+    def slots(self) -> int:
+        return self.ring_dim // 2
 
     @functools.lru_cache(maxsize=256)  # noqa: B019
     def digits(self, towers: int) -> Digits:
         """The digits of a polynomial with so many primes."""
-        primes, alpha = self.primes[:towers], self.ring.alpha
+        primes, alpha = self.primes[:towers], self.alpha
         every = primes + self.special
-        inverse = self.ring.ring_dim
+        inverse = self.ring_dim
         own, up = [], []
         for i, prime in enumerate(primes):
             begin = i // alpha * alpha
             rest = math.prod(primes[begin : begin + alpha]) // prime
             own.append(pow(inverse * rest, -1, prime))
             up.append(with_ratio([rest] * len(every), every))
-        rows = np.concatenate([self.rows[:towers], self._special_rows])
+        rows = np.concatenate([self.rows[:towers], self.special_rows])
         return Digits(towers, alpha, rows, with_ratio(own, primes), np.stack(up))
 
     @functools.lru_cache(maxsize=256)  # noqa: B019
     def special_division(self, towers: int) -> Division:
         """Division of a polynomial over the first primes and the special ones by the product of these."""
-        rows = np.concatenate([self.rows[:towers], self._special_rows])
+        rows = np.concatenate([self.rows[:towers], self.special_rows])
         return self._division(self.primes[:towers], self.special, rows)
 
     @functools.lru_cache(maxsize=256)  # noqa: B019
@@ -117,7 +126,7 @@ class ChainTables:
 
     def _division(self, kept: tuple[int, ...], last: tuple[int, ...], rows: Array) -> Division:
         whole = math.prod(last)
-        own = [pow(self.ring.ring_dim * (whole // prime), -1, prime) for prime in last]
+        own = [pow(self.ring_dim * (whole // prime), -1, prime) for prime in last]
         down = np.stack([with_ratio([whole // prime] * len(kept), kept) for prime in last])
         inverse = with_ratio([pow(whole, -1, prime) for prime in kept], kept)
         return Division(rows, len(kept), with_ratio(own, last), down, inverse)
@@ -129,7 +138,7 @@ class ChainTables:
 
     def automorphism(self, index: int) -> Array:
         """For each place of X -> X^index in evaluation the place that its value comes from."""
-        return automorphism_places(self.ring.ring_dim, index)
+        return automorphism_places(self.ring_dim, index)
 
 
 @functools.lru_cache(maxsize=128)

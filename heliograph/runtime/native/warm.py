@@ -38,7 +38,7 @@ def _tell() -> None:
 
 def _call_all() -> None:
     n, random = _RING.ring_dim, np.random.default_rng(0)
-    tables = ChainTables(_RING, _SPECIAL, prime_rows(n, _RING.primes + _SPECIAL))
+    tables = ChainTables.of(_RING, _SPECIAL, prime_rows(n, _RING.primes + _SPECIAL))
     primes = _RING.primes + _SPECIAL
     rows = np.stack([random.integers(prime, size=n, dtype=np.uint64) for prime in primes])
     key = SwitchingKey(np.stack([np.stack([rows] * _RING.digits)] * 2))
