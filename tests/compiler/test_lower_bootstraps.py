@@ -253,7 +253,7 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
         (KeyFolder(tmp_path / "keys"), None),
         (KeyFolder(tmp_path / "keys"), least),
     ):
-        with hg.Server(loaded, keys, key_bytes=bound, allow_insecure=True) as server:
+        with hg.Server(loaded, keys, backend="openfhe", key_bytes=bound, allow_insecure=True) as server:
             found = client.decrypt(server.run(client.encrypt(x)))
             assert set(bootstrapping._holders) >= {RING, LOWER}
         np.testing.assert_allclose(found, exact, atol=2.0**-14)
