@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,17 +13,11 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
-from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
+from heliograph.runtime.beside import AMOUNT, Beside, beside
 from heliograph.runtime.native import arithmetic, encoding, transforms
-from heliograph.runtime.native.ciphertext import Ciphertext, key_of, read_ciphertext, special_primes
-from heliograph.runtime.native.primitives import NativePrimitives
-from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.openfhe import registry, serial
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
-from heliograph.runtime.openfhe.template import normalized, relinearization_key_template, rotation_key_template
+from heliograph.runtime.native.ciphertext import Ciphertext
 
 # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
 RINGS = (
@@ -35,7 +27,6 @@ RINGS = (
     Ring(11, 50, 35, 9, 10, None),
     Ring(12, 60, 55, 11, 2, None),
 )
-AMOUNT = 3
 
 
 # --------------------------------------------------------------------------------------------- arithmetic
@@ -136,44 +127,14 @@ def test_slots_are_values_at_powers_of_five(size: int) -> None:
 # --------------------------------------------------------------------------------------------- primitives
 
 
-@dataclass
-class Both:
-    """The primitives of both backends with the same keys."""
-
-    ring: Ring
-    cryptor: Any
-    wheel: OpenFHEPrimitives
-    native: NativePrimitives
-    tag: str
-    made: dict[int, Any] = field(default_factory=dict)
-
-    def pair(self, level: int, seed: int) -> tuple[Any, Ciphertext]:
-        values = np.random.default_rng(seed).normal(size=self.ring.slots)
-        wheel = serial.retagged(self.cryptor.encrypt(values, level, float(self.ring.scale_bits)), self.tag)
-        return wheel, self.taken(wheel)
-
-    def taken(self, value: Any) -> Ciphertext:
-        """OpenFHE's ciphertext of two parts as residues."""
-        level = self.wheel.describe(value)[0]
-        data = serial.serialize(normalized(value, self.ring, level, self.tag))
-        return read_ciphertext(data, self.ring, level, self.tag, "it")
-
-
 @pytest.fixture(scope="module", params=RINGS, ids=lambda ring: f"{ring.log_ring}-{ring.scale_bits}-{ring.digits}")
-def both(request: pytest.FixtureRequest) -> Any:
-    ring = request.param
-    cryptor, tag, keys = OpenFHECryptor(ring), secrets.token_hex(16), {}
-    forms = {"relinearization": relinearization_key_template(ring), "rotation": rotation_key_template(ring)}
-    for kind, amount in (("rotation", AMOUNT), ("relinearization", 0), ("conjugation", 0)):
-        key = EvaluationKey(kind, ring, kind, amount)
-        value = cryptor.evaluation_key(key)
-        keys[kind, amount] = key_of(serial.serialize(value), forms.get(kind, forms["rotation"]), ring)
-        serial.install_key(key, value, tag)
-    special = special_primes(forms["rotation"], ring)
-    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
-    native = NativePrimitives(tables, lambda kind, amount: keys[kind, amount])
-    yield Both(ring, cryptor, OpenFHEPrimitives(ring, ring), native, tag)
-    registry.release(tag)
+def both(request: pytest.FixtureRequest) -> Iterator[Beside]:
+    with beside(request.param) as made:
+        yield made
+
+
+def pair(both: Beside, level: int, seed: int) -> tuple[Any, Ciphertext]:
+    return both.encrypted(np.random.default_rng(seed).normal(size=both.ring.slots), level)
 
 
 def _levels(ring: Ring) -> list[int]:
@@ -203,21 +164,23 @@ EXACT: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_results_are_openfhe_s_to_the_last_bit(both: Both, name: str) -> None:
+def test_results_are_openfhe_s_to_the_last_bit(both: Beside, name: str) -> None:
     for level in _levels(both.ring):
-        (x, own_x), (y, own_y) = both.pair(level, 1), both.pair(level, 2)
-        expected, found = EXACT[name](both.wheel, x, y), EXACT[name](both.native, own_x, own_y)
-        assert both.native.describe(found) == both.wheel.describe(expected)
-        assert np.array_equal(found.residues, both.taken(expected).residues), level
+        (x, own_x), (y, own_y) = pair(both, level, 1), pair(both, level, 2)
+        expected, found = EXACT[name](both.openfhe, x, y), EXACT[name](both.native, own_x, own_y)
+        assert both.native.describe(found) == both.openfhe.describe(expected)
+        assert np.array_equal(found.residues, both.native_form(expected).residues), level
 
 
-def test_plaintexts_are_openfhe_s_up_to_rounding(both: Both) -> None:
+def test_plaintexts_are_openfhe_s_up_to_rounding(both: Beside) -> None:
     ring, scale = both.ring, float(both.ring.scale_bits)
     values = np.random.default_rng(5).normal(size=ring.slots)
     for level in _levels(ring):
-        x, own_x = both.pair(level, 3)
+        x, own_x = pair(both, level, 3)
         for given_values in (values, values[:8], 0.3):
-            expected = both.taken(both.wheel.add_plain(x, both.wheel.encode(given_values, scale, level, x))).residues
+            expected = both.native_form(
+                both.openfhe.add_plain(x, both.openfhe.encode(given_values, scale, level, x))
+            ).residues
             found = both.native.add_plain(own_x, both.native.encode(given_values, scale, level, own_x)).residues
             assert np.array_equal(found[1], expected[1])
             for j, prime in enumerate(ring.primes[: level + 1]):
@@ -228,29 +191,29 @@ def test_plaintexts_are_openfhe_s_up_to_rounding(both: Both) -> None:
                 assert float(np.minimum(apart, prime - apart).max()) <= 2 ** max(1.0, scale - 46)
 
 
-def test_sums_are_openfhe_s_to_the_last_bit(both: Both) -> None:
+def test_sums_are_openfhe_s_to_the_last_bit(both: Beside) -> None:
     import scipy.sparse
 
     level = both.ring.levels
-    pairs = [both.pair(level, seed) for seed in range(4)]
+    pairs = [pair(both, level, seed) for seed in range(4)]
     weights = scipy.sparse.csr_array(np.random.default_rng(0).normal(size=(3, 4)))
-    expected = both.wheel.weighted_sums([x for x, _ in pairs], weights, 25.0)
+    expected = both.openfhe.weighted_sums([x for x, _ in pairs], weights, 25.0)
     found = both.native.weighted_sums([x for _, x in pairs], weights, 25.0)
     for one, other in zip(expected, found, strict=True):
-        assert np.array_equal(both.taken(one).residues, other.residues)
+        assert np.array_equal(both.native_form(one).residues, other.residues)
 
 
-def test_what_cannot_be_encoded_is_refused(both: Both) -> None:
+def test_what_cannot_be_encoded_is_refused(both: Beside) -> None:
     with pytest.raises(RangeError, match="NaN or infinity"):
         both.native.encode(np.full(4, np.nan), 20.0, 1)
     with pytest.raises(RangeError, match="too large at scale"):
         both.native.encode(np.full(4, 1.0), 1000.0, 1)
     with pytest.raises(RangeError, match="a product with nan"):
-        both.native.mul_scalar(both.pair(1, 0)[1], float("nan"), 20.0)
+        both.native.mul_scalar(pair(both, 1, 0)[1], float("nan"), 20.0)
 
 
-def test_constants_beyond_floating_point_are_exact(both: Both) -> None:
-    _, x = both.pair(both.ring.levels, 0)
+def test_constants_beyond_floating_point_are_exact(both: Beside) -> None:
+    _, x = pair(both, both.ring.levels, 0)
     found = both.native.mul_scalar(x, -0.75, 80.0).residues
     for j, prime in enumerate(both.ring.primes):
         assert int(found[0, j, 5]) == int(x.residues[0, j, 5]) * (-3 << 78) % prime
