@@ -265,9 +265,10 @@ def main() -> None:
 
     costs = default_costs()
     if options.calibrate:
-        from heliograph.runtime.openfhe.calibrate import calibrate
+        from heliograph.runtime.calibrate import calibrate
 
-        costs = calibrate().costs
+        found = calibrate()
+        costs = (found.get("native") or found["openfhe"]).costs
     load = os.getloadavg()[0]
     results = [run_one(name, costs) for name in programs() if options.only in name]
     figures = list(results[0]["verdict"]["within"])

@@ -24,7 +24,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import sums_size
 from heliograph.runtime.beside import AMOUNT, beside, sample_values
-from heliograph.runtime.openfhe.calibrate import machine_name
+from heliograph.runtime.calibrate import machine_name
 
 # Chains as programs have them: small networks, one with a softmax, one that bootstraps.
 RINGS = (

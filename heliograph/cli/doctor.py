@@ -68,6 +68,22 @@ def _torch() -> Check:
     return Check("torch", "ok", importlib.metadata.version("torch"))
 
 
+def _native() -> Check:
+    """Whether servers run on our own kernels, and how a rotation on them compares with OpenFHE's here."""
+    if importlib.util.find_spec("numba") is None:
+        return Check("native", "warning", "numba is not installed", "servers run on OpenFHE, slower: pip install numba")
+    from heliograph.ckks.ring import Ring
+    from heliograph.errors import HeliographError
+    from heliograph.runtime.calibrate import rotation_ms
+
+    try:
+        times = rotation_ms(Ring(13, 45, 35, 5, 3, None))
+    except HeliographError as error:
+        return Check("native", "missing", error.what, error.hint or error.why)
+    detail = f"numba {importlib.metadata.version('numba')}, a rotation at N=2^13 in {times['native']:.2f} ms"
+    return Check("native", "ok", f"{detail}, on OpenFHE {times['openfhe']:.2f} ms")
+
+
 def _cores() -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     load = os.getloadavg()[0]
@@ -124,6 +140,7 @@ def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
     checks = [
         _python(),
         _openfhe(),
+        _native(),
         _torch(),
         _cores(),
         _memory(),
@@ -143,9 +160,11 @@ def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
 
 
 def _calibrate(as_json: bool, quiet: bool) -> None:
-    from heliograph.runtime.openfhe.calibrate import calibrate_and_save
+    from heliograph.runtime.calibrate import calibrate_and_save
 
     with progress_bar(quiet) as progress:
-        result, path = calibrate_and_save(lambda done, total: progress("measuring", done, total))
+        results, path = calibrate_and_save(lambda done, total: progress("measuring", done, total))
     remark(f"wrote {path}; compiling uses it from now on (HELIOGRAPH_COSTS=built-in leaves it out)", quiet)
-    emit(str(result), {**result.to_dict(), "path": path}, as_json=as_json, quiet=quiet)
+    values = {backend: result.to_dict() for backend, result in results.items()}
+    text = "\n".join(f"{backend}: {result}" for backend, result in results.items())
+    emit(text, {**values, "path": path}, as_json=as_json, quiet=quiet)

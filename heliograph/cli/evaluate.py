@@ -25,6 +25,12 @@ from heliograph.cli.output import emit, insecure_option, output_options, progres
     help="The encrypted outputs' file (output.ct); of several inputs a folder (outputs).",
 )
 @click.option("--key-bytes", type=int, default=None, help="Bound on the keys of a folder that are in memory at once.")
+@click.option(
+    "--backend",
+    type=click.Choice(["native", "openfhe"]),
+    default=None,
+    help="Our own kernels, or OpenFHE's; by default our own where numba is installed.",
+)
 @click.option("--no-memory-check", is_flag=True, help="Go on even where memory seems too little.")
 @insecure_option
 @output_options
@@ -35,6 +41,7 @@ def evaluate_command(
     plain: str | None,
     output: str | None,
     key_bytes: int | None,
+    backend: str | None,
     no_memory_check: bool,
     insecure: bool,
     as_json: bool,
@@ -62,6 +69,7 @@ def evaluate_command(
         with Server(
             loaded,
             load_keys(keys),
+            backend=backend,
             key_bytes=key_bytes,
             check_memory=not no_memory_check,
             allow_insecure=insecure,
@@ -79,10 +87,11 @@ def evaluate_command(
                     progress=progress,
                     finished=lambda path, seconds: done.append({"encrypted": str(path), "seconds": seconds}),
                 )
-            trace = server.trace
+            trace, used = server.trace, server.backend
     values = {
         "encrypted": output,
         "bytes": sum(Path(path).stat().st_size for path in ([entry["encrypted"] for entry in done] or [output])),
+        "backend": used,
         "seconds": trace.seconds,
         "seconds_by_layer": dict(trace.by_layer),
         "predicted_ms": loaded.report.figures.predicted.evaluate_ms,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import importlib.util
 import os
 import platform
+import secrets
 import statistics
 import time
 from collections.abc import Callable
@@ -17,12 +20,14 @@ import scipy.optimize
 
 from heliograph.artifact.costs import save_costs
 from heliograph.ckks.costs import CostTable
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution import primitives as timing
 from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
-from heliograph.runtime.openfhe import registry
+from heliograph.runtime.backend import NATIVE, OPENFHE
+from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
 
@@ -124,18 +129,22 @@ def machine_name() -> str:
     return f"measured on {model[:100]}, {threads} threads"
 
 
-def calibrate(progress: Callable[[int, int], None] | None = None, rings: tuple[Ring, ...] = _RINGS) -> Calibration:
-    """Measure the primitives (under a minute on a quiet machine) and fit the table; nothing is written."""
+def calibrate(
+    progress: Callable[[int, int], None] | None = None, rings: tuple[Ring, ...] = _RINGS
+) -> dict[str, Calibration]:
+    """By backend: measure the primitives (about a minute on a quiet machine) and fit the table; nothing is written.
+
+    Without numba there is OpenFHE alone.
+    """
     begun, load = time.perf_counter(), os.getloadavg()[0]
-    prepared = [_prepare(ring) for ring in rings]
-    operations = {
-        (name, number, level): operation
-        for number, (_, found) in enumerate(prepared)
-        for (name, level), operation in found.items()
-    }
-    times: dict[tuple[str, int, int], list[float]] = {key: [] for key in operations}
-    try:
-        # All rings in turns: other work on the machine then slows all of them alike.
+    with contextlib.ExitStack() as stack:
+        operations = {
+            (backend, name, number, level): operation
+            for number, ring in enumerate(rings)
+            for (backend, name, level), operation in _prepare(ring, stack).items()
+        }
+        times: dict[tuple[str, str, int, int], list[float]] = {key: [] for key in operations}
+        # All rings and backends in turns: other work on the machine then slows all of them alike.
         for repeat in range(_REPEATS + 1):
             for key, operation in operations.items():
                 start = time.perf_counter()
@@ -144,21 +153,45 @@ def calibrate(progress: Callable[[int, int], None] | None = None, rings: tuple[R
                     times[key].append(time.perf_counter() - start)
             if progress is not None:
                 progress(repeat + 1, _REPEATS + 1)
-    finally:
-        for cryptor, _ in prepared:
-            registry.release(cryptor.tag)
-    samples = [
-        Sample(name, rings[number], level, 1e3 * statistics.median(found))
-        for (name, number, level), found in times.items()
-    ]
-    costs = fit_costs(samples, machine_name())
-    return Calibration(costs, tuple(samples), time.perf_counter() - begun, load)
+    seconds, made = time.perf_counter() - begun, {}
+    for backend in dict.fromkeys(key[0] for key in times):
+        samples = [
+            Sample(name, rings[number], level, 1e3 * statistics.median(found))
+            for (of, name, number, level), found in times.items()
+            if of == backend
+        ]
+        costs = fit_costs(samples, f"{machine_name()}, {backend}")
+        made[backend] = Calibration(costs, tuple(samples), seconds, load)
+    return made
 
 
-def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tuple[Calibration, str]:
-    """Measure and keep the table for this user; compiling takes it from then on. The calibration and the file's path."""
-    result = calibrate(progress)
-    return result, str(save_costs(result.costs))
+def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tuple[dict[str, Calibration], str]:
+    """Measure, and keep for this user the table of the backend that servers take; compiling takes it from then on.
+
+    The calibrations by backend and the file's path.
+    """
+    results = calibrate(progress)
+    best = results.get(NATIVE) or results[OPENFHE]
+    return results, str(save_costs(best.costs))
+
+
+def rotation_ms(ring: Ring) -> dict[str, float]:
+    """By backend the median of one rotation at the top of a chain, in turns: a first look at the machine."""
+    with contextlib.ExitStack() as stack:
+        calls = {
+            backend: PRIMITIVES["rotate"].ready(
+                do, timing.Sample(ring, ring.levels, 2, 1, encrypted(np.zeros(ring.slots), ring.levels))
+            )
+            for backend, (do, encrypted) in _backends(ring, stack).items()
+        }
+        times: dict[str, list[float]] = {backend: [] for backend in calls}
+        for repeat in range(_REPEATS + 1):
+            for backend, call in calls.items():
+                begun = time.perf_counter()
+                call()
+                if repeat:
+                    times[backend].append(1e3 * (time.perf_counter() - begun))
+    return {backend: statistics.median(found) for backend, found in times.items()}
 
 
 def fit_costs(samples: list[Sample], machine: str) -> CostTable:
@@ -177,25 +210,39 @@ def fit_costs(samples: list[Sample], machine: str) -> CostTable:
     return CostTable(machine, **{name: float(v) for name, v in zip(_COEFFICIENTS, solution / size, strict=True)})
 
 
-def _prepare(ring: Ring) -> tuple[OpenFHECryptor, dict[tuple[str, int], Callable[[], Any]]]:
-    """A key on a ring, and the primitives by level: at the top of the chain, in the middle and near the bottom."""
-    cryptor = OpenFHECryptor(ring)
-    cc = cryptor.context
-    rotation, product = cryptor.rotation_key(1), cryptor.relinearization_key()
-    with registry.changing():
-        cc.InsertEvalAutomorphismKey(rotation, cryptor.tag)
-        cc.InsertEvalMultKey([product], cryptor.tag)
+def _prepare(ring: Ring, stack: contextlib.ExitStack) -> dict[tuple[str, str, int], Callable[[], Any]]:
+    """The primitives by backend and level: at the top of the chain, in the middle and near the bottom."""
     values = np.linspace(-1.0, 1.0, ring.slots)
-    # Another key of the same secret under another name would leave with the first; a second secret makes keys.
+    # Keys are made by OpenFHE in any case; those of a second secret leave the first one's in place.
     other = OpenFHECryptor(ring)
-    operations: dict[tuple[str, int], Callable[[], Any]] = {("key", ring.levels): lambda: other.rotation_key(1)}
-    # The primitives of the ring without what bootstraps need, in the context that the ciphertexts are in.
-    do = OpenFHEPrimitives(ring, ring)
-    for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
-        x = cryptor.encrypt(values, level, ring.scale_bits)
-        product, scaled = do.mul(x, x), do.mul_scalar(x, 0.5, ring.scale_bits)
-        operands = dict.fromkeys(_PRIMITIVES, x) | {"relinearize": product, "rescale": scaled}
-        for name, operand in operands.items():
-            operations[name, level] = PRIMITIVES[name].ready(do, timing.Sample(ring, level, 2, 1, operand))
-        operations["encode", level] = functools.partial(do.encode, values, ring.scale_bits, level)
-    return cryptor, operations
+    operations: dict[tuple[str, str, int], Callable[[], Any]] = {}
+    for backend, (do, encrypted) in _backends(ring, stack).items():
+        operations[backend, "key", ring.levels] = lambda: other.rotation_key(1)
+        for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
+            x = encrypted(values, level)
+            product, scaled = do.mul(x, x), do.mul_scalar(x, 0.5, ring.scale_bits)
+            operands = dict.fromkeys(_PRIMITIVES, x) | {"relinearize": product, "rescale": scaled}
+            for name, operand in operands.items():
+                sample = timing.Sample(ring, level, 2, 1, operand)
+                operations[backend, name, level] = PRIMITIVES[name].ready(do, sample)
+            encode = functools.partial(do.encode, values, float(ring.scale_bits), level)
+            operations[backend, "encode", level] = encode
+    return operations
+
+
+def _backends(ring: Ring, stack: contextlib.ExitStack) -> dict[str, tuple[Any, Callable[[Any, int], Any]]]:
+    """By backend its primitives, with keys, and what encrypts for them."""
+    if importlib.util.find_spec("numba") is not None:
+        from heliograph.runtime.beside import beside
+
+        return stack.enter_context(beside(ring)).both()
+    cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
+    for kind, amount in (("rotation", 1), ("relinearization", 0)):
+        key = EvaluationKey(kind, ring, kind, amount)
+        serial.install_key(key, cryptor.evaluation_key(key), tag)
+    stack.callback(registry.release, tag)
+
+    def encrypted(values: Any, level: int) -> Any:
+        return serial.retagged(cryptor.encrypt(values, level, float(ring.scale_bits)), tag)
+
+    return {OPENFHE: (OpenFHEPrimitives(ring, ring), encrypted)}
