@@ -2,7 +2,7 @@
 
 After each round the folder holds what the round left to the next (`00012.carried`), and what it released
 (`00012.output`). Files are written whole, the output first: a round is done when its carried values are there. A process
-that goes on takes the last round that is done.
+that goes on takes the last round that is done. An empty `00012.kept` says that the files of this round stay.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.loop import Progress
-from heliograph.files import lock, remove_parts
+from heliograph.files import lock, remove_parts, write_file
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
 from heliograph.runtime.server import Server
 
-_ROUND = re.compile(r"(\d{5,9})\.(carried|output)")
+_ROUND = re.compile(r"(\d{5,9})\.(carried|output|kept)")
 _LOCK = ".lock"
 
 
@@ -48,7 +48,6 @@ class Session:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = self._taken()
         remove_parts(self.folder)
-        self._marked: set[int] = set()
         done = self._rounds("carried")
         self._round = max(done, default=-1)
         if done:
@@ -129,8 +128,14 @@ class Session:
         return found
 
     def keep(self, number: int) -> None:
-        """Keep the values of a round, and of no other one that was asked for before, however many follow."""
-        self._marked = {number}
+        """Keep the values of a round, and of no other one that was asked for before, however many follow.
+
+        It is kept after a kill too: one between the two marks leaves both, until this is called again.
+        """
+        write_file(self._path(number, "kept"), b"")
+        for other in self._rounds("kept"):
+            if other != number:
+                self._path(other, "kept").unlink(missing_ok=True)
         self._tidy()
 
     def _checked(self, values: CarriedValues) -> None:
@@ -147,10 +152,10 @@ class Session:
 
     def _tidy(self) -> None:
         """Remove the files of rounds that are too far back, and of those that were never done."""
-        least = self._round - self._kept + 1
+        least, marked = self._round - self._kept + 1, set(self._rounds("kept"))
         for kind in ("carried", "output"):
             for number in self._rounds(kind):
-                if number < least and number not in self._marked:
+                if number < least and number not in marked:
                     self._path(number, kind).unlink(missing_ok=True)
 
     def _taken(self) -> int:

@@ -82,6 +82,25 @@ def test_rounds_go_on_from_each_other_and_are_found_again(tmp_path: Path, client
         assert client.decrypt(session.output())[0] == pytest.approx(total * 0.5 + X * X * 0.25, abs=1e-4)
 
 
+def test_what_is_kept_stays_when_another_process_goes_on(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
+    with hg.Session(server, tmp_path, kept=1) as session:
+        session.start(client.encrypt_carried(total=START))
+        session.run(client.encrypt(X, EXTRA), plain={"share": 0.25})
+        session.keep(0)
+        session.keep(1)
+    with hg.Session(server, tmp_path, kept=1) as session:
+        for _ in range(2):
+            session.run(client.encrypt(X, EXTRA), plain={"share": 0.25})
+        kept = client.decrypt_carried(session.carried(1))["total"]
+        assert kept == pytest.approx(START * 0.5 + X * X * 0.25, abs=1e-4)
+        assert sorted(path.name for path in tmp_path.glob("*.carried")) == ["00001.carried", "00003.carried"]
+        # Another mark takes its place.
+        session.keep(3)
+        session.run(client.encrypt(X, EXTRA), plain={"share": 0.25})
+    assert sorted(path.name for path in tmp_path.glob("*.carried")) == ["00003.carried", "00004.carried"]
+    assert [path.name for path in tmp_path.glob("*.kept")] == ["00003.kept"]
+
+
 def test_parts_of_a_program_take_only_what_they_need(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
     with hg.Session(server, tmp_path) as session:
         session.start(client.encrypt_carried(total=START))
