@@ -84,9 +84,10 @@ def go_on(
             run = EncryptedRun(owner, trainer, progress)
 
             def seen(epoch: Epoch) -> None:
-                _write_history(folder, history)
+                # Killed between the two, the epoch is judged again: a best one whose weights are not there would stay.
                 if history.best == epoch.number:
                     _save_weights(folder, run.weights())
+                _write_history(folder, history)
                 if watch is not None:
                     watch(epoch)
 

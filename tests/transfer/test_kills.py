@@ -7,11 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from helpers.trainings import TOY
 
+import heliograph as hg
+from heliograph.files import write_file
+from heliograph.transfer import local
+from heliograph.transfer.clear import ClearRun, History, train
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.local import go_on, history_of, prepare, weights_of
 from heliograph.transfer.settings import TransferSettings
@@ -23,6 +29,32 @@ from heliograph.transfer.data import TransferData
 from heliograph.transfer.local import go_on
 go_on(sys.argv[1], TransferData.load(sys.argv[2]), allow_insecure=True)
 """
+
+
+class _Killed(BaseException):
+    """In place of a signal, at a place that is known."""
+
+
+def test_killed_between_weights_and_history_it_has_the_weights_of_its_best_epoch(
+    tmp_path: Path, blobs_data: TransferData, settings: TransferSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(settings, most_epochs=1)
+    prepare(tmp_path, blobs_data, short, TOY)
+
+    def killed_behind(path: Path, data: bytes, **kind: bool) -> None:
+        write_file(path, data, **kind)
+        if path.name in ("history.json", "weights.npy"):
+            raise _Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "write_file", killed_behind)
+        with pytest.warns(hg.errors.InsecureWarning), pytest.raises(_Killed):
+            go_on(tmp_path, blobs_data, allow_insecure=True)
+    with pytest.warns(hg.errors.InsecureWarning):
+        assert go_on(tmp_path, blobs_data, allow_insecure=True).best == 1
+    clear = ClearRun(blobs_data, short)
+    train(clear, blobs_data, short, History())
+    assert np.abs(weights_of(tmp_path) - clear.best.weights).max() < 2e-3
 
 
 def test_killed_five_times_it_ends_with_the_same_weights(
