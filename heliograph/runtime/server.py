@@ -295,9 +295,11 @@ class Server:
     def plain_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
 
-        Those that are drawn need not be given: they come from the system's secure generator, anew for each call.
+        With `program` those of a part of the artifact's. Those that are drawn need not be given: they come from the
+        system's secure generator, anew for each call.
         """
-        drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name not in plain}
+        taken = {node.attrs["name"] for node in (program or self.artifact.program).inputs} - set(plain)
+        drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name in taken}
         return self.given_inputs({**drawn, **plain}, program)
 
     def given_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:

@@ -121,6 +121,33 @@ def test_parts_of_a_program_take_only_what_they_need(tmp_path: Path, client: hg.
         client.encrypt_some(y=X)
 
 
+def test_a_part_draws_its_own_inputs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn is what reaches the outputs that are asked for."""
+    text = print_program(hg.parse(TEXT.replace("plain tensor[] in [0, 1]", "plain tensor[] in [-1, 1]")))
+    drawn = parse_program(text.replace('name = "share"', 'drawn = "uniform", name = "share"'))
+    artifact = hg.compile(drawn, hg.Options(security_bits=None, log_ring=11))
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client(artifact.public(), allow_insecure=True)
+    with pytest.warns(hg.errors.InsecureWarning):
+        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
+    draws: list[str] = []
+
+    def counted(distribution: str, shape: tuple[int, ...]) -> object:
+        draws.append(distribution)
+        return np.full(shape, 0.25)
+
+    monkeypatch.setattr("heliograph.runtime.server.secure_draw", counted)
+    with server, hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(total=START))
+        asked = client.encrypt_some(extra=EXTRA)
+        found = client.decrypt_some(session.look(asked, ["peek"]), of=asked)
+        assert found["peek"] == pytest.approx(START * EXTRA, abs=1e-4)
+        assert draws == []
+        output = session.run(client.encrypt_some(x=X), outputs=["seen"])
+        assert client.decrypt_some(output)["seen"] == pytest.approx(START * 0.5 + X * X * 0.25, abs=1e-4)
+        assert draws == ["uniform"]
+
+
 def test_what_is_no_carried_value_is_refused(
     tmp_path: Path, artifact: hg.Artifact, client: hg.Client, server: hg.Server
 ) -> None:
