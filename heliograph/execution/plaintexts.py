@@ -62,8 +62,8 @@ class Encoding:
     key: Hashable
     make: Callable[[], Any]
     size: int
-    kept: Hashable = None
-    often: bool = False
+    kept: Hashable
+    often: bool
 
 
 class EncodeAhead:

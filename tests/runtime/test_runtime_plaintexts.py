@@ -17,7 +17,7 @@ from heliograph.execution.plaintexts import EncodeAhead, Encoding
 
 def endless(made: list[int], count: int = 10) -> Any:
     def encoding(i: int) -> Encoding:
-        return Encoding(i, lambda: made.append(i) or i * i, 10)  # type: ignore[func-returns-value]
+        return Encoding(i, lambda: made.append(i) or i * i, 10, i, False)  # type: ignore[func-returns-value]
 
     def following(key: Hashable) -> Iterator[Encoding]:
         assert isinstance(key, int)
@@ -55,10 +55,10 @@ def test_plaintexts_are_encoded_beside_the_evaluation() -> None:
 
     def following(key: Hashable) -> Iterator[Encoding]:
         assert isinstance(key, int)
-        return (Encoding(i, functools.partial(make, i), 10) for i in range(key, 10))
+        return (Encoding(i, functools.partial(make, i), 10, i, False) for i in range(key, 10))
 
     ahead = EncodeAhead(following, 35)
-    assert ahead.take(Encoding(0, functools.partial(make, 0), 10)) == 0
+    assert ahead.take(Encoding(0, functools.partial(make, 0), 10, 0, False)) == 0
     assert ready.wait(10), "the next plaintexts are made without being asked for"
     assert {name.rpartition("_")[0] for name in threads} == {"encode-ahead"}
     ahead.clear()
@@ -68,9 +68,9 @@ def test_an_error_comes_where_the_plaintext_is_used() -> None:
     def fails() -> Any:
         raise ValueError("no plaintext")
 
-    ahead = EncodeAhead(lambda key: iter([Encoding(0, fails, 1)]), 10)
+    ahead = EncodeAhead(lambda key: iter([Encoding(0, fails, 1, 0, False)]), 10)
     with pytest.raises(ValueError, match="no plaintext"):
-        ahead.take(Encoding(0, fails, 1))
+        ahead.take(Encoding(0, fails, 1, 0, False))
     ahead.clear()
 
 
