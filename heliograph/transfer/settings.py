@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +61,4 @@ def momenta() -> Iterator[float]:
 
 def momentum(step: int) -> float:
     """That of one step, counted from 0."""
-    found = 0.0
-    for found, _ in zip(momenta(), range(step + 1), strict=False):  # noqa: B007
-        pass
-    return found
+    return next(itertools.islice(momenta(), step, None))

@@ -62,10 +62,10 @@ def step_program(data: TransferData, settings: TransferSettings, states: Sequenc
     program = parse(text)
     if not states:
         return program
-    held = data.validation(settings)[0]
+    batches, held = data.batches(settings), data.validation(settings)[0]
     samples = [
         (
-            *data.batches(settings)[state.step % data.steps(settings)],
+            *batches[state.step % len(batches)],
             held,
             state.weights / settings.weight_range,
             state.ahead / settings.weight_range,
