@@ -18,7 +18,7 @@ from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.carried import carried_pairs
+from heliograph.ir.carried import carried_on
 from heliograph.passes.base import Trail
 
 
@@ -131,8 +131,7 @@ def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
             simulator = Simulator(program, seed=position, noisy=noisy)
             encrypted = {**simulator.encrypt_inputs(vectors), **left[noisy]}
             results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
-            made = dict(zip(program.outputs, results, strict=True))
-            left[noisy] = {source: made[output] for output, source in carried_pairs(program)}
+            left[noisy] = carried_on(program, results)
             outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
             differences.append(seen)
         exact, noised = outputs

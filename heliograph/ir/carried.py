@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from heliograph.errors import ProgramError
 from heliograph.ir.interface import TensorSpec
@@ -11,6 +12,7 @@ from heliograph.ir.node import Node, live_nodes
 from heliograph.ir.program import Program
 from heliograph.ir.types import CipherType, Type
 
+T = TypeVar("T")
 # By so much scales may differ (log2), as of summands.
 _TOLERANCE = 2.0**-32
 
@@ -28,11 +30,16 @@ def carried_outputs(program: Program) -> dict[str, list[Node]]:
     return found
 
 
+def carried_on(program: Program, results: Sequence[T]) -> dict[Node, T]:
+    """By input of the next run what it takes of a run whose outputs came out as `results`, in their order."""
+    carried = carried_outputs(program)
+    named = zip(program.output_names, results, strict=True)
+    return {source: result for name, result in named for source in carried.get(name, ())}
+
+
 def carried_pairs(program: Program) -> Iterator[tuple[Node, Node]]:
     """(output, input) for each ciphertext that is carried."""
-    carried = carried_outputs(program)
-    for name, node in zip(program.output_names, program.outputs, strict=True):
-        yield from ((node, source) for source in carried.get(name, ()))
+    return ((output, source) for source, output in carried_on(program, program.outputs).items())
 
 
 def released(program: Program) -> dict[str, int]:
@@ -61,7 +68,10 @@ def carried_nodes(program: Program) -> dict[Node, Node]:
 
 
 def only(program: Program, names: Collection[str]) -> Program:
-    """The part of an executable program that these outputs take; a ProgramError where it has no such output."""
+    """The part of an executable program that these outputs take; a ProgramError where it has no such output.
+
+    It has the inputs that its outputs become, too, read or not.
+    """
     specs: list[TensorSpec] = []
     nodes: list[Node] = []
     labels: list[str] = []
@@ -76,12 +86,10 @@ def only(program: Program, names: Collection[str]) -> Program:
     if missing := set(names) - {spec.name for spec in specs}:
         known = ", ".join(repr(spec.name) for spec in program.interface.outputs)
         raise ProgramError(f"{program.name} has no output {sorted(missing)[0]!r}", hint=f"its outputs are {known}")
-    kept = set(live_nodes(tuple(nodes)))
-    interface = replace(
-        program.interface,
-        outputs=tuple(specs),
-        carried=tuple(pair for pair in program.interface.carried if pair[0] in names),
-    )
+    carried = tuple(pair for pair in program.interface.carried if pair[0] in names)
+    becomes = {name for _, name in carried}
+    kept = set(live_nodes(tuple(nodes))) | {node for node in program.inputs if node.attrs["name"] in becomes}
+    interface = replace(program.interface, outputs=tuple(specs), carried=carried)
     return replace(
         program,
         inputs=tuple(node for node in program.inputs if node in kept),

@@ -22,7 +22,7 @@ from heliograph.runtime.answers import Answer, certificate_of, read_answer
 from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
@@ -221,12 +221,12 @@ class Client:
             raise WireError(f"decrypt_carried takes carried values, not {type(values).__name__}")
         values.check(self.public.fingerprint, self.id)
         specs = self.public.carried
-        values.check_names([f"{spec.name}/{chunk}" for spec in specs for chunk in range(len(spec.levels))])
+        values.check_names([object_name(spec.name, chunk) for spec in specs for chunk in range(len(spec.levels))])
         found = {}
         for spec in specs:
             vectors = []
             for chunk, (level, log_scale) in enumerate(zip(spec.levels, spec.log_scales, strict=True)):
-                ciphertext = self._read(values, f"{spec.name}/{chunk}", level, f"carried value {spec.name!r}")
+                ciphertext = self._read(values, object_name(spec.name, chunk), level, f"carried value {spec.name!r}")
                 vectors.append(self._cryptor.decrypt(ciphertext, log_scale))
             tensor = spec.placed.unpack(vectors).reshape(spec.shape)
             check_carried(spec, tensor)
@@ -246,7 +246,7 @@ class Client:
             shape = layout.shape if layout.stride == 1 else (layout.stride, *layout.shape)
             for chunk, vector in enumerate(layout.pack(tensor.reshape(shape))):
                 level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
-                live[f"{spec.name}/{chunk}"] = self._cryptor.encrypt(vector, level, log_scale)
+                live[object_name(spec.name, chunk)] = self._cryptor.encrypt(vector, level, log_scale)
         return live
 
     def _check_count(self, samples: Sequence[Any], where: str) -> None:

@@ -153,6 +153,11 @@ def is_fingerprint(value: object) -> bool:
     return isinstance(value, str) and len(value) == _FINGERPRINT_LENGTH and set(value) <= set("0123456789abcdef")
 
 
+def object_name(name: str, chunk: int) -> str:
+    """What the ciphertext `chunk` of an input is called in encrypted inputs and carried values."""
+    return f"{name}/{chunk}"
+
+
 class EvaluationKeys(_Message):
     """The evaluation keys of one client for one artifact (see heliograph/ckks/keys.py for their names). Not secret."""
 

@@ -17,7 +17,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.carried import carried_outputs, only, released
+from heliograph.ir.carried import carried_on, only, released
 from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator
 from heliograph.runtime.backends import make_backend
 from heliograph.runtime.floor import Floor
@@ -25,7 +25,7 @@ from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.template import is_tag
@@ -222,14 +222,14 @@ class Server:
         numbers = released(self.artifact.program)
         with self.evaluating(evaluator):
             outputs, self.trace = execute(program, evaluator, inputs, progress)
-            carried_on, std = carried_outputs(program), program.planned.flood
+            left = {
+                _object_name(source): (output, int(source.attrs["level"]))
+                for source, output in carried_on(program, outputs).items()
+            }
             answers: dict[str, tuple[Any, int]] = {}
-            left: dict[str, tuple[Any, int]] = {}
+            std = program.planned.flood
             for name, node, output in zip(program.output_names, program.outputs, outputs, strict=True):
-                for source in carried_on.get(name, ()):
-                    label = f"{source.attrs['name']}/{source.attrs['chunk']}"
-                    left[label] = output, source.attrs["level"]
-                if name not in carried_on:
+                if name in numbers:
                     output = output if std is None else self._flooded(output, node, std)
                     answers[str(numbers[name])] = output, 0
             sent, kept = self._backend.written(answers), self._backend.written(left)
@@ -282,7 +282,7 @@ class Server:
                 continue
             message.check(self._fingerprint, self.client)
             names = {
-                node: f"{node.attrs['name']}/{node.attrs['chunk']}"
+                node: _object_name(node)
                 for node in self.artifact.program.inputs
                 if node.type.secret
                 and (node.attrs["name"] in from_before) == (message is carried)
@@ -341,6 +341,11 @@ def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int
     else:
         held = planned["evaluation_keys"]
     require_memory(planned["working"] + held, f"the server of {artifact.name!r}", _hint(folder))
+
+
+def _object_name(node: Node) -> str:
+    """What an input ciphertext is called in a message."""
+    return object_name(node.attrs["name"], node.attrs["chunk"])
 
 
 def _held_bytes(planned: Mapping[str, int], bound: int | None) -> int:

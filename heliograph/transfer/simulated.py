@@ -11,7 +11,7 @@ from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.carried import carried_outputs, only
+from heliograph.ir.carried import carried_on, only
 from heliograph.transfer.clear import State
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.settings import TransferSettings, momentum
@@ -42,9 +42,7 @@ class SimulatedRun:
         outputs = unpack_outputs(self._train, [simulator.decrypt(result) for result in results])
         logits, weights, ahead = outputs
         self.logits = logits * self._settings.logit_range
-        for name, result in zip(self._train.output_names, results, strict=True):
-            for source in carried_outputs(self._train).get(name, ()):
-                self._carried[source] = result
+        self._carried = carried_on(self._train, results)
         self.weights, self.ahead = (each * self._settings.weight_range for each in (weights, ahead))
         self.done += 1
         return float(np.abs(self.logits).max())

@@ -121,6 +121,31 @@ def test_parts_of_a_program_take_only_what_they_need(tmp_path: Path, client: hg.
         client.encrypt_some(y=X)
 
 
+DELAYED = """program delayed
+input x: secret tensor[4] in [-1, 1]
+input last: carried tensor[4] in [-1, 1]
+input total: carried tensor[4] in [-1, 1]
+output seen = x * 0.5
+output peek = last + x
+output last = x * 0.25
+output total = total * 0.5
+"""
+
+
+def test_what_a_part_does_not_read_is_carried_on_all_the_same(tmp_path: Path) -> None:
+    artifact = hg.compile(hg.parse(DELAYED), hg.Options(security_bits=None, log_ring=11))
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client(artifact.public(), allow_insecure=True)
+    with pytest.warns(hg.errors.InsecureWarning):
+        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
+    with server, hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(last=START, total=START))
+        session.run(client.encrypt_some(x=X), outputs=["seen"])
+        asked = client.encrypt_some(x=EXTRA)
+        found = client.decrypt_some(session.run(asked, outputs=["peek"]), of=asked)
+        assert found["peek"] == pytest.approx(X * 0.25 + EXTRA, abs=1e-4)
+
+
 def test_a_part_draws_its_own_inputs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn is what reaches the outputs that are asked for."""
     text = print_program(hg.parse(TEXT.replace("plain tensor[] in [0, 1]", "plain tensor[] in [-1, 1]")))
