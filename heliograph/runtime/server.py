@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -275,22 +275,22 @@ class Server:
         """The same for a part of the program; what is carried is given whole."""
         if not isinstance(encrypted, EncryptedInput):
             raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
-        from_before, known = self.artifact.program.interface.carried_inputs, set(program.inputs)
-        found: dict[Node, Any] = {}
-        for message in (encrypted, carried):
-            if message is None:
-                continue
-            message.check(self._fingerprint, self.client)
-            names = {
-                node: _object_name(node)
-                for node in self.artifact.program.inputs
-                if node.type.secret
-                and (node.attrs["name"] in from_before) == (message is carried)
-                and (message is carried or node in known)
-            }
-            message.check_names(names.values())
-            found |= {node: self._input(message, node, name) for node, name in names.items() if node in known}
-        return found | {node: value for node, value in self.plain_inputs(plain, program).items() if node in known}
+        from_before = self.artifact.program.interface.carried_inputs
+        secret = [node for node in program.inputs if node.type.secret]
+        given = [node for node in secret if node.attrs["name"] not in from_before]
+        found = self._read(encrypted, given, given)
+        if carried is not None:
+            every = [node for node in self.artifact.program.inputs if node.attrs["name"] in from_before]
+            found |= self._read(carried, every, [node for node in secret if node.attrs["name"] in from_before])
+        return found | self.plain_inputs(plain, program)
+
+    def _read(
+        self, message: EncryptedInput | CarriedValues, held: Sequence[Node], wanted: Sequence[Node]
+    ) -> dict[Node, Any]:
+        """The wanted ones of a message that holds the ciphertexts of these inputs and no others."""
+        message.check(self._fingerprint, self.client)
+        message.check_names([_object_name(node) for node in held])
+        return {node: self._input(message, node, _object_name(node)) for node in wanted}
 
     def plain_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
