@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
@@ -290,28 +290,20 @@ def lower_parts(ring: Ring) -> tuple[Ring, ...]:
     return tuple(found)
 
 
-@dataclass(slots=True)
-class _Room:
-    """The fewest levels between bootstraps with which a program may still fit; fewer were too few."""
+def _tries(
+    choices: Sequence[_Choice], options: Options, roomy: Callable[[_Choice], bool]
+) -> Iterator[tuple[_Choice, Options]]:
+    """What is planned to the end, in order, until one serves: with other keys too where memory is bounded.
 
-    least: int = 0
-
-
-def _tries(choices: Sequence[_Choice], options: Options, room: _Room) -> Iterator[tuple[_Choice, Options]]:
-    """What is planned to the end, in order, until one serves: with other keys too where memory is bounded."""
+    `roomy` is asked of each choice when its turn comes: those that were tried before say how much room is needed.
+    """
     if options.memory_bytes is None:
-        yield from ((choice, options) for choice in choices if choice.room >= room.least)
+        yield from ((choice, options) for choice in filter(roomy, choices))
         return
     # Choices that do not fit whatever keys the program itself has need no try.
     possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes]
     for share, most in _KEY_SHARES.items():
-        tried = 0
-        for choice in possible:
-            if choice.room < room.least:
-                continue
-            tried += 1
-            if tried > most:
-                break
+        for choice in itertools.islice(filter(roomy, possible), most):
             left = int(share * (options.memory_bytes - choice.bootstrap_bytes))
             yield choice, options if share == 1.0 else replace(options, key_bytes=min(left, options.key_bytes or left))
 
@@ -375,10 +367,12 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
     few: TooFewLevelsError | None = None
-    room, compared = _Room(), 0
+    # The fewest levels between bootstraps with which the program may still fit; fewer were too few.
+    least_room, compared = 0, 0
     for_time = _for_time(packing[-1].program, options)
     shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
-    for choice, tried in _tries(choices, options, room):
+    tries = _tries(choices, options, lambda choice: choice.room >= least_room)
+    for choice, tried in tries:
         if best is not None and tried is not options:
             # Keys that are read again cost less than rotations that are composed of several.
             break
@@ -386,7 +380,7 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
             trail = _lowered(choice, tried, shift, pairs)
         except TooFewLevelsError as found_few:
             # Scales that have to meet took levels that placing bootstraps did not know of.
-            few, room.least = found_few, choice.room + 1
+            few, least_room = found_few, choice.room + 1
             continue
         except PlanningError as refused:
             if tried is options or refused.where != "Options.key_bytes":
