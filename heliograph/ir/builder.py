@@ -35,8 +35,9 @@ class Builder:
     Start from nothing (front ends) or from another program's constants and records (passes). `finish` drops what the
     outputs do not need, keeps inputs, and orders the rest.
 
-    A pass that puts one node in place of each node calls `rewrite`. One that needs more (several nodes for one, tables
-    beside the program) goes through the nodes itself: `copy` for what stays as it is, inputs too, then `finish_as`.
+    A pass that puts one node in place of each node, or of each output, calls `rewrite`. One that needs more (several nodes
+    for one, tables beside the program) goes through the nodes itself: `copy` for what stays as it is, inputs too, then
+    `finish_as`.
     """
 
     def __init__(self, name: str, stage: Stage, source: Program | None = None) -> None:
@@ -118,15 +119,29 @@ class Builder:
             return node
         return self.op(node.op, inputs, node.loc, **node.attrs)
 
-    def rewrite(self, program: Program, emit: Callable[[Node, list[Node]], Node]) -> Program:
-        """The program with every node but inputs replaced by `emit(node, operands)`; operands are new nodes."""
+    def rewrite(
+        self,
+        program: Program,
+        emit: Callable[[Node, list[Node]], Node],
+        *,
+        inputs: bool = False,
+        leave: Callable[[str, Node, Node], Node] | None = None,
+    ) -> Program:
+        """The program with every node replaced by `emit(node, operands)`; operands are new nodes.
+
+        Inputs stay as they are; with `inputs` they are given to `emit` too, which has to `copy` them. What leaves as an
+        output is `leave(name, node, made)`, where `made` stands for `node`.
+        """
         new: dict[Node, Node] = {}
         for node in program.nodes:
-            if node.op == "input":
+            if node.op == "input" and not inputs:
                 new[node] = self.copy(node, ())
             else:
                 new[node] = emit(node, [new[operand] for operand in node.inputs])
-        return self.finish_as(program, new)
+        if leave is None:
+            return self.finish_as(program, new)
+        named = zip(program.output_names, program.outputs, strict=True)
+        return self.finish({name: leave(name, node, new[node]) for name, node in named})
 
     def set_ring(self, ring: Ring) -> None:
         """Fix the modulus chain that `rescale` divides by; it has no keys yet."""

@@ -314,10 +314,8 @@ class PlaceBootstraps:
             return Placed(found.cost / _NS, program)
         builder = Builder(program.name, Stage.PACKED, program)
 
-        new: dict[Node, Node] = {}
-
-        def emit(node: Node) -> Node:
-            made = builder.copy(node, [new[operand] for operand in node.inputs])
+        def emit(node: Node, operands: list[Node]) -> Node:
+            made = builder.copy(node, operands)
             if node not in levels or node in written:
                 return made
             bound = bounded[node]
@@ -331,9 +329,7 @@ class PlaceBootstraps:
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
         # Inputs too, where they come from a run before.
-        for node in program.nodes:
-            new[node] = emit(node)
-        return Placed(found.cost / _NS, builder.finish_as(program, new), returns)
+        return Placed(found.cost / _NS, builder.rewrite(program, emit, inputs=True), returns)
 
     def front(
         self, prepared: Prepared, ways: Mapping[int, Sequence[PolynomialWay]], groups: Mapping[int, int]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,20 +61,11 @@ class PlaceChains:
                 switched[operand, wanted] = builder.op("switch_chain", (operand,), node.loc, chain=wanted)
             return switched[operand, wanted]
 
-        made = builder.rewrite(program, emit)
-        # What a run leaves to the next goes out in the chain in which that takes it.
-        named = zip(made.output_names, made.outputs, strict=True)
-        lower = {name for name, node in named if name in carried_outputs(made) and cipher(node).chain}
-        return made if not lower else _in_whole_chain(made, lower)
+        carried = carried_outputs(program)
 
+        def leave(name: str, node: Node, made: Node) -> Node:
+            # What a run leaves to the next goes out in the chain in which that takes it.
+            lower = name in carried and cipher(made).chain
+            return builder.op("switch_chain", (made,), made.loc, chain=0) if lower else made
 
-def _in_whole_chain(program: Program, names: Collection[str]) -> Program:
-    builder = Builder(program.name, Stage.MANAGED, program)
-    made: dict[Node, Node] = {}
-    for node in program.nodes:
-        made[node] = builder.copy(node, [made[operand] for operand in node.inputs])
-    outputs = {}
-    for name, node in zip(program.output_names, program.outputs, strict=True):
-        here = made[node]
-        outputs[name] = builder.op("switch_chain", (here,), node.loc, chain=0) if name in names else here
-    return builder.finish(outputs)
+        return builder.rewrite(program, emit, leave=leave)

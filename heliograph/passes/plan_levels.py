@@ -10,6 +10,7 @@ value is ever taken for what it is not: the planned scale is the true one, from 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +19,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs
+from heliograph.ir.location import Location
 from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_ops import SCALE_TOLERANCE
 
@@ -389,19 +391,15 @@ def _correct(program: Program, node: Node, position: int | None) -> Program:
     levels to spare.
     """
     builder = Builder(program.name, Stage.PACKED, program)
-    if position in (OUTPUT, AFTER):
-        made: dict[Node, Node] = {}
-        ones: dict[Node, Node] = {}
-        for each in program.nodes:
-            made[each] = builder.copy(each, [ones.get(operand, made[operand]) for operand in each.inputs])
-            if each is node:
-                one = builder.op("lincomb", (made[each],), each.loc, weights=(1.0,), constant=0.0)
-                if position == AFTER:
-                    ones[each] = one
-        outputs = {}
-        for name, each in zip(program.output_names, program.outputs, strict=True):
-            outputs[name] = one if each is node else made[each]
-        return builder.finish(outputs)
+
+    @functools.cache
+    def times_one(value: Node, loc: Location) -> Node:
+        return builder.op("lincomb", (value,), loc, weights=(1.0,), constant=0.0)
+
+    if position == OUTPUT:
+        return builder.rewrite(
+            program, builder.copy, leave=lambda _, n, made: times_one(made, n.loc) if n is node else made
+        )
     if position is None:
         spent: dict[Node, int] = {}
         for n in program.nodes:
@@ -409,8 +407,11 @@ def _correct(program: Program, node: Node, position: int | None) -> Program:
         position = 0 if spent[node.inputs[0]] <= spent[node.inputs[-1]] else 1
 
     def emit(n: Node, operands: list[Node]) -> Node:
-        if n is node:
-            operands[position] = builder.op("lincomb", (operands[position],), n.loc, weights=(1.0,), constant=0.0)
+        if n is not node:
+            return builder.copy(n, operands)
+        if position == AFTER:
+            return times_one(builder.copy(n, operands), n.loc)
+        operands[position] = times_one(operands[position], n.loc)
         return builder.copy(n, operands)
 
     return builder.rewrite(program, emit)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from heliograph.errors import InternalError, ProgramError, UnsupportedError, at
-from heliograph.ir import Builder, Location, Program, Stage, shape_of, size_of
+from heliograph.interpret import interpret
+from heliograph.ir import Builder, Location, Node, Program, Stage, shape_of, size_of
 from heliograph.ir.gather import gather_matrix
 
 PLACE = Location("model.py", 3)
@@ -37,6 +38,27 @@ def test_rewriting_replaces_all_but_inputs() -> None:
     made = builder.rewrite(program, lambda node, operands: builder.op("neg", operands[:1]))
     assert [node.op for node in made.nodes] == ["input", "input", "neg", "neg"]
     assert made.inputs == program.inputs
+
+
+def test_rewriting_may_change_inputs_and_what_leaves() -> None:
+    program = small()
+    builder = Builder(program.name, program.stage, program)
+
+    def emit(node: Node, operands: list[Node]) -> Node:
+        made = builder.copy(node, operands)
+        return builder.op("neg", (made,)) if node.op == "input" else made
+
+    def leave(name: str, node: Node, made: Node) -> Node:
+        assert node is program.outputs[program.output_names.index(name)]
+        return builder.op("add", (made, made)) if name == "n" else made
+
+    made = builder.rewrite(program, emit, inputs=True, leave=leave)
+    assert made.inputs == program.inputs
+    assert made.output_names == ("s", "n")
+    x, y = np.arange(6.0).reshape(2, 3), np.ones((2, 3))
+    total, negated = interpret(made, x, y)
+    np.testing.assert_array_equal(total, -x - y)
+    np.testing.assert_array_equal(negated, 2 * y)
 
 
 def test_errors_get_the_place_that_they_lack() -> None:
