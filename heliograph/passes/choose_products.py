@@ -14,7 +14,8 @@ from heliograph.errors import PlanningError
 from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.passes.choose_layouts import Groups, pinned_layouts
-from heliograph.passes.matrix_products import MatrixProduct, count, ways
+from heliograph.passes.count_products import count
+from heliograph.passes.matrix_products import MatrixProduct, ways
 
 # Products are priced at this level: their order hardly depends on it.
 _LEVEL = 3

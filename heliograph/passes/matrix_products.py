@@ -23,16 +23,15 @@ HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import scipy.sparse
 
-from heliograph.ckks.costs import CostTable
-from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, SparseMatrix
+from heliograph.ir.diagonals import MapGeometry, diagonal_offsets
 from heliograph.ir.layout import Layout
 from heliograph.ir.matrix_ops import KINDS
 from heliograph.ir.node import next_power_of_two
@@ -155,10 +154,7 @@ class MatrixProduct:
     def write(self, writer: Writer, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
         """The slot vectors of the result."""
         big, small = (left, right) if self.big == 0 else (right, left)
-        maps = _Maps(self.sizes)
-        if self.way == "combine":
-            return [_combined(writer, maps, small[0], big, self.scale)]
-        return [_gathered(writer, maps, small[0], big, self.scale)]
+        return [write_product(writer, self.sizes, self.way, small[0], big, self.scale)]
 
 
 @dataclass(frozen=True)
@@ -243,19 +239,20 @@ class _Maps:
         return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(s.period, s.period)))
 
 
-def _offsets(matrices: Sequence[SparseMatrix]) -> list[int]:
-    """By how much slots move, of all these maps."""
-    found: set[int] = set()
-    for matrix in matrices:
-        entries = matrix.csr().tocoo()
-        to, source = entries.coords
-        found |= set(np.unique((source.astype(np.int64) - to) % matrix.shape[1]).tolist())
-    return sorted(found)
+def _offsets(matrix: SparseMatrix) -> tuple[int, ...]:
+    """By how much slots move."""
+    period = matrix.shape[0]
+    return diagonal_offsets(matrix, MapGeometry(period, period, period))
+
+
+def steps_of(matrix: SparseMatrix, baby: Sequence[int], giant: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+    """For each giant step that a map between slots of one period takes, its baby steps, each with its diagonal."""
+    return pair_offsets(_offsets(matrix), baby, giant, matrix.shape[0])
 
 
 def _hoisted(writer: Writer, value: Any, matrix: SparseMatrix) -> Any:
     """A map by baby steps alone: all that read one value share them."""
-    return writer.transform([value], [matrix], _offsets([matrix]), (0,))
+    return writer.transform([value], [matrix], _offsets(matrix), (0,))
 
 
 def _summed(writer: Writer, values: Sequence[Any]) -> Any:
@@ -265,17 +262,24 @@ def _summed(writer: Writer, values: Sequence[Any]) -> Any:
     return total
 
 
-def _halves(above: int, down_to: int) -> Iterator[int]:
+def _folds(above: int, down_to: int) -> Iterator[int]:
+    """Half of `above`, half of that, and so on to `down_to`: the rotations that fold a row, or fill it with copies."""
     step = above // 2
     while step >= down_to:
         yield step
         step //= 2
 
 
+def write_product(writer: Writer, sizes: Sizes, way: Way, small: Any, big: Sequence[Any], scale: float) -> Any:
+    """The one slot vector of the result, times `scale`."""
+    lower = _combined if way == "combine" else _gathered
+    return lower(writer, _Maps(sizes), small, big, scale)
+
+
 def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], scale: float) -> Any:
     s = maps.sizes
     # Zeros stand in the other slots of a row: sums over them are copies.
-    for step in _halves(s.block, s.packed):
+    for step in _folds(s.block, s.packed):
         weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
     if s.halves:
         weights = writer.complex(weights, writer.rotate(weights, s.turns))
@@ -288,7 +292,7 @@ def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], sca
         made = writer.rotate(made, turn * s.block) if turn else made
         total = made if total is None else writer.add(total, made)
     assert total is not None
-    for step in _halves(s.period, s.turns * s.block):
+    for step in _folds(s.period, s.turns * s.block):
         total = writer.add(total, writer.rotate(total, step))
     if not s.halves:
         return total
@@ -312,11 +316,11 @@ def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale
     folded = []
     for j in range(s.ciphertexts):
         made = _summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
-        for step_ in _halves(s.block, s.folded):
+        for step_ in _folds(s.block, s.folded):
             made = writer.add(made, writer.rotate(made, step_))
         folded.append(made)
     matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
-    made = writer.transform(folded, matrices, (0,), _offsets(matrices))
+    made = writer.transform(folded, matrices, (0,), sorted(set().union(*map(_offsets, matrices))))
     if not s.halves:
         return made
     real, imaginary = writer.real(made), writer.imaginary(made)
@@ -368,89 +372,3 @@ def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, 
                 both = (x, w) if big == 0 else (w, x)
                 found.append(MatrixProduct(sizes, way, big, *both, out, scale))
     return found
-
-
-@dataclass(slots=True)
-class Count:
-    """A writer that writes nothing and counts: what a way to lower a product takes, without the rescales."""
-
-    rotations: int = 0
-    hoisted: int = 0
-    decompositions: int = 0
-    products: int = 0
-    relinearizations: int = 0
-    plain_products: int = 0
-    sums: int = 0
-    conjugations: int = 0
-    _babies: dict[object, set[int]] = field(default_factory=dict)
-    _three: set[object] = field(default_factory=set)
-
-    def rotate(self, value: object, amount: int) -> object:
-        self.rotations += 1
-        self._two_parts(value)
-        return object()
-
-    def add(self, left: object, right: object) -> object:
-        self.sums += 1
-        made = object()
-        if left in self._three or right in self._three:
-            self._three.add(made)
-        return made
-
-    def complex(self, real: object, imaginary: object) -> object:
-        return self.add(real, imaginary)
-
-    def real(self, value: object) -> object:
-        self.conjugations += 1
-        self._two_parts(value)
-        return object()
-
-    def imaginary(self, value: object) -> object:
-        return self.real(value)
-
-    def multiply(self, left: object, right: object) -> object:
-        self.products += 1
-        made = object()
-        self._three.add(made)
-        return made
-
-    def transform(
-        self, values: Sequence[object], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
-    ) -> object:
-        for value, matrix in zip(values, maps, strict=True):
-            self._two_parts(value)
-            period = matrix.shape[1]
-            pairs = pair_offsets(tuple(_offsets([matrix])), tuple(baby), tuple(giant), period)
-            used = {b for group in pairs.values() for b, _ in group} - {0}
-            made = self._babies.setdefault(value, set())
-            self.decompositions += bool(used) and not made
-            self.hoisted += len(used - made)
-            made |= used
-            self.plain_products += sum(map(len, pairs.values()))
-        self.rotations += sum(g != 0 for g in giant)
-        return object()
-
-    def _two_parts(self, value: object) -> None:
-        if value in self._three:
-            self._three.remove(value)
-            self.relinearizations += 1
-
-    def price_ms(self, ring: Ring, costs: CostTable, level: int) -> float:
-        """Milliseconds, all at one level."""
-        return (
-            (self.rotations + self.conjugations) * costs.rotate_ms(ring, level)
-            + self.hoisted * costs.rotate_ms(ring, level, hoisted=True)
-            + self.decompositions * costs.decompose_ms(ring, level + 1)
-            + self.products * costs.mul_ms(ring, level)
-            + self.relinearizations * costs.relinearize_ms(ring, level)
-            + self.plain_products * costs.mul_plain_ms(ring, level)
-            + self.sums * costs.add_ms(ring, level)
-        )
-
-
-def count(product: MatrixProduct) -> Count:
-    """What it takes."""
-    counted = Count()
-    left, right = ([object() for _ in range(layout.ciphertexts)] for layout in (product.left, product.right))
-    product.write(counted, left, right)
-    return counted

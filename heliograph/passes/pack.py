@@ -31,6 +31,7 @@ from heliograph.passes.choose_layouts import (
 )
 from heliograph.passes.choose_products import choose_products, product_pins
 from heliograph.passes.map_plans import MapPlans, in_places, spread
+from heliograph.passes.matrix_products import steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,6 @@ class _Packer:
         self.clear: dict[Node, Node] = {}
         # The layout of each group of values.
         self.chosen: Sequence[Layout] = ()
-        # The layouts of polynomials' inputs, by their number in the table of ranges.
 
     def layout(self, node: Node) -> Layout:
         return self.chosen[self.groups.of[node]]
@@ -416,11 +416,9 @@ class _Writer:
         self, values: Sequence[Node], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
     ) -> Node:
         builder, batch = self.packer.builder, self.packer.batch
-        period, used = maps[0].shape[0], set()
-        for matrix in maps:
-            offsets = diagonal_offsets(matrix, MapGeometry(self.packer.slots, period, period))
-            for g, pairs in pair_offsets(offsets, tuple(baby), tuple(giant), period).items():
-                used |= {(b, g) for b, _ in pairs}
+        period = maps[0].shape[0]
+        steps = (steps_of(matrix, baby, giant) for matrix in maps)
+        used = {(b, g) for groups in steps for g, pairs in groups.items() for b, _ in pairs}
         return builder.op(
             "linear_transform",
             values,

@@ -18,8 +18,9 @@ from heliograph.execution.walk import node_calls
 from heliograph.ir import Builder, SparseMatrix, Stage
 from heliograph.ir.layout import Layout
 from heliograph.ir.matrix_ops import KINDS
+from heliograph.passes.count_products import count
 from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.matrix_products import MatrixProduct, count, ways
+from heliograph.passes.matrix_products import MatrixProduct, ways
 from heliograph.passes.simplify import Simplify
 
 Array = NDArray[np.float64]

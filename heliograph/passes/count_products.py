@@ -1,0 +1,101 @@
+"""What each way to lower a product of two encrypted matrices takes (passes/matrix_products.py)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.ir import SparseMatrix
+from heliograph.passes.matrix_products import MatrixProduct, Sizes, Way, steps_of, write_product
+
+
+@dataclass(slots=True)
+class Count:
+    """A writer that writes nothing and counts: what a way to lower a product takes, without the rescales."""
+
+    rotations: int = 0
+    hoisted: int = 0
+    decompositions: int = 0
+    products: int = 0
+    relinearizations: int = 0
+    plain_products: int = 0
+    sums: int = 0
+    conjugations: int = 0
+    _babies: dict[object, set[int]] = field(default_factory=dict)
+    _three: set[object] = field(default_factory=set)
+
+    def rotate(self, value: object, amount: int) -> object:
+        self.rotations += 1
+        self._two_parts(value)
+        return object()
+
+    def add(self, left: object, right: object) -> object:
+        self.sums += 1
+        made = object()
+        if left in self._three or right in self._three:
+            self._three.add(made)
+        return made
+
+    def complex(self, real: object, imaginary: object) -> object:
+        return self.add(real, imaginary)
+
+    def real(self, value: object) -> object:
+        self.conjugations += 1
+        self._two_parts(value)
+        return object()
+
+    def imaginary(self, value: object) -> object:
+        return self.real(value)
+
+    def multiply(self, left: object, right: object) -> object:
+        self.products += 1
+        made = object()
+        self._three.add(made)
+        return made
+
+    def transform(
+        self, values: Sequence[object], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
+    ) -> object:
+        for value, matrix in zip(values, maps, strict=True):
+            self._two_parts(value)
+            pairs = steps_of(matrix, baby, giant)
+            used = {b for group in pairs.values() for b, _ in group} - {0}
+            made = self._babies.setdefault(value, set())
+            self.decompositions += bool(used) and not made
+            self.hoisted += len(used - made)
+            made |= used
+            self.plain_products += sum(map(len, pairs.values()))
+        self.rotations += sum(g != 0 for g in giant)
+        return object()
+
+    def _two_parts(self, value: object) -> None:
+        if value in self._three:
+            self._three.remove(value)
+            self.relinearizations += 1
+
+    def price_ms(self, ring: Ring, costs: CostTable, level: int) -> float:
+        """Milliseconds, all at one level."""
+        return (
+            (self.rotations + self.conjugations) * costs.rotate_ms(ring, level)
+            + self.hoisted * costs.rotate_ms(ring, level, hoisted=True)
+            + self.decompositions * costs.decompose_ms(ring, level + 1)
+            + self.products * costs.mul_ms(ring, level)
+            + self.relinearizations * costs.relinearize_ms(ring, level)
+            + self.plain_products * costs.mul_plain_ms(ring, level)
+            + self.sums * costs.add_ms(ring, level)
+        )
+
+
+def count(product: MatrixProduct) -> Count:
+    """What it takes: whichever operand is the big one, and whatever its scale is."""
+    return _counted(product.sizes, product.way)
+
+
+@functools.lru_cache(maxsize=1024)
+def _counted(sizes: Sizes, way: Way) -> Count:
+    counted = Count()
+    write_product(counted, sizes, way, object(), [object() for _ in range(sizes.ciphertexts)], 1.0)
+    return counted
