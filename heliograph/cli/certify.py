@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli.arrays import Array, read_arrays
+from heliograph.array_files import Array, read_arrays
 from heliograph.cli.compile import load_module
 from heliograph.cli.options import chosen_options, compiler_options
 from heliograph.cli.output import emit, output_options, progress_bar, remark

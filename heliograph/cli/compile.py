@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli.arrays import Array, one_per_name, read_arrays
+from heliograph.array_files import Array, one_per_name, read_arrays
 from heliograph.cli.options import chosen_options, compiler_options
 from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.errors import HeliographError, ProgramError

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from heliograph.cli.arrays import one_per_name, read_arrays
+from heliograph.array_files import one_per_name, read_arrays
 from heliograph.cli.output import emit, insecure_option, output_options, progress_bar
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from heliograph.cli.arrays import read_samples, write_array
+from heliograph.array_files import read_samples, write_array
 from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
 from heliograph.errors import ProgramError, SecurityError
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from heliograph.cli.arrays import read_samples
+from heliograph.array_files import read_samples
 from heliograph.cli.output import emit, insecure_option, output_options, progress_bar
 
 

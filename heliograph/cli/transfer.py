@@ -100,16 +100,15 @@ def resume(folder: str, data: str, insecure: bool, as_json: bool, quiet: bool) -
 @output_options
 def evaluate(folder: str, data: str, as_json: bool, quiet: bool) -> None:
     """The accuracy of the weights of the best epoch on x_test and y_test of DATA.npz, in the clear."""
-    import numpy as np
-
     from heliograph.transfer.clear import accuracy
+    from heliograph.transfer.data import load_test
     from heliograph.transfer.local import history_of, weights_of
 
-    with np.load(data, allow_pickle=False) as file:
-        if not {"x_test", "y_test"} <= set(file.files):
-            raise ProgramError(f"{data} has no x_test and y_test")
-        x, y = file["x_test"].astype(np.float64), file["y_test"]
-    weights, history = weights_of(folder), history_of(folder)
+    (x, y), weights, history = load_test(data), weights_of(folder), history_of(folder)
+    if x.shape[1] + 1 != weights.shape[1]:
+        raise ProgramError(
+            f"test samples have {x.shape[1]} features, the weights in {folder} are of {weights.shape[1] - 1}"
+        )
     share = accuracy(weights, x, y)
     emit(
         f"accuracy {share:.4f} of {len(y)} test samples, weights of epoch {history.best}",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heliograph.array_files import one_per_name, read_arrays
 from heliograph.errors import ProgramError
 from heliograph.ir import Array
 from heliograph.transfer.settings import TransferSettings
@@ -25,23 +26,18 @@ class TransferData:
 
     def __post_init__(self) -> None:
         for part in _PARTS:
-            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
-            if x.ndim != 2 or y.shape != x.shape[:1] or not len(x):
-                raise ProgramError(
-                    f"features of shape {x.shape} and labels of shape {y.shape} do not fit",
-                    where=f"the {part} data",
-                    hint="features are (samples, features), labels whole numbers (samples,)",
-                )
-            if not np.isfinite(x).all():
-                raise ProgramError("a feature is NaN or infinite", where=f"the {part} data")
-            if not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
-                raise ProgramError("labels are not whole numbers from 0", where=f"the {part} data")
+            _check_samples(part, getattr(self, f"x_{part}"), getattr(self, f"y_{part}"))
         if self.x_train.shape[1] != self.x_val.shape[1]:
             raise ProgramError(
                 f"training samples have {self.x_train.shape[1]} features, validation samples {self.x_val.shape[1]}"
             )
         if self.classes < 2:
             raise ProgramError("all labels are 0: there is nothing to tell apart")
+        if self.classes > len(self.x_train):
+            raise ProgramError(
+                f"a label is {self.classes - 1}, and there are {len(self.x_train)} samples to train on",
+                hint="number the classes from 0, without gaps",
+            )
 
     @property
     def classes(self) -> int:
@@ -83,22 +79,52 @@ class TransferData:
 
     @staticmethod
     def load(path: str | Path) -> TransferData:
-        """From an `.npz` with x_train, y_train, x_val and y_val; nothing in it is executed."""
+        """From an `.npz` with x_train, y_train, x_val and y_val; nothing in it is executed.
+
+        A ProgramError where it is none, or its arrays are no features and labels.
+        """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                parts = {f"{kind}_{part}": np.asarray(file[f"{kind}_{part}"]) for part in _PARTS for kind in ("x", "y")}
-        except (OSError, ValueError, KeyError) as error:
+            train, val = _samples(path, *_PARTS)
+        except ProgramError as error:
             raise ProgramError(
                 f"{path} has no data to train on",
-                why=str(error),
+                why=": ".join(filter(None, (error.what, error.why))),
                 hint="an .npz file with the arrays x_train, y_train, x_val and y_val",
             ) from None
-        return TransferData(
-            *(
-                parts[name].astype(np.float64) if name.startswith("x") else parts[name].astype(np.int64)
-                for name in ("x_train", "y_train", "x_val", "y_val")
-            )
+        return TransferData(*train, *val)
+
+
+def load_test(path: str | Path) -> tuple[Array, Array]:
+    """The features (samples, features) and labels (samples,) of a test: x_test and y_test of an `.npz`."""
+    ((x, y),) = _samples(path, "test")
+    _check_samples("test", x, y)
+    return x, y
+
+
+def _samples(path: str | Path, *parts: str) -> list[tuple[Array, Array]]:
+    """Features and labels of each part of a file."""
+    names = [f"{kind}_{part}" for part in parts for kind in ("x", "y")]
+    found = one_per_name(read_arrays(path, names), names, path)
+    # Labels that are no whole numbers stay what they are, and are refused.
+    return [
+        (x.astype(np.float64), y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y)
+        for x, y in zip(found[::2], found[1::2], strict=True)
+    ]
+
+
+def _check_samples(part: str, x: Array, y: Array) -> None:
+    """Raise a ProgramError unless these are features and labels."""
+    where = f"the {part} data"
+    if x.ndim != 2 or y.shape != x.shape[:1] or not len(x):
+        raise ProgramError(
+            f"features of shape {x.shape} and labels of shape {y.shape} do not fit",
+            where=where,
+            hint="features are (samples, features), labels whole numbers (samples,)",
         )
+    if not np.isfinite(x).all():
+        raise ProgramError("a feature is NaN or infinite", where=where)
+    if not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
+        raise ProgramError("labels are not whole numbers from 0", where=where)
 
 
 def columns(x: Array) -> Array:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.array_files import read_arrays, write_array
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.options import Options
 from heliograph.errors import ProgramError, RangeError, WireError
@@ -86,7 +87,7 @@ def go_on(
             def seen(epoch: Epoch) -> None:
                 # Killed between the two, the epoch is judged again: a best one whose weights are not there would stay.
                 if history.best == epoch.number:
-                    _save_weights(folder, run.weights())
+                    write_array(folder / WEIGHTS, run.weights(), ())
                 _write_history(folder, history)
                 if watch is not None:
                     watch(epoch)
@@ -126,7 +127,10 @@ def weights_of(folder: str | Path) -> Array:
     path = Path(folder) / WEIGHTS
     if not path.exists():
         raise ProgramError(f"{folder} has no weights yet", hint="an epoch has to be done first")
-    return np.asarray(np.load(path, allow_pickle=False))
+    weights = read_arrays(path).get("")
+    if weights is None or weights.ndim != 2 or weights.dtype != np.float64 or not np.isfinite(weights).all():
+        raise WireError(f"{path} does not hold the weights of a training")
+    return weights
 
 
 def _client(folder: Path, artifact: Artifact, allow_insecure: bool) -> Client:
@@ -149,14 +153,6 @@ def _send(folder: Path, owner: Owner, trainer: Trainer, progress: Progress | Non
             if progress is not None:
                 progress("encrypted shards", number + 1, 0)
     write_file(mark, b"")
-
-
-def _save_weights(folder: Path, weights: Array) -> None:
-    import io
-
-    buffer = io.BytesIO()
-    np.save(buffer, weights)
-    write_file(folder / WEIGHTS, buffer.getvalue(), private=True)
 
 
 def _write_history(folder: Path, history: History) -> None:

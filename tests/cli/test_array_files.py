@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from helpers.fuzzing import mutated_array_file
 
+from heliograph.array_files import read_arrays
 from heliograph.arrays import MAX_DIMENSIONS, sound_shape
-from heliograph.cli.arrays import read_arrays
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError, ProgramError
 

@@ -324,7 +324,7 @@ def test_refusals_in_words(work: Path, call: Call, arguments: str, words: str) -
 
 
 def test_results_of_two_outputs_are_written_by_name(tmp_path: Path) -> None:
-    from heliograph.cli.arrays import read_arrays, write_array
+    from heliograph.array_files import read_arrays, write_array
 
     write_array(tmp_path / "y.npz", (np.arange(2.0), np.ones(3)), ["a", "b"])
     found = read_arrays(tmp_path / "y.npz")
@@ -333,14 +333,14 @@ def test_results_of_two_outputs_are_written_by_name(tmp_path: Path) -> None:
 
 
 def test_a_bomb_in_an_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.cli import arrays
+    from heliograph import array_files
     from heliograph.errors import ProgramError
 
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(1_000_000))
-    monkeypatch.setattr(arrays, "MAX_FILE_BYTES", 1_000_000)
+    monkeypatch.setattr(array_files, "MAX_FILE_BYTES", 1_000_000)
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     with pytest.raises(ProgramError, match="unpacks to more"):
-        arrays.read_arrays(tmp_path / "bomb.npz")
+        array_files.read_arrays(tmp_path / "bomb.npz")
 
 
 def test_progress_is_drawn_on_a_terminal_only(work: Path) -> None:

@@ -29,10 +29,10 @@ from helpers.records import values_of, with_values
 from runtime import bootstrapped
 from runtime.support import mlp, toy_artifact
 
+from heliograph.array_files import read_arrays
 from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
-from heliograph.cli.arrays import read_arrays
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import pytest
 from helpers.trainings import TOY
 
 import heliograph as hg
-from heliograph.files import write_file
 from heliograph.transfer import local
 from heliograph.transfer.clear import ClearRun, History, train
 from heliograph.transfer.data import TransferData
@@ -41,13 +41,17 @@ def test_killed_between_weights_and_history_it_has_the_weights_of_its_best_epoch
     short = replace(settings, most_epochs=1)
     prepare(tmp_path, blobs_data, short, TOY)
 
-    def killed_behind(path: Path, data: bytes, **kind: bool) -> None:
-        write_file(path, data, **kind)
-        if path.name in ("history.json", "weights.npy"):
-            raise _Killed
+    def killed_behind(write: Callable[..., None]) -> Callable[..., None]:
+        def written(path: Path, *rest: object, **kind: object) -> None:
+            write(path, *rest, **kind)
+            if path.name in ("history.json", "weights.npy"):
+                raise _Killed
+
+        return written
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "write_file", killed_behind)
+        for name in ("write_file", "write_array"):
+            patch.setattr(local, name, killed_behind(getattr(local, name)))
         with pytest.warns(hg.errors.InsecureWarning), pytest.raises(_Killed):
             go_on(tmp_path, blobs_data, allow_insecure=True)
     with pytest.warns(hg.errors.InsecureWarning):

@@ -12,7 +12,7 @@ from helpers.commands import run, run_json
 from helpers.trainings import blobs
 from torch import nn
 
-from heliograph.transfer.data import TransferData
+from heliograph.transfer.data import TransferData, load_test
 from heliograph.transfer.features import features
 
 OPTIONS = [
@@ -83,6 +83,79 @@ def test_what_is_missing_is_named(
 ) -> None:
     code, _, err = run(capsys, "transfer", *(str(npz) if each == "data" else each for each in arguments))
     assert code != 0
+    assert wrong in err
+
+
+def _changed(npz: Path, path: Path, **change: object) -> str:
+    with np.load(npz) as file:
+        np.savez(path, **{**dict(file), **change})  # type: ignore[arg-type]
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"x_train": np.array([{}] * 128)}, "real numbers are needed"),
+        ({"y_train": np.full(128, 0.5)}, "labels are not whole numbers"),
+        ({"y_train": np.full(128, 2**63, dtype=np.uint64)}, "labels are not whole numbers"),
+        ({"y_train": np.full(128, 10**12)}, "number the classes from 0"),
+        ({"x_val": np.float64(1.0)}, "do not fit"),
+    ],
+)
+def test_hostile_data_are_refused_in_words(
+    change: dict[str, object], wrong: str, npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _changed(npz, tmp_path / "hostile.npz", **change)
+    code, _, err = run(capsys, "transfer", "train", path, "--folder", str(tmp_path / "t"), *OPTIONS)
+    assert code == 2
+    assert wrong in err
+
+
+def test_other_arrays_in_the_file_may_hold_anything(npz: Path, tmp_path: Path) -> None:
+    path = _changed(npz, tmp_path / "more.npz", label_names=np.array(["one", "two"]), notes=np.array([{}]))
+    found, wanted = TransferData.load(path), TransferData.load(npz)
+    assert np.array_equal(found.x_train, wanted.x_train)
+    assert np.array_equal(found.y_val, wanted.y_val)
+    assert len(load_test(path)[1]) == 100
+
+
+@pytest.mark.parametrize("cut", [10, 400, -200])
+def test_files_that_are_cut_off_are_refused_in_words(
+    cut: int, npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.npz"
+    path.write_bytes(npz.read_bytes()[:cut])
+    for command in (["train", str(path), "--folder", str(tmp_path / "t")], ["evaluate", str(tmp_path), str(path)]):
+        code, _, err = run(capsys, "transfer", *command)
+        assert code == 2
+        assert "cut.npz" in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("weights", "change", "wrong"),
+    [
+        (np.zeros((3, 7)), {"x_test": np.zeros((4, 5)), "y_test": np.zeros(4, dtype=int)}, "have 5 features"),
+        (np.zeros((3, 7)), {"y_test": np.zeros(4)}, "do not fit"),
+        (np.zeros((3, 7)), {"y_test": np.full(100, 0.5)}, "labels are not whole numbers"),
+        (np.zeros(7), {}, "does not hold the weights"),
+        (np.full((3, 7), np.nan), {}, "does not hold the weights"),
+        (np.array([{}]), {}, "real numbers are needed"),
+    ],
+)
+def test_hostile_files_are_not_evaluated(
+    weights: object,
+    change: dict[str, object],
+    wrong: str,
+    npz: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "owner").mkdir()
+    np.save(tmp_path / "owner" / "weights.npy", weights)  # type: ignore[arg-type]
+    path = _changed(npz, tmp_path / "hostile.npz", **change)
+    code, _, err = run(capsys, "transfer", "evaluate", str(tmp_path), path)
+    assert code == 2
     assert wrong in err
 
 

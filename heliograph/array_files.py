@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +20,10 @@ _MAX_ENTRIES = 20_000
 Array = npt.NDArray[Any]
 
 
-def read_arrays(path: str | Path) -> dict[str, Array]:
+def read_arrays(path: str | Path, only: Collection[str] | None = None) -> dict[str, Array]:
     """The arrays of a .npz file by name, or the one of a .npy file under the name ""; a ProgramError where they are none.
 
-    Object arrays are refused: they are pickles.
+    Object arrays are refused: they are pickles. With `only` no others of a .npz file are read: they may hold anything.
     """
     path = Path(path)
     try:
@@ -32,7 +32,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
             if size > MAX_FILE_BYTES:
                 raise ProgramError(f"{path} has more than {MAX_FILE_BYTES} bytes")
             if file.read(2) == b"PK":
-                arrays = _read_npz(file, path)
+                arrays = _read_npz(file, path, only)
             else:
                 file.seek(0)
                 arrays = {"": read_npy(file, size, lambda count, dtype: None)}
@@ -44,11 +44,12 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
         # What zipfile and its decompressors make of a stranger's bytes: BadZipFile, zlib.error, RuntimeError and others.
         raise ProgramError(f"{path} is not a .npy or .npz file of numbers", why=str(error)[:200]) from None
     if not arrays:
-        raise ProgramError(f"{path} holds no array")
+        wanted = "" if only is None else f" of those that are needed: {', '.join(only)}"
+        raise ProgramError(f"{path} holds no array{wanted}")
     return arrays
 
 
-def _read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
+def _read_npz(file: IO[bytes], path: Path, only: Collection[str] | None) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         if len(entries) > _MAX_ENTRIES or sum(entry.file_size for entry in entries) > MAX_FILE_BYTES:
@@ -57,8 +58,10 @@ def _read_npz(file: IO[bytes], path: Path) -> dict[str, Array]:
             )
         arrays = {}
         for entry in entries:
+            name = entry.filename.removesuffix(".npy")
+            if only is not None and name not in only:
+                continue
             with archive.open(entry) as member:
-                name = entry.filename.removesuffix(".npy")
                 try:
                     arrays[name] = read_npy(member, entry.file_size, lambda count, dtype: None)
                 except ValueError as error:
