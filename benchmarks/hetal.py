@@ -11,7 +11,7 @@ Times are medians of the steps after the first, which encodes plaintexts; the fl
 
 from __future__ import annotations
 
-from common import ROOT, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
+from common import ROOT, data, hg, machine, mnist, train as train_network  # first: it imports heliograph  # isort: skip
 
 import argparse
 import json
@@ -33,8 +33,9 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.execution.prices import priced_ms
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 from heliograph.transfer.clear import ClearRun, Epoch, History, accuracy, train
-from heliograph.transfer.data import TransferData, softmax
+from heliograph.transfer.data import TransferData, load_test, softmax
 from heliograph.transfer.encrypted import EncryptedRun
+from heliograph.transfer.features import features
 from heliograph.transfer.owner import Owner
 from heliograph.transfer.settings import TransferSettings
 from heliograph.transfer.simulated import SimulatedRun
@@ -52,17 +53,14 @@ PUBLISHED = {
 
 
 def snips() -> tuple[TransferData, np.ndarray, np.ndarray]:
-    with np.load(data("snips_minilm_l6_features.npz"), allow_pickle=False) as file:
-        parts = {name: file[name] for name in ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")}
-    x = {name: parts[name].astype(np.float64) for name in ("x_train", "x_val", "x_test")}
-    y = {name: parts[name].astype(np.int64) for name in ("y_train", "y_val", "y_test")}
-    return TransferData(x["x_train"], y["y_train"], x["x_val"], y["y_val"]), x["x_test"], y["y_test"]
+    path = data("snips_minilm_l6_features.npz")
+    return TransferData.load(path), *load_test(path)
 
 
 def mnist_features() -> tuple[TransferData, np.ndarray, np.ndarray]:
     """What a small network, trained on other images, makes of the images: unit vectors."""
     x, y, test, labels = mnist()
-    path = ROOT / "build" / "benchmarks" / "hetal_mnist.pt"
+    x, test = x.reshape(-1, 1, 28, 28), test.reshape(-1, 1, 28, 28)
     torch.manual_seed(0)
     body = nn.Sequential(
         nn.Conv2d(1, 8, 5, stride=2),
@@ -71,30 +69,12 @@ def mnist_features() -> tuple[TransferData, np.ndarray, np.ndarray]:
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(256, 32),
+        nn.ReLU(),
     )
-    network = nn.Sequential(body, nn.ReLU(), nn.Linear(32, 10))
-    if path.exists():
-        network.load_state_dict(torch.load(path, weights_only=True))
-    else:
-        optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
-        inputs, targets = torch.from_numpy(x[:30000]).reshape(-1, 1, 28, 28), torch.from_numpy(y[:30000])
-        for _ in range(3):
-            for own in torch.randperm(len(inputs)).split(128):
-                loss = nn.functional.cross_entropy(network(inputs[own]), targets[own])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(network.state_dict(), path)
-
-    @torch.no_grad()
-    def features(images: np.ndarray) -> np.ndarray:
-        made = network[:2](torch.from_numpy(images).reshape(-1, 1, 28, 28)).double().numpy()
-        return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-9))
-
-    own, held = slice(30000, 56384), slice(56384, 60000)
-    found = TransferData(features(x[own]), y[own], features(x[held]), y[held])
-    return found, features(test), labels
+    train_network(nn.Sequential(body, nn.Linear(32, 10)), x[:30000], y[:30000], epochs=3)
+    made, own, held = features(body, x[30000:]), slice(0, 26384), slice(26384, 30000)
+    y = y[30000:]
+    return TransferData(made[own], y[own], made[held], y[held]), features(body, test), labels
 
 
 DATASETS = {"snips": snips, "mnist": mnist_features}
@@ -179,6 +159,7 @@ def row(name: str, steps: int, simulate: bool, memory: float, say: Any) -> dict[
         "losses_clear": [epoch.loss for epoch in exact.epochs],
         "compile_seconds": time.perf_counter() - begun,
         "predicted_seconds": artifact.report.figures.predicted_ms / 1e3,
+        "bootstraps": artifact.report.figures.bootstraps,
         "log_pq": artifact.ring.log_pq,
         "security_bits": artifact.ring.security_bits,
         "softmax_max_error": softmax_error(artifact, settings, found.classes),
