@@ -21,7 +21,7 @@ from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import MOST_STACKED
 from heliograph.ir.placed import PlacedMatrix
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.texts import shown
 
 MAX_NODES = 1 << 18

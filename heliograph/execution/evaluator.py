@@ -19,7 +19,7 @@ from heliograph.execution.protocol import C, Primitives
 from heliograph.ir import CipherType, Node, Program
 from heliograph.ir.bootstraps import paired_slots
 from heliograph.ir.diagonals import DiagonalMap
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 
 

@@ -15,7 +15,7 @@ from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Matrix, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.liveness import peak_towers
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transform_ops import transform_diagonals
 
 # What processes take, fitted to the peaks of benchmarks/bill.py (ten programs, within 2 %): Python with numpy, scipy and
 # OpenFHE, without torch; tables of the ring; and, beside the keys, the buffers of single keys on their way.

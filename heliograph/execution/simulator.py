@@ -21,7 +21,7 @@ from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.slot_ops import SCALE_TOLERANCE
+from heliograph.ir.slot_types import SCALE_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from heliograph.errors import ProgramError
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.node import Node, live_nodes
 from heliograph.ir.program import Program
+from heliograph.ir.slot_types import SCALE_TOLERANCE
 from heliograph.ir.types import CipherType, Type
 
 T = TypeVar("T")
-# By so much scales may differ (log2), as of summands.
-_TOLERANCE = 2.0**-32
 
 
 def carried_outputs(program: Program) -> dict[str, list[Node]]:
@@ -59,7 +58,7 @@ def fits(output: Type, source: Type) -> bool:
         source.chain,
         source.parts,
     )
-    return same and abs(output.log_scale - source.log_scale) <= _TOLERANCE
+    return same and abs(output.log_scale - source.log_scale) <= SCALE_TOLERANCE
 
 
 def carried_nodes(program: Program) -> dict[Node, Node]:

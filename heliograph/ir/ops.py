@@ -1,9 +1,9 @@
 """The table of operations, full: every module that reads it imports it from here.
 
 What a user's model says is in `tensor_ops.py`, `layer_ops.py`, `activation_ops.py` and `function_ops.py`, what costs
-rotations only in `row_ops.py`, products of encrypted matrices in `matrix_ops.py`, what CKKS computes in `slot_ops.py` and
-`stack_ops.py`. An op is one `OpSpec` in one of
-these files; the verifier, the text format, the interpreter and the property tests read the table.
+rotations only in `row_ops.py`, products of encrypted matrices in `matrix_ops.py`. What CKKS computes is in `slot_ops.py`,
+`plain_ops.py` (with plaintexts), `transform_ops.py` (linear maps), `level_ops.py` and `stack_ops.py`. An op is one `OpSpec`
+in one of these files; the verifier, the text format, the interpreter and the property tests read the table.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from heliograph.ir import (
     activation_ops,
     function_ops,
     layer_ops,
+    level_ops,
     matrix_ops,
+    plain_ops,
     row_ops,
     slot_ops,
     stack_ops,
     tensor_ops,
+    transform_ops,
 )
 from heliograph.ir.spec import (
     ARITHMETIC,
@@ -83,7 +86,9 @@ __all__ = [
     "flat_indices",
     "function_ops",
     "layer_ops",
+    "level_ops",
     "matrix_ops",
+    "plain_ops",
     "role_of",
     "row_ops",
     "rules_of",
@@ -91,4 +96,5 @@ __all__ = [
     "spec_of",
     "stack_ops",
     "tensor_ops",
+    "transform_ops",
 ]

@@ -16,8 +16,8 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.node import Array, Node
-from heliograph.ir.slot_ops import SCALE_TOLERANCE
 from heliograph.ir.slot_rules import any_operand, longest, scaled, widened
+from heliograph.ir.slot_types import SCALE_TOLERANCE
 from heliograph.ir.spec import NO_KEYS, SLOTS, Attrs, Bounds, Context, OpSpec, Role, SlotRules, define
 from heliograph.ir.types import CipherType, SlotsType, Type
 

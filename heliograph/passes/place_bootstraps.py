@@ -24,7 +24,7 @@ from heliograph.ir.carried import carried_nodes
 from heliograph.ir.depth import node_depth
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
-from heliograph.ir.slot_ops import transform_offsets
+from heliograph.ir.transform_ops import transform_offsets
 from heliograph.passes.placement import IMPOSSIBLE, Found, Search, Step, Way, Whole, digest
 
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.

@@ -21,7 +21,7 @@ from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs
 from heliograph.ir.location import Location
 from heliograph.ir.ops import OPS, Role, role_of
-from heliograph.ir.slot_ops import SCALE_TOLERANCE
+from heliograph.ir.slot_types import SCALE_TOLERANCE
 
 # In place of an operand's position: the value itself, as an output, or for all that read it.
 OUTPUT, AFTER = -1, -2

@@ -195,7 +195,7 @@ def _rotations(program: Program) -> float:
 
 
 def _diagonals(program: Program) -> float:
-    from heliograph.ir.slot_ops import transform_diagonals
+    from heliograph.ir.transform_ops import transform_diagonals
 
     total = 0
     for node in program.nodes:

@@ -12,7 +12,7 @@ from ir.test_ir_ops import CASES
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Node, SlotsType, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS, SLOTS, Dependence, Keys, OpSpec, Role, SlotRules, define, role_of, rules_of
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
 RING = Ring(10, 60, 45, 4, 2, None)

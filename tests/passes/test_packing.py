@@ -29,7 +29,7 @@ from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix,
 from heliograph.ir.diagonals import MapGeometry, make_diagonal_map
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
-from heliograph.ir.slot_ops import transform_diagonals
+from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.ir.transforms import pair_offsets, share_babies, transform_terms
 from heliograph.passes import pack as pack_module
 from heliograph.passes.bsgs import StepCosts, plan_steps
