@@ -18,7 +18,7 @@ from typing import ClassVar
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs
+from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs, fits
 from heliograph.ir.location import Location
 from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_types import SCALE_TOLERANCE
@@ -382,8 +382,24 @@ class PlanLevels:
                 raised = _raised(program)
                 program = raised if raised is not program else _correct(program, scales.drift, AFTER)
             else:
-                return _Emitter(program, levels, scales, self.ring).run()
+                made = _Emitter(program, levels, scales, self.ring).run()
+                _check_carried(made)
+                return made
         raise InternalError("scales do not settle")
+
+
+def _check_carried(program: Program) -> None:
+    """Raise a PlanningError where an output does not come out as the inputs of the next run go in that it becomes."""
+    outputs = dict(zip(program.output_names, program.outputs, strict=True))
+    for name, sources in carried_outputs(program).items():
+        if not all(fits(outputs[name].type, source.type) for source in sources):
+            types = [source.type for source in sources if isinstance(source.type, CipherType)]
+            raise PlanningError(
+                f"output {name!r} cannot become {' and '.join(repr(source.attrs['name']) for source in sources)}",
+                where=outputs[name].loc,
+                why=f"the next run takes {' and '.join(f'level {t.level}, scale 2^{t.log_scale:.2f}' for t in types)}",
+                hint="give each of these inputs an output of its own",
+            )
 
 
 def _correct(program: Program, node: Node, position: int | None) -> Program:

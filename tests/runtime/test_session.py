@@ -6,6 +6,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import heliograph as hg
 from heliograph.errors import PlanningError, ProgramError, RangeError, WireError
 from heliograph.ir.carried import carried_outputs, carried_pairs, fits, only, released
+from heliograph.ir.interface import Interface
 from heliograph.ir.text import parse_program, print_program
 
 TEXT = """program counter
@@ -261,6 +263,22 @@ def test_what_comes_out_fits_what_goes_in(artifact: hg.Artifact) -> None:
 def test_state_that_makes_no_sense_is_refused_where_it_stands(change: tuple[str, str], wrong: str) -> None:
     with pytest.raises(hg.LanguageError, match=wrong):
         hg.parse(TEXT.replace(*change))
+
+
+def test_one_output_that_becomes_inputs_at_two_levels_is_refused_with_their_names() -> None:
+    program = hg.parse(TEXT.replace("input extra: secret", "input extra: carried") + "output extra = total\n")
+    # It is read just before the end, and wanted lower than the other one.
+    interface = Interface(carried=(("total", "total"), ("total", "extra")))
+    kept = program.output_names.index("extra")
+    one = replace(
+        program, output_names=program.output_names[:kept], outputs=program.outputs[:kept], interface=interface
+    )
+    with pytest.raises(PlanningError, match="'total' cannot become 'total' and 'extra'") as raised:
+        hg.compile(one, hg.Options(security_bits=None, log_ring=11))
+    assert "level" in str(raised.value.why)
+    # With outputs of their own they may come at any.
+    artifact = hg.compile(program, hg.Options(security_bits=None, log_ring=11))
+    assert all(fits(output.type, source.type) for output, source in carried_pairs(artifact.program))
 
 
 def test_without_bootstraps_nothing_is_carried() -> None:
