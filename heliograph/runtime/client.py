@@ -187,11 +187,9 @@ class Client:
     def decrypt_some(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> dict[str, Array]:
         """The outputs that an answer holds, by their names; errors and `of` as for `decrypt`."""
         self._check_answer(output, of)
-        there, found, number = set(output.names()), {}, 0
+        there, found = set(output.names()), {}
         expected: set[str] = set()
-        for spec in self.public.outputs:
-            numbers = range(number, number + len(spec.log_scales))
-            number += len(spec.log_scales)
+        for spec, numbers in self._outputs():
             if {str(each) for each in numbers} & there:
                 expected |= {str(each) for each in numbers}
                 output.check_names(there | expected)
@@ -228,7 +226,7 @@ class Client:
             for chunk, (level, log_scale) in enumerate(zip(spec.levels, spec.log_scales, strict=True)):
                 ciphertext = self._read(values, object_name(spec.name, chunk), level, f"carried value {spec.name!r}")
                 vectors.append(self._cryptor.decrypt(ciphertext, log_scale))
-            tensor = spec.placed.unpack(vectors).reshape(spec.shape)
+            tensor = _unpacked(spec, vectors)
             check_carried(spec, tensor)
             found[spec.name] = tensor
         return found
@@ -320,13 +318,16 @@ class Client:
             )
         count = sum(len(spec.log_scales) for spec in self.public.outputs)
         output.check_names([str(number) for number in range(count)])
-        results, number = [], 0
-        for spec in self.public.outputs:
-            numbers = range(number, number + len(spec.log_scales))
-            number += len(spec.log_scales)
-            results.append((spec.name, *self._tensor(output, spec, numbers)))
+        results = [(spec.name, *self._tensor(output, spec, numbers)) for spec, numbers in self._outputs()]
         tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def _outputs(self) -> Iterator[tuple[PublicSpec, range]]:
+        """Each output with the numbers of its ciphertexts in an answer."""
+        number = 0
+        for spec in self.public.outputs:
+            yield spec, range(number, number + len(spec.log_scales))
+            number += len(spec.log_scales)
 
     def _check_answer(self, output: EncryptedOutput, of: EncryptedInput | str | None) -> None:
         """Raise a WireError unless these are outputs for this client, and the answer to these inputs."""
@@ -338,15 +339,12 @@ class Client:
 
     def _tensor(self, output: EncryptedOutput, spec: PublicSpec, numbers: Sequence[int]) -> tuple[Array, float, float]:
         """One output from its ciphertexts, looked at; its error as OpenFHE estimates it, and as it is expected."""
-        layout = spec.placed
         vectors, errors = [], []
         for number, log_scale in zip(numbers, spec.log_scales, strict=True):
             vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
             vectors.append(vector)
             errors.append(error)
-        batch = () if layout.stride == 1 else (layout.stride,)
-        tensor = layout.unpack(vectors).reshape((*batch, *spec.shape))
-        expected = self._expected_error(spec)
+        tensor, expected = _unpacked(spec, vectors), self._expected_error(spec)
         check_output(spec, tensor, max(errors), expected)
         return tensor, max(errors), expected
 
@@ -387,3 +385,10 @@ class Client:
             check_ciphertext(message.live[name], ring, level, self.id, what)
             return message.live[name]
         return read_ciphertext(message.blobs[name], ring, level, self.id, what)
+
+
+def _unpacked(spec: PublicSpec, vectors: list[Array]) -> Array:
+    """The tensor of decrypted slot vectors; of an artifact for several samples at once with a leading axis of them."""
+    layout = spec.placed
+    batch = () if layout.stride == 1 else (layout.stride,)
+    return layout.unpack(vectors).reshape((*batch, *spec.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 import weakref
@@ -49,6 +50,17 @@ def server(artifact: hg.Artifact, client: hg.Client) -> Iterator[hg.Server]:
         warnings.simplefilter("ignore")
         with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as made:
             yield made
+
+
+@contextlib.contextmanager
+def served(artifact: hg.Artifact) -> Iterator[tuple[hg.Client, hg.Server]]:
+    """A client and a server of another artifact."""
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client(artifact.public(), allow_insecure=True)
+    with pytest.warns(hg.errors.InsecureWarning):
+        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
+    with server:
+        yield client, server
 
 
 def test_rounds_go_on_from_each_other_and_are_found_again(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
@@ -136,11 +148,7 @@ output total = total * 0.5
 
 def test_what_a_part_does_not_read_is_carried_on_all_the_same(tmp_path: Path) -> None:
     artifact = hg.compile(hg.parse(DELAYED), hg.Options(security_bits=None, log_ring=11))
-    with pytest.warns(hg.errors.InsecureWarning):
-        client = hg.Client(artifact.public(), allow_insecure=True)
-    with pytest.warns(hg.errors.InsecureWarning):
-        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
-    with server, hg.Session(server, tmp_path) as session:
+    with served(artifact) as (client, server), hg.Session(server, tmp_path) as session:
         session.start(client.encrypt_carried(last=START, total=START))
         session.run(client.encrypt_some(x=X), outputs=["seen"])
         asked = client.encrypt_some(x=EXTRA)
@@ -148,15 +156,21 @@ def test_what_a_part_does_not_read_is_carried_on_all_the_same(tmp_path: Path) ->
         assert found["peek"] == pytest.approx(X * 0.25 + EXTRA, abs=1e-4)
 
 
+def test_several_samples_are_carried_side_by_side(tmp_path: Path) -> None:
+    artifact = hg.compile(hg.parse(TEXT), hg.Options(security_bits=None, log_ring=11, batch=2))
+    start, x, extra = (np.stack([one, one[::-1]]) for one in (START, X, EXTRA))
+    with served(artifact) as (client, server), hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(total=start))
+        seen, _ = client.decrypt(session.run(client.encrypt(x, extra), plain={"share": 0.25}))
+        assert seen == pytest.approx(start * 0.5 + x * x * 0.25, abs=1e-4)
+        assert client.decrypt_carried(session.carried())["total"] == pytest.approx(seen, abs=1e-4)
+
+
 def test_a_part_draws_its_own_inputs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn is what reaches the outputs that are asked for."""
     text = print_program(hg.parse(TEXT.replace("plain tensor[] in [0, 1]", "plain tensor[] in [-1, 1]")))
     drawn = parse_program(text.replace('name = "share"', 'drawn = "uniform", name = "share"'))
     artifact = hg.compile(drawn, hg.Options(security_bits=None, log_ring=11))
-    with pytest.warns(hg.errors.InsecureWarning):
-        client = hg.Client(artifact.public(), allow_insecure=True)
-    with pytest.warns(hg.errors.InsecureWarning):
-        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
     draws: list[str] = []
 
     def counted(distribution: str, shape: tuple[int, ...]) -> object:
@@ -164,7 +178,7 @@ def test_a_part_draws_its_own_inputs_alone(tmp_path: Path, monkeypatch: pytest.M
         return np.full(shape, 0.25)
 
     monkeypatch.setattr("heliograph.runtime.server.secure_draw", counted)
-    with server, hg.Session(server, tmp_path) as session:
+    with served(artifact) as (client, server), hg.Session(server, tmp_path) as session:
         session.start(client.encrypt_carried(total=START))
         asked = client.encrypt_some(extra=EXTRA)
         found = client.decrypt_some(session.look(asked, ["peek"]), of=asked)
@@ -213,11 +227,7 @@ def test_a_value_that_left_its_range_is_told(tmp_path: Path, client: hg.Client, 
 def test_programs_without_state_have_no_session(tmp_path: Path) -> None:
     program = hg.parse("program p\ninput x: secret tensor[2] in [-1, 1]\noutput x * x\n")
     artifact = hg.compile(program, hg.Options(security_bits=None, log_ring=10))
-    with pytest.warns(hg.errors.InsecureWarning):
-        client = hg.Client(artifact.public(), allow_insecure=True)
-    with pytest.warns(hg.errors.InsecureWarning):
-        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
-    with server, pytest.raises(ProgramError, match="carries nothing"):
+    with served(artifact) as (_, server), pytest.raises(ProgramError, match="carries nothing"):
         hg.Session(server, tmp_path)
 
 
