@@ -113,10 +113,9 @@ class ClearRun:
     """A training in the clear: what an encrypted one is compared with."""
 
     def __init__(self, data: TransferData, settings: TransferSettings, state: State | None = None) -> None:
-        shape = (data.classes, data.features + 1)
         self._data, self._settings = data, settings
         self._batches, self._held = data.batches(settings), data.validation(settings)
-        self.state = state or State(0, np.zeros(shape), np.zeros(shape))
+        self.state = state or State(0, np.zeros(data.weights_shape), np.zeros(data.weights_shape))
         self.best = self.state
         self.logits: Array = np.zeros((data.classes, settings.batch))
 
@@ -134,8 +133,7 @@ class ClearRun:
         return float(np.abs(self.logits).max())
 
     def validate(self) -> Array:
-        logits = np.concatenate([self.state.weights @ held for held in self._held], axis=1)
-        return np.asarray(logits[:, : len(self._data.y_val)])
+        return self._data.held_logits([self.state.weights @ held for held in self._held])
 
     def keep(self) -> None:
         self.best = self.state

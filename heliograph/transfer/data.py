@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,11 @@ class TransferData:
         return int(self.x_train.shape[1])
 
     @property
+    def weights_shape(self) -> tuple[int, int]:
+        """(classes, features + 1): the last weight of a class is its bias."""
+        return self.classes, self.features + 1
+
+    @property
     def size(self) -> float:
         """The largest absolute value of a feature, at least 1 (the bias's)."""
         return max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max()))
@@ -76,6 +82,10 @@ class TransferData:
             own = columns(self.x_val[start : start + settings.batch])
             found.append(np.pad(own, [(0, 0), (0, settings.batch - own.shape[1])]))
         return found
+
+    def held_logits(self, parts: Sequence[Array]) -> Array:
+        """The logits of the validation samples, (classes, samples), from those of `validation`'s minibatches."""
+        return np.asarray(np.concatenate(parts, axis=1)[:, : len(self.y_val)])
 
     @staticmethod
     def load(path: str | Path) -> TransferData:

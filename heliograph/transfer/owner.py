@@ -32,7 +32,7 @@ class Owner:
 
     def start(self) -> CarriedValues:
         """The weights that training begins with: zeros."""
-        zeros = np.zeros((self._data.classes, self._data.features + 1))
+        zeros = np.zeros(self._data.weights_shape)
         return self._client.encrypt_carried(w=zeros, v=zeros)
 
     def largest_logit(self, output: EncryptedOutput) -> float:
@@ -46,8 +46,7 @@ class Owner:
     def held_logits(self, outputs: Sequence[EncryptedOutput]) -> Array:
         """The logits of the validation samples, (classes, samples)."""
         found = [self._client.decrypt_some(output)["held_logits"] for output in outputs]
-        logits = np.concatenate(found, axis=1)[:, : len(self._data.y_val)]
-        return np.asarray(logits * self._settings.logit_range)
+        return self._data.held_logits(found) * self._settings.logit_range
 
     def weights(self, carried: CarriedValues) -> Array:
         """(classes, features + 1), the bias last. A RangeError where they left their range."""

@@ -27,7 +27,7 @@ class SimulatedRun:
         self._data, self._settings, self._seed = data, settings, seed
         self._batches, self._held = data.batches(settings), data.validation(settings)
         self._train, self._look = (only(artifact.program, set(names)) for names in (TRAINED, HELD))
-        self._zeros: Array = np.zeros((data.classes, data.features + 1))
+        self._zeros: Array = np.zeros(data.weights_shape)
         self._carried: dict[Node, Any] = {}
         self.done = 0
         self.logits: Array = np.zeros((data.classes, settings.batch))
@@ -39,8 +39,7 @@ class SimulatedRun:
         x, y = self._batches[self.done % len(self._batches)]
         values = {"x": x, "y": y, "rate": self._settings.rate, "momentum": momentum(self.done)}
         results, simulator = self._ran(self._train, values)
-        outputs = unpack_outputs(self._train, [simulator.decrypt(result) for result in results])
-        logits, weights, ahead = outputs
+        logits, weights, ahead = unpack_outputs(self._train, [simulator.decrypt(result) for result in results])
         self.logits = logits * self._settings.logit_range
         self._carried = carried_on(self._train, results)
         self.weights, self.ahead = (each * self._settings.weight_range for each in (weights, ahead))
@@ -52,8 +51,7 @@ class SimulatedRun:
         for held in self._held:
             results, simulator = self._ran(self._look, {"held": held})
             found += unpack_outputs(self._look, [simulator.decrypt(result) for result in results])
-        logits = np.concatenate(found, axis=1)[:, : len(self._data.y_val)]
-        return np.asarray(logits * self._settings.logit_range)
+        return self._data.held_logits(found) * self._settings.logit_range
 
     def keep(self) -> None:
         self.best = self.weights
