@@ -74,7 +74,7 @@ class Run(Protocol):
         ...
 
     def keep(self) -> None:
-        """Keep the weights as they are now: they are the best so far."""
+        """Keep the weights as they are now: they are the best so far. A RangeError where they left their range."""
         ...
 
 
@@ -83,8 +83,8 @@ def train(
 ) -> History:
     """Train until the client stops it; a history that has epochs goes on behind them.
 
-    Raises RangeError, after the history is complete, where a logit left the range of the softmax: what follows from such a
-    step is worth nothing, and the weights of the best epoch are kept.
+    Raises RangeError, after the history is complete, where a logit left the range of the softmax, or weights theirs: what
+    follows from such a step is worth nothing, and the weights of the best epoch are kept.
     """
     steps, largest = data.steps(settings), max((epoch.largest_logit for epoch in history.epochs), default=0.0)
     while not history.stopped:
@@ -103,7 +103,13 @@ def train(
         epoch = Epoch(len(history.epochs) + 1, loss_of(logits, data.y_val), right, largest)
         history.judge(epoch, settings)
         if history.best == epoch.number:
-            run.keep()
+            try:
+                run.keep()
+            except RangeError:
+                # Nothing was kept: the best epoch is the one that was it before.
+                history.epochs.pop()
+                history.stopped = "a weight left its range"
+                raise
         if watch is not None:
             watch(epoch)
     return history

@@ -14,6 +14,8 @@ class EncryptedRun:
     def __init__(self, owner: Owner, trainer: Trainer, progress: Progress | None = None) -> None:
         self._owner, self._trainer, self._progress = owner, trainer, progress
         trainer.start(owner.start())
+        # The weights that were kept last.
+        self.best: Array | None = None
         # A step that was done when the process was killed may not have been looked at.
         self._unseen = 0.0
         if trainer.session.round:
@@ -31,6 +33,7 @@ class EncryptedRun:
         return self._owner.held_logits(list(self._trainer.held_logits(self._progress)))
 
     def keep(self) -> None:
+        self.best = self.weights()
         self._trainer.session.keep(self.done)
 
     def weights(self, step: int | None = None) -> Array:

@@ -87,7 +87,7 @@ def go_on(
             def seen(epoch: Epoch) -> None:
                 # Killed between the two, the epoch is judged again: a best one whose weights are not there would stay.
                 if history.best == epoch.number:
-                    write_array(folder / WEIGHTS, run.weights(), ())
+                    write_array(folder / WEIGHTS, run.best, ())
                 _write_history(folder, history)
                 if watch is not None:
                     watch(epoch)

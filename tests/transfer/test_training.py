@@ -99,6 +99,24 @@ def test_a_logit_that_leaves_the_range_ends_the_training(blobs_data: TransferDat
     assert history.best == 1
 
 
+def test_weights_that_leave_their_range_end_the_training_at_the_best_epoch_before(
+    blobs_data: TransferData, settings: TransferSettings
+) -> None:
+    class Leaving(ClearRun):
+        def keep(self) -> None:
+            if self.best.step:
+                raise RangeError("carried value 'w' left its range")
+            super().keep()
+
+    longer, history = replace(settings, most_epochs=10), History()
+    run, seen = Leaving(blobs_data, longer), []
+    with pytest.raises(RangeError, match="left its range"):
+        train(run, blobs_data, longer, history, seen.append)
+    assert history.stopped == "a weight left its range"
+    assert (history.best, len(history.epochs), len(seen)) == (1, 1, 1)
+    assert run.best.step == blobs_data.steps(settings)
+
+
 def test_early_stopping_waits_for_patience() -> None:
     settings = TransferSettings(patience=2, most_epochs=9)
     history = History()
