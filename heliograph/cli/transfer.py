@@ -141,6 +141,12 @@ def _told(quiet: bool) -> Any:
 
 
 def _end(history: History, folder: str, as_json: bool, quiet: bool) -> None:
+    if not history.epochs:
+        raise ProgramError(
+            f"the training in {folder} ended in its first epoch",
+            why=history.stopped,
+            hint="train in another folder with wider ranges, or a smaller rate",
+        )
     best = history.epochs[history.best - 1]
     emit(
         f"stopped after epoch {len(history.epochs)}: {history.stopped}\n"

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import run, run_json
-from helpers.trainings import blobs
+from helpers.trainings import TOY, blobs
 from torch import nn
 
 from heliograph.transfer.data import TransferData, load_test
 from heliograph.transfer.features import features
+from heliograph.transfer.local import prepare
+from heliograph.transfer.settings import TransferSettings
 
 OPTIONS = [
     "--minibatch",
@@ -84,6 +86,21 @@ def test_what_is_missing_is_named(
     code, _, err = run(capsys, "transfer", *(str(npz) if each == "data" else each for each in arguments))
     assert code != 0
     assert wrong in err
+
+
+def test_a_training_that_ended_in_its_first_epoch_is_told(
+    npz: Path,
+    tmp_path: Path,
+    blobs_data: TransferData,
+    settings: TransferSettings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prepare(tmp_path, blobs_data, settings, TOY)
+    (tmp_path / "owner" / "history.json").write_text('{"epochs": [], "stopped": "a logit left [-8, 8]"}')
+    code, _, err = run(capsys, "transfer", "resume", str(tmp_path), str(npz))
+    assert code == 2
+    assert "ended in its first epoch" in err
+    assert "a logit left [-8, 8]" in err
 
 
 def _changed(npz: Path, path: Path, **change: object) -> str:
