@@ -24,7 +24,7 @@ _MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, 
 # reduction after CoeffsToSlots, and before SlotsToCoeffs one product that brings the message to its place.
 MODULAR_REDUCTION_LEVELS = 10
 ADJUSTMENT_LEVELS = 1
-MODULAR_REDUCTION_PRODUCTS = 20
+MODULAR_REDUCTION_PRODUCTS = 16
 
 
 # Logarithms of primes are whole multiples of this: sums and differences of them, as scales are, then have no rounding of
