@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic
 
 from heliograph.execution.protocol import C, Call, Primitives, sums_size
@@ -62,6 +62,16 @@ class Counted(Generic[C]):
     def mul_plain(self, x: C, plain: Any) -> C:
         self._calls[Call("mul_plain", self.level, 2)] += 1
         return self._do.mul_plain(x, plain)
+
+    def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
+        def counted() -> Iterator[tuple[C, Any]]:
+            for number, term in enumerate(terms):
+                self._calls[Call("mul_plain", self.level, 2)] += 1
+                if number:
+                    self._calls[Call("accumulate", self.level, 2)] += 1
+                yield term
+
+        return self._do.sum_of_products(counted())
 
     def mul_pt(self, x: C, values: Array, log_scale: float) -> C:
         """The product with values that are encoded here."""

@@ -145,11 +145,10 @@ class Run(Generic[C]):
         total: C | None = None
         transform = self.shared.transform(node)
         for g, terms in transform.groups.items():
-            part: C | None = None
-            for position, b, offset in terms:
-                term = on.mul_plain(rotated[position][b], self.diagonal(transform, g, position, b, offset))
-                part = term if part is None else on.accumulate(part, term)
-            assert part is not None
+            part = on.sum_of_products(
+                (rotated[position][b], self.diagonal(transform, g, position, b, offset))
+                for position, b, offset in terms
+            )
             for step in paths.get(g, (g,) if g else ()):
                 part = on.rotate(part, step)
             total = part if total is None else on.accumulate(total, part)

@@ -124,6 +124,7 @@ PRIMITIVES = {
             "mul_plain",
             lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts),
             _plain_product,
+            methods=("mul_plain", "sum_of_products"),
             plain_product=True,
         ),
         Primitive(

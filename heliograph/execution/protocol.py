@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heliograph.ir import Array
@@ -74,6 +74,10 @@ class Primitives(Protocol[C]):
         """The product with one number, rounded at that scale (log2)."""
         ...
 
+    def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
+        """The sum of ciphertexts times plaintexts, of at least one; what it counts as is a product and a sum for each."""
+        ...
+
     def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
         """For each row of a sparse matrix (sums, ciphertexts) the sum of ciphertexts times their weights.
 
@@ -120,3 +124,13 @@ class Primitives(Protocol[C]):
     def bootstrap_pair(self, x: C, slots: int) -> C:
         """As `bootstrap`; imaginary parts are kept."""
         ...
+
+
+def summed_products(do: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
+    """`sum_of_products` by single products and sums, for backends that have nothing better."""
+    total: C | None = None
+    for x, plain in terms:
+        term = do.mul_plain(x, plain)
+        total = term if total is None else do.accumulate(total, term)
+    assert total is not None
+    return total

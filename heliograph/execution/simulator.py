@@ -7,7 +7,7 @@ value too large for its modulus, a wrong number of parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
+from heliograph.execution.protocol import summed_products
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.slot_types import SCALE_TOLERANCE
@@ -151,6 +152,9 @@ class SimulatedPrimitives:
         # A scalar is rounded to a whole number at its scale, which is one number for all slots.
         error = self._errors.random.uniform(-0.5, 0.5) * 2.0**-log_scale if self._errors.noisy else 0.0
         return self._errors.made(x.slots * (value + error), x.level, x.log_scale + log_scale, 2, 0.0, "mul_scalar")
+
+    def sum_of_products(self, terms: Iterable[tuple[SimulatedCiphertext, SimulatedPlaintext]]) -> SimulatedCiphertext:
+        return summed_products(self, terms)
 
     def weighted_sums(
         self, values: Sequence[SimulatedCiphertext], weights: Any, log_scale: float

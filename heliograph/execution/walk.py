@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from heliograph.execution.evaluation import Run
@@ -32,6 +32,11 @@ class NoValues:
         return _NOTHING
 
     def mul_scalar(self, x: object, value: float, log_scale: float) -> object:
+        return _NOTHING
+
+    def sum_of_products(self, terms: Iterable[tuple[object, Any]]) -> object:
+        for _ in terms:
+            pass
         return _NOTHING
 
     def weighted_sums(self, values: object, weights: Any, log_scale: float) -> list[object]:

@@ -44,7 +44,11 @@ def test_every_call_is_counted_once_under_its_name(name: str) -> None:
         "add_pt": 2,
     }  # fmt: skip
     given = [nothing] * (1 + arguments.get(name, 1))
-    getattr(counted, name)(*([nothing], np.ones((1, 1)), 40.0) if name == "weighted_sums" else given)
+    if name == "weighted_sums":
+        given = [[nothing], np.ones((1, 1)), 40.0]
+    if name == "sum_of_products":
+        given = [[(nothing, nothing)]]
+    getattr(counted, name)(*given)
     ((counted_as, level, _, _),) = calls
     assert (level, sum(calls.values())) == (3, 1)
     assert counted_as == name or name in PRIMITIVES[counted_as].methods

@@ -41,12 +41,12 @@ assert modular_reduction.LEVELS == MODULAR_REDUCTION_LEVELS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedStep:
-    """A factor with encoded diagonals: `plains` (m, towers, N); the terms as `sums_of_products` takes them."""
+    """A factor with encoded diagonals: `plains` of (towers, N); the terms as `sums_of_products` takes them."""
 
     scale: int
     giant: int
     babies: tuple[int, ...]
-    plains: Array
+    plains: tuple[Array, ...]
     terms: Array
     begins: Array
 
@@ -93,7 +93,7 @@ def _encoded(step: Step, tables: ChainTables, level: int, log_scale: float) -> E
         step.scale,
         step.giant,
         tuple(babies),
-        np.stack(plains),
+        tuple(plains),
         np.array(terms, dtype=np.int64),
         np.array(begins, dtype=np.int64),
     )
@@ -153,16 +153,10 @@ def _once(do: NativePrimitives, x: Ciphertext, transforms: Transforms, keys: Spa
 def _step(do: NativePrimitives, x: Ciphertext, step: EncodedStep) -> Ciphertext:
     """One factor: all sums of products with baby steps at once, then giant steps, from the farthest on."""
     digits = do.decompose(x)
-    rotated = np.empty((len(step.babies), *x.residues.shape), dtype=np.uint64)
-    for place, b in zip(rotated, step.babies, strict=True):
-        place[:] = (do.rotate_hoisted(x, b * step.scale, digits) if b else x).residues
-    sums = np.empty((step.begins.size - 1, *x.residues.shape), dtype=np.uint64)
-    rows = do.tables.rows[: x.level + 1]
-    moduli = do.tables.known.moduli
-    elementwise.sums_of_products(rotated, step.plains, step.terms, step.begins, sums, rows, moduli)
-    total = Ciphertext(sums[-1])
-    for part in sums[-2::-1]:
-        total = do.accumulate(do.rotate(total, step.giant), Ciphertext(part))
+    rotated = [do.rotate_hoisted(x, b * step.scale, digits) if b else x for b in step.babies]
+    *sums, total = do.sums_of_products(rotated, step.plains, step.terms, step.begins)
+    for part in reversed(sums):
+        total = do.accumulate(do.rotate(total, step.giant), part)
     return do.rescale(total)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
+from numba import carray, prange
 
 from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, multiply_add
 from heliograph.runtime.native.arithmetic import difference, parallel_kernel, product, settled, times_constant, total
+from heliograph.runtime.native.pointers import pointer
 
 
 @parallel_kernel
@@ -89,21 +90,23 @@ def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, moduli: Any
 
 
 @parallel_kernel
-def sums_of_products(rotated: Any, plains: Any, terms: Any, begins: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Several sums of ciphertexts (n, 2, towers, N) times plaintexts (m, towers, N): (sums, 2, towers, N).
+def sums_of_products(ciphertexts: Any, plains: Any, terms: Any, begins: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """Several sums of ciphertexts (2, towers, N) times plaintexts (towers, N), both given by address.
 
-    Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext, plaintext). All sums of a block are
-    made together, so that the ciphertexts are read from memory once.
+    `out` is (sums, 2, towers, N). Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext,
+    plaintext). All sums of a block are made together, so that the ciphertexts are read from memory once.
     """
-    for job in prange(2 * rows.size):
+    towers, size = out.shape[2], out.shape[3]
+    for job in prange(2 * towers):
         part, j = job % 2, job // 2
         pieces = np.empty((3, BLOCK), np.uint64)
-        for begin in range(0, out.shape[3], BLOCK):
+        for begin in range(0, size, BLOCK):
             for s in range(out.shape[0]):
                 o, first = out[s, part, j, begin : begin + BLOCK], begins[s]
                 for t in range(first, begins[s + 1]):
-                    a = rotated[terms[t, 0], part, j, begin : begin + BLOCK]
-                    b = plains[terms[t, 1], j, begin : begin + BLOCK]
+                    x = carray(pointer(ciphertexts[terms[t, 0]]), (2, towers, size))
+                    plain = carray(pointer(plains[terms[t, 1]]), (towers, size))
+                    a, b = x[part, j, begin : begin + BLOCK], plain[j, begin : begin + BLOCK]
                     multiply_add(a, b, pieces, t - first, o)
                     if (t - first) % TERMS == TERMS - 1 or t == begins[s + 1] - 1:
                         gather(pieces, o, moduli[rows[j]])

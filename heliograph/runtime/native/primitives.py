@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from heliograph.ir import Array
 from heliograph.runtime.native import elementwise, keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.encoding import encode
+from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
 
@@ -75,6 +76,26 @@ class NativePrimitives:
     def mul_plain(self, x: Ciphertext, plain: Array) -> Ciphertext:
         _check_alike(x.residues, plain)
         return self._elementwise(elementwise.multiply_plain, x, plain)
+
+    def sum_of_products(self, terms: Iterable[tuple[Ciphertext, Array]]) -> Ciphertext:
+        values, plains = zip(*terms, strict=True)
+        both = np.repeat(np.arange(len(values)), 2).reshape(-1, 2)
+        (found,) = self.sums_of_products(values, plains, both, np.array([0, len(values)]))
+        return found
+
+    def sums_of_products(
+        self, values: Sequence[Ciphertext], plains: Sequence[Array], terms: Array, begins: Array
+    ) -> list[Ciphertext]:
+        """Several sums of ciphertexts of two parts times plaintexts; `terms` and `begins` as for the kernel."""
+        first = values[0]
+        for x in values:
+            _check_alike(x.residues, first.residues)
+        for plain in plains:
+            _check_alike(first.residues, plain)
+        sums = np.empty((begins.size - 1, *first.residues.shape), dtype=np.uint64)
+        where = addresses([x.residues for x in values]), addresses(plains)
+        elementwise.sums_of_products(*where, terms, begins, sums, self._rows(first), self._moduli)
+        return [Ciphertext(each) for each in sums]
 
     def mul_scalar(self, x: Ciphertext, value: float, log_scale: float) -> Ciphertext:
         return self._times(x, [[_whole(value, log_scale)] * (x.level + 1)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from heliograph.ckks.ring import Ring
+from heliograph.execution.protocol import summed_products
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
@@ -79,6 +80,9 @@ class OpenFHEPrimitives:
 
     def mul_scalar(self, x: Any, value: float, log_scale: float) -> Any:
         return self.context.EvalMult(x, float(value * 2.0 ** (log_scale - self.ring.scale_bits)))
+
+    def sum_of_products(self, terms: Iterable[tuple[Any, Any]]) -> Any:
+        return summed_products(self, terms)
 
     def weighted_sums(self, values: Sequence[Any], weights: Any, log_scale: float) -> list[Any]:
         first = values[0]

@@ -1,0 +1,32 @@
+"""Arrays that lie apart in memory, as kernels take them: by their addresses. Who calls keeps the arrays alive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from heliograph.ir import Array
+
+
+def addresses(arrays: Sequence[Array]) -> Array:
+    """The addresses of arrays in one piece, of numbers of 64 bits."""
+    assert all(array.flags.c_contiguous and array.dtype == np.uint64 for array in arrays)
+    return np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
+
+
+def _pointer(context: Any, address: Any) -> Any:
+    signature = types.CPointer(types.uint64)(address)
+
+    def generate(_: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+
+    return signature, generate
+
+
+# The pointer of an address, for `numba.carray`.
+pointer: Any = intrinsic(_pointer)
