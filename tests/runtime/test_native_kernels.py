@@ -86,6 +86,18 @@ def test_products_with_constants_stay_below_four_times_the_prime(q: int, a: int,
     assert int(_settled(np.uint64(a % (8 * q)), np.uint64(q))) == a % (8 * q) % q
 
 
+def test_without_openmp_and_tbb_one_thread_calls_kernels_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    with arithmetic._guard() as nothing:
+        assert nothing is None, "this machine has OpenMP"
+    monkeypatch.setattr(arithmetic.importlib, "import_module", missing)
+    guard: Any = arithmetic._guard()
+    with guard:
+        assert guard.locked()
+
+
 # --------------------------------------------------------------------------------------------- transforms
 
 

@@ -7,7 +7,12 @@ makes it canonical first (`settled`).
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numba
@@ -19,14 +24,36 @@ _LOW = np.uint64((1 << 32) - 1)
 ONE = np.uint64(1)
 
 
+def _guard() -> AbstractContextManager[Any]:
+    """What keeps threads of Python from calling parallel kernels together where numba's threads cannot bear that.
+
+    They can with OpenMP (libgomp) or TBB; without either numba has a pool of its own, and ends the process.
+    """
+    for pool in ("omppool", "tbbpool"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"numba.np.ufunc.{pool}")
+            return contextlib.nullcontext()
+    return threading.Lock()
+
+
+_ONE_AT_A_TIME = _guard()
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """A kernel of one thread, called with the interpreter's lock released and kept on disk once compiled."""
     return numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy")(function)
 
 
 def parallel_kernel(function: Callable[..., Any]) -> Any:
-    """The same, with its outermost `prange` spread over numba's threads."""
-    return numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy", parallel=True)(function)
+    """The same, with its outermost `prange` spread over numba's threads. It is called from Python, not from kernels."""
+    compiled = numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy", parallel=True)(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> None:
+        with _ONE_AT_A_TIME:
+            compiled(*arguments)
+
+    return call
 
 
 def inlined(function: Callable[..., Any]) -> Any:
