@@ -1,0 +1,101 @@
+"""Bootstraps on the native backend: their transforms and their reduction in the clear, and the whole on toy rings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.backends import native, run
+from numpy.polynomial import chebyshev
+from runtime.bootstrapped import meaning as meaning_of
+from runtime.bootstrapped import only_bootstrap, program, sample
+
+pytest.importorskip("numba")
+pytest.importorskip("openfhe")
+
+from heliograph.ckks.bootstrap import bootstrap_factors
+from heliograph.ckks.ring import Ring
+from heliograph.runtime.native import modular_reduction
+from heliograph.runtime.native.bootstrapping import _REACH, SPARSE_WEIGHT
+from heliograph.runtime.native.encoding import coefficients_of
+from heliograph.runtime.native.fourier import Step, coefficients_to_slots, slots_to_coefficients
+from heliograph.runtime.native.transforms import bit_reversed
+
+
+def applied(steps: list[Step], shift: int, values: np.ndarray) -> np.ndarray:
+    """The steps on values in the clear, as they are done on ciphertexts."""
+    for step in steps:
+        total = np.zeros_like(values)
+        for group in reversed(step.groups):
+            total = np.roll(total, -step.giant)
+            for b, diagonal in group.items():
+                total = total + diagonal * np.roll(values, -b * step.scale)
+        values = total
+    return np.roll(values, shift)
+
+
+@pytest.mark.parametrize(("log_slots", "budget", "babies"), [(9, 3, 0), (9, 3, 4), (10, 4, 0), (9, 1, 0), (3, 2, 0)])
+def test_the_steps_are_the_transform_and_its_inverse(log_slots: int, budget: int, babies: int) -> None:
+    slots, random = 1 << log_slots, np.random.default_rng(log_slots)
+    ring = Ring(log_slots + 1, 60, 55, 25, 4, None, (budget, budget), bootstrap_babies=babies)
+    encode, decode = bootstrap_factors(ring, slots)
+    values = random.normal(size=slots) + 1j * random.normal(size=slots)
+    there = applied(*slots_to_coefficients(decode, slots), values)
+    coefficients = coefficients_of(there, slots)
+    found = (coefficients[:slots] + 1j * coefficients[slots:])[bit_reversed(slots)]
+    np.testing.assert_allclose(found, values, atol=1e-12)
+    np.testing.assert_allclose(applied(*coefficients_to_slots(encode, slots), there), values, atol=1e-12)
+
+
+def test_the_factor_that_goes_round_has_half_the_diagonals() -> None:
+    ring = Ring(16, 60, 55, 23, 4, None, (3, 3))
+    steps, _ = coefficients_to_slots(bootstrap_factors(ring, 1 << 14)[0], 1 << 14)
+    assert [sum(map(len, step.groups)) for step in steps] == [32, 63, 31]
+
+
+def test_the_reduction_takes_off_every_multiple_that_can_come_in() -> None:
+    """In floating point, up to the largest multiple of a secret of this weight and the largest message."""
+    random, most = np.random.default_rng(0), (SPARSE_WEIGHT + 1) // 2
+    u = np.concatenate([random.uniform(-2, 2, 20_000), [2.0, -2.0]])
+    multiples = np.concatenate([random.integers(-most, most + 1, 20_000), [most, -most]])
+    y = (multiples + u / modular_reduction.SHARE - 0.25) / _REACH
+    assert np.abs(y).max() <= 1.0
+    c = chebyshev.chebval(2 * y * y - 1, modular_reduction.cosine(_REACH))
+    for _ in range(modular_reduction.DOUBLINGS):
+        c = 2 * c * c - 1
+    a, b = modular_reduction.angle()
+    error = a * c + b * c**3 - u
+    assert np.std(error) < 2.0**-21.5
+    assert np.abs(error).max() < 2.0**-19
+
+
+@pytest.mark.parametrize(
+    ("ring", "slots"),
+    [
+        (Ring(11, 60, 55, 20, 4, None, (3, 3)), 1024),
+        (Ring(11, 60, 55, 20, 4, None, (3, 3)), 32),
+        (Ring(11, 60, 57, 18, 3, None, (2, 2)), 512),
+        (Ring(11, 60, 55, 18, 3, None, (1, 1)), 16),
+    ],
+)
+def test_values_come_back_with_21_bits(ring: Ring, slots: int) -> None:
+    made, x = only_bootstrap(ring, slots), np.random.default_rng(1).uniform(-1.9, 1.9, slots)
+    x[:2] = 1.9, -1.9
+    ((found,), _) = run(made, [x], native(made))
+    assert np.std(found - x) < 2.0**-20.5
+    assert np.abs(found - x).max() < 2.0**-18
+
+
+def test_a_second_iteration_takes_off_what_the_first_left() -> None:
+    ring = Ring(11, 60, 57, 18, 4, None, (2, 2), bootstrap_iterations=2)
+    made, x = only_bootstrap(ring, 256), np.random.default_rng(2).uniform(-1.9, 1.9, 256)
+    ((found,), _) = run(made, [x], native(made))
+    assert np.std(found - x) < 2.0**-30
+
+
+@pytest.mark.parametrize("chains", [True, False])
+def test_a_bootstrapped_program_means_what_it_says(chains: bool) -> None:
+    made, x = program(chains), sample()
+    (found, shifted), _ = run(made, [x], native(made))
+    expected = meaning_of(x)
+    np.testing.assert_allclose(found, expected[0], atol=2.0**-18)
+    np.testing.assert_allclose(shifted, expected[1], atol=2.0**-33)
