@@ -16,7 +16,8 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 
 
 @click.command("inspect")
-@click.argument("artifact")
+@click.argument("artifact", required=False)
+@click.option("--ops", is_flag=True, help="List the operations of PyTorch that are taken; no ARTIFACT then (needs torch).")
 @click.option("--stage", type=click.Choice(_STAGES), default=None, help="Print the program at this stage.")
 @click.option("--depth", is_flag=True, help="Print depth, level, scale and line of every node, and the critical path.")
 @click.option("--layers", is_flag=True, help="Print rotations, key switches, products and bootstraps of each layer.")
@@ -28,7 +29,8 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 @click.option("--dot", default=None, metavar="FILE", help="Write the graph for graphviz.")
 @output_options
 def inspect_command(
-    artifact: str,
+    artifact: str | None,
+    ops: bool,
     stage: str | None,
     depth: bool,
     layers: bool,
@@ -39,7 +41,14 @@ def inspect_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print what ARTIFACT costs and how wrong it can be."""
+    """Print what ARTIFACT costs and how wrong it can be; with --ops, which operations of PyTorch are taken."""
+    if ops:
+        if artifact is not None:
+            raise ProgramError("--ops lists operations of PyTorch, and takes no artifact", hint="leave one of them out")
+        _emit_operations(as_json, quiet)
+        return
+    if artifact is None:
+        raise ProgramError("inspect needs an artifact", hint="heliograph inspect model.helio, or heliograph inspect --ops")
     from heliograph.artifact.artifact import Artifact
     from heliograph.artifact.container import file_kind
     from heliograph.artifact.public import PublicArtifact
@@ -71,6 +80,15 @@ def inspect_command(
     if degrees:
         texts.append("\n".join(loaded.report.degree_lines()))
     emit("\n".join(texts) or str(loaded.report), values, as_json=as_json, quiet=quiet)
+
+
+def _emit_operations(as_json: bool, quiet: bool) -> None:
+    from dataclasses import asdict
+
+    from heliograph.frontends.coverage import coverage
+
+    found = coverage()
+    emit(str(found), asdict(found), as_json=as_json, quiet=quiet)
 
 
 def _write_drawings(loaded: Artifact, html: str | None, png: str | None, dot: str | None, quiet: bool) -> None:

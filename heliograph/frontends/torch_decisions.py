@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch_values import Call, Operand, Value, elementwise, is_number, rule
+from heliograph.frontends.torch_masks import HIDES, LOWEST, filled
+from heliograph.frontends.torch_values import Call, Operand, Value, elementwise, is_number, rule, scalar
 
 _COMPARISONS = {
     "aten.gt": "gt",
@@ -25,8 +26,18 @@ def compare(call: Call, x: Any, other: Any) -> Value:
     return elementwise(call, _COMPARISONS[call.op], x, other)
 
 
+@rule("aten.heaviside")
+def heaviside(call: Call, x: Any, values: Any) -> Value:
+    """x > 0; what it is at 0 itself no encrypted comparison tells."""
+    return elementwise(call, "gt", x, 0)
+
+
 @rule("aten.maximum", "aten.fmax")
 def maximum(call: Call, x: Any, other: Any) -> Value:
+    for value, bound in ((x, other), (other, x)):
+        number = None if isinstance(bound, Value) else scalar(bound)
+        if number is not None and number <= LOWEST:
+            return value  # type: ignore[no-any-return]
     return elementwise(call, "maximum", x, other)
 
 
@@ -86,14 +97,23 @@ def opposite(call: Call, x: Any) -> Value:
 
 def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
     """x where the condition is true, y elsewhere."""
+
+    def chosen() -> Value:
+        return elementwise(call, "where", _flag(call, condition), x, y)
+
+    if isinstance(condition, torch.Tensor):
+        for value, number, turned in ((y, scalar(x), False), (x, scalar(y), True)):
+            if number is not None and number <= HIDES and isinstance(value, Value):
+                places = condition.bool()
+                return filled(call, value, ~places if turned else places, number, chosen)
     for operand in (x, y):
         known = torch.as_tensor(operand) if is_number(operand) else operand
         if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):
             raise call.refuse(
-                "it chooses an infinite value",
+                "it chooses an infinite value where the choice depends on an input, or not in places alone",
                 "choose a finite number: before a softmax, one a little below the smallest score",
             )
-    return elementwise(call, "where", _flag(call, condition), x, y)
+    return chosen()
 
 
 @rule("aten.where")

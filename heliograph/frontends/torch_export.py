@@ -19,16 +19,25 @@ from torch.export import ExportedProgram
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_arithmetic,
+    torch_attention,
     torch_decisions,
+    torch_einsum,
     torch_extrema,
     torch_functions,
     torch_layers,
+    torch_linear,
+    torch_pointwise,
     torch_polynomial,
     torch_pooling,
+    torch_products,
+    torch_statistics,
     torch_structure,
 )
+from heliograph.frontends.torch_decompose import decomposed
+from heliograph.frontends.torch_fuse import depending_on, fusions
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_inputs import calibration_arrays, example_tensors, ranges
+from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
     CONTROL_FLOW,
     complex_values,
@@ -36,7 +45,6 @@ from heliograph.frontends.torch_refusals import (
     dynamic_shape,
     random_values,
     unsupported,
-    unsupported_layer,
     user_name,
 )
 from heliograph.frontends.torch_source import (
@@ -52,8 +60,11 @@ from heliograph.frontends.torch_source import (
     short_name,
     stack_location,
 )
+from heliograph.frontends.torch_unseen import samples_apart, unseen_call
 from heliograph.frontends.torch_values import (
     Call,
+    Merges,
+    NoRule,
     Refused,
     TensorNames,
     Value,
@@ -127,7 +138,8 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        exported = _export(model, example_tensors(model, example_input), caller)
+        examples = example_tensors(model, example_input)
+        exported = _export(model, examples, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -135,13 +147,32 @@ def _trace(
             where=caller,
             hint="wrap a function in a module: its body is the module's forward",
         )
-    if isinstance(model, torch.nn.Module):
-        _check_batch_numbers(model, example_tensors(model, example_input), exported, caller)
-    exported = _functional(exported, caller)
     module = model if isinstance(model, torch.nn.Module) else None
-    tracer = _Tracer(exported, name or _name(model, exported), caller, start, frozenset(plain), module)
-    tracer.read_inputs(example_input if isinstance(model, ExportedProgram) else None, input_range, calibration)
-    return tracer.program()
+    if module is not None:
+        _check_batch_numbers(module, examples, exported, caller)
+    called = name or _name(model, exported)
+
+    def made(exported: ExportedProgram) -> tuple[Program, list[UnsupportedError]]:
+        exported = _functional(exported, caller)
+        with _quiet():
+            exported = decomposed(exported, _depending)
+        tracer = _Tracer(exported, called, caller, start, frozenset(plain), module)
+        tracer.read_inputs(example_input if module is None else None, input_range, calibration)
+        try:
+            return tracer.program(), tracer.merged
+        except Merges:
+            if module is None:
+                raise tracer.merged[0] from None
+            raise
+
+    try:
+        program, merged = made(exported)
+    except Merges:
+        # The model merges the batch axis with others: with one sample that axis is nothing but an axis of one.
+        program, merged = made(_export(model, tuple(example[:1] for example in examples), caller))
+    if merged and (module is None or not samples_apart(module, examples)):
+        raise merged[0]
+    return program
 
 
 def _name(model: Any, exported: ExportedProgram) -> str:
@@ -193,10 +224,20 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
+def _exported(model: torch.nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """The graph, attention written out: torch's fast kernels are one op for a layer."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        return torch.export.export(model, examples, strict=False)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
 def _export(model: torch.nn.Module, examples: tuple[torch.Tensor, ...], caller: Location) -> ExportedProgram:
     try:
         with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
-            return torch.export.export(model, examples, strict=False)
+            return _exported(model, examples)
     except ProgramError:
         raise
     except Exception as error:
@@ -302,7 +343,7 @@ def _check_batch_numbers(
     grown = tuple(torch.cat([example, example[:1]]) for example in examples)
     try:
         with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
-            other = _numbers(torch.export.export(model, grown, strict=False))
+            other = _numbers(_exported(model, grown))
     except Exception:
         # A model that takes one size of batch only says nothing by it.
         return
@@ -334,13 +375,9 @@ def _numbers(exported: ExportedProgram) -> list[tuple[Any, list[float]]]:
 def _depending(exported: ExportedProgram) -> set[Any]:
     """The nodes that depend on an input of the user's; all of those in graphs inside the graph."""
     names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
-    graph = exported.graph_module.graph
-    found = {node for node in _all_nodes(exported) if node.graph is not graph}
-    for node in graph.nodes:
-        given = node.op == "placeholder" and node.name in names
-        if given or any(operand in found for operand in node.all_input_nodes):
-            found.add(node)
-    return found
+    nodes = exported.graph_module.graph.nodes
+    inside = {node for node in _all_nodes(exported) if node.graph is not exported.graph_module.graph}
+    return inside | depending_on(nodes, {node for node in nodes if node.op == "placeholder" and node.name in names})
 
 
 def _plain_call(node: Any, caller: Location) -> Call:
@@ -391,6 +428,7 @@ class _Tracer:
         for path, tensor in exported.state_dict.items():
             self.paths.setdefault(_storage(tensor), path)
         self.calibration: tuple[Any, ...] = ()
+        self.merged: list[UnsupportedError] = []
 
     # ------------------------------------------------------------------ inputs
 
@@ -516,6 +554,15 @@ class _Tracer:
                 why="there is nothing to encrypt in it",
                 hint="return it from your own code, and leave it out of the model's outputs",
             )
+        if value.hidden is not None and not value.hidden.finite:
+            raise UnsupportedError(
+                f"output {name!r} holds minus infinity",
+                where=where,
+                why="it was written to some places as a mask, and encrypted values are finite numbers",
+                hint="return what the mask is applied to, and apply it on the client",
+            )
+        if not value.seen:
+            raise self.merged[0]
         if value.batch:
             raise UnsupportedError(
                 f"output {name!r} has its batch axis at position {value.batch}",
@@ -542,8 +589,20 @@ class _Tracer:
         """The outputs of a graph for these arguments."""
         values: dict[Any, Any] = {}
         remaining = iter(arguments)
-        for node in module.graph.nodes:
-            if node.op == "placeholder":
+        nodes = list(module.graph.nodes)
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        secret = depending_on(
+            nodes, {node for node, value in zip(inputs, arguments, strict=False) if isinstance(value, Value)}
+        )
+        fused = fusions(nodes, secret)
+        within = {node for one in fused.values() for node in one.nodes[:-1]}
+        for node in nodes:
+            name = fused[node].name(values) if node in fused else None
+            if name is not None:
+                x = values[fused[node].source]
+                made = self.builder.op(name, (x.node,), self.location(node))
+                values[node] = with_dtypes(Value(made, x.batch), node.meta.get("val"))
+            elif node.op == "placeholder":
                 values[node] = next(remaining)
             elif node.op == "get_attr":
                 values[node] = self._attribute(module, str(node.target))
@@ -552,7 +611,13 @@ class _Tracer:
             else:
                 args = torch.fx.node.map_arg(node.args, values.__getitem__)
                 kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
-                values[node] = self._call(node, args, kwargs)
+                try:
+                    values[node] = self._call(node, args, kwargs)
+                except UnsupportedError as error:
+                    if node not in within:
+                        raise
+                    # It is met again as a part of a function that has no such part left.
+                    values[node] = Refused(error)
         raise ProgramError("the exported graph has no output", where=self.caller)
 
     def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
@@ -584,9 +649,6 @@ class _Tracer:
             return self.run(args[4], args[5:])
         if not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
-        refused = unsupported_layer(node, self.location(node, named=False))
-        if refused:
-            raise refused
         result = node.meta.get("val")
         if isinstance(result, torch.Tensor) and result.is_complex():
             raise complex_values(self.location(node), f"the result of {user_name(target)}")
@@ -595,17 +657,28 @@ class _Tracer:
                 self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
             )
         key = name if rule_of(name) is not None else name.removesuffix("_")
-        rule = rule_of(key)
+        loc = self.location(node)
+        rule = rule_of(key) or torch_pointwise.rule_by_tag(target)
         if rule is None:
-            raise unsupported(node, self.location(node))
-        call = Call(self.builder, self.names, self.location(node), self.batch_size, key, user_name(target), result)
-        try:
-            inspect.signature(rule).bind(call, *args, **kwargs)
-        except TypeError as error:
-            raise call.refuse(
-                f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
-            ) from None
-        return with_dtypes(rule(call, *args, **kwargs), result)
+            raise unsupported(node, loc)
+
+        def run(args: Any, kwargs: Any, result: Any) -> Any:
+            call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
+            call.merged = self.merged
+            try:
+                inspect.signature(rule).bind(call, *args, **kwargs)
+            except TypeError as error:
+                raise call.refuse(
+                    f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
+                ) from None
+            try:
+                return with_dtypes(with_masks(call, rule, args, kwargs), result)
+            except NoRule:
+                raise unsupported(node, loc) from None
+
+        if all(value.seen for value in parts((args, kwargs), Value)):
+            return run(args, kwargs, result)
+        return unseen_call(self.builder, loc, run, args, kwargs, result)
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""

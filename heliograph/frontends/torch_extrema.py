@@ -56,6 +56,13 @@ def extremum_over_axes(call: Call, x: Any, dim: Any = (), keepdim: bool = False)
     return _extremum(call, call.op.removeprefix("aten.a"), x, dim, keepdim)
 
 
+@rule("aten.any", "aten.all")
+def of_flags(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
+    if x.dtype != torch.bool:
+        raise call.refuse(f"it takes {x.dtype} values as true or false", "compare first, for example x > threshold")
+    return _extremum(call, "max" if call.op == "aten.any" else "min", x, dim, keepdim)
+
+
 @rule("aten.aminmax")
 def both_extrema(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> list[Value]:
     return [_extremum(call, op, x, dim, keepdim) for op in ("min", "max")]

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch_arithmetic import secret_product
 from heliograph.frontends.torch_values import Call, Refused, Value, elementwise, rule, scalar
 
 _FUNCTIONS = {
@@ -26,12 +25,27 @@ _FUNCTIONS = {
     "aten.log": "log",
     "aten.sin": "sin",
     "aten.cos": "cos",
+    "aten.special_expit": "sigmoid",
 }
 
 
 @rule(*_FUNCTIONS)
 def function(call: Call, x: Any) -> Value:
     return Value(call.emit(_FUNCTIONS[call.op], x.node), x.batch)
+
+
+@rule("aten.log1p", "aten.special_log1p")
+def log1p(call: Call, x: Any) -> Value:
+    return Value(call.emit("log", call.emit("add", x.node, call.constant_node(1.0))), x.batch)
+
+
+_BASES = {"aten.log2": 2.0, "aten.log10": 10.0}
+
+
+@rule(*_BASES)
+def log_of_base(call: Call, x: Any) -> Value:
+    made = call.emit("log", x.node)
+    return Value(call.emit("mul", made, call.constant_node(1.0 / math.log(_BASES[call.op]))), x.batch)
 
 
 # ---------------------------------------------------------------------------------------------- bounds
@@ -87,62 +101,6 @@ def hardtanh(call: Call, x: Any, min_val: float = -1.0, max_val: float = 1.0) ->
 
 
 # ---------------------------------------------------------------------------------------------- over an axis
-
-
-@rule("aten.softmax", "aten._softmax", "aten.special_softmax")
-def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
-    axis = x.axis(dim)
-    if axis < 0:
-        raise call.mixes(
-            f"the softmax runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            "name another axis, for example torch.softmax(x, dim=-1)",
-        )
-    return Value(call.emit("softmax", x.node, axis=axis), x.batch)
-
-
-@rule("aten.scaled_dot_product_attention")
-def attention(
-    call: Call,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Value:
-    if attn_mask is not None or is_causal:
-        raise call.refuse(
-            "a mask adds a large negative number to some scores, and the softmax would have to hold that range",
-            "leave the masked places out of keys and values; a mask that is the same for all inputs is a slice of them",
-        )
-    if dropout_p:
-        raise call.refuse(f"dropout_p={dropout_p:g} draws random numbers", "give dropout_p=0.0 in evaluation")
-    if not (isinstance(query, Value) and isinstance(key, Value) and isinstance(value, Value)) or enable_gqa:
-        raise call.refuse(
-            "queries, keys and values have to depend on an input, with equal numbers of heads",
-            "write it out: torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v",
-        )
-    if key.from_right < 3 or query.from_right < 3:
-        raise call.mixes("the batch axis is among the last two, which the products sum over")
-    rank = len(key.shape)
-    turned = Value(call.emit("permute", key.node, axes=(*range(rank - 2), rank - 1, rank - 2)), key.batch)
-    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    # The factor meets the queries, where it joins the linear map that makes them.
-    scaled = Value(call.emit("mul", query.node, call.constant_node(factor)), query.batch)
-    scores = secret_product(call, scaled, turned)
-    weights = call.emit("softmax", scores.node, axis=len(scores.shape) - 1)
-    return secret_product(call, Value(weights, scores.batch), value)
-
-
-@rule("aten.log_softmax", "aten._log_softmax", "aten.special_log_softmax")
-def log_softmax(call: Call, *args: Any, **kwargs: Any) -> Value:
-    raise call.refuse(
-        "the logarithm of a probability near zero has no polynomial of a degree that could be computed",
-        "return torch.softmax(x, dim), or the scores (their largest is at the same place), and take the logarithm on "
-        "the client after decryption",
-    )
 
 
 @rule("aten.layer_norm")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from heliograph.frontends.torch_values import Call, Value, changes_in, rule, scalar, transposed_name
+from heliograph.frontends.torch_linear import moved
+from heliograph.frontends.torch_values import Call, Value, changes_in, elementwise, rule, scalar, transposed_name
 from heliograph.ir import Node
 
 # ---------------------------------------------------------------------------------------------- linear
@@ -114,8 +116,53 @@ def convolution(
     groups: int,
 ) -> Value:
     if transposed:
-        raise call.refuse("transposed convolution has no rule", "upsample with expand and reshape, then convolve")
+        return conv_transpose(call, x, weight, bias, stride, padding, output_padding, groups, dilation)  # type: ignore[no-any-return]
     return _conv(call, x, weight, bias, stride, padding, dilation, groups)
+
+
+@rule("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
+def conv_transpose(
+    call: Call,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Value:
+    """The input spread out by the stride, convolved with the kernel turned round: two maps that are multiplied together."""
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
+    rank = weight.ndim - 2
+    node = spatial_input(call, x, rank)
+    steps, pads, extra, spread = (per_axis(v, rank) for v in (stride, padding, output_padding, dilation))
+    index = np.arange(x.shape[0]).reshape(-1, *(1 for _ in range(rank)))
+    for axis, (size, k) in enumerate(zip(x.shape[1:], weight.shape[2:], strict=True)):
+        reach = spread[axis] * (k - 1)
+        out = (size - 1) * steps[axis] - 2 * pads[axis] + reach + extra[axis] + 1
+        place = np.arange(out + reach) - (reach - pads[axis])
+        inside = (place % steps[axis] == 0) & (place >= 0) & (place < size * steps[axis])
+        place = np.where(inside, place // steps[axis], -1).reshape([-1 if a == axis else 1 for a in range(rank)])
+        index = np.where((place < 0) | (index < 0), -1, index * size + place)
+    spreaded = moved(call, node, index, index.shape)
+    own = weight.shape[0] // groups
+    turned = weight.detach().reshape(groups, own, *weight.shape[1:]).transpose(1, 2)
+    turned = turned.reshape(groups * weight.shape[1], own, *weight.shape[2:]).flip(tuple(range(2, 2 + rank)))
+    call.names.set(turned, f"{call.names.get(weight, f'{call.loc.layer}.weight')}.turned")
+    attrs = {"bias": call.constant(bias)} if bias is not None else {}
+    made = call.emit(
+        "conv",
+        spreaded,
+        weight=call.constant(turned),
+        stride=(1,) * rank,
+        padding=(0,) * rank,
+        dilation=spread,
+        groups=int(groups),
+        **attrs,
+    )
+    return Value(made, 0)
 
 
 # ---------------------------------------------------------------------------------------------- batch norm
@@ -203,13 +250,19 @@ def leaky_relu(call: Call, x: Any, negative_slope: float = 0.01) -> Value:
 
 @rule("aten.prelu", "aten._prelu_kernel")
 def prelu(call: Call, x: Any, weight: Any) -> Value:
+    if not isinstance(x, Value) or isinstance(weight, Value):
+        raise call.refuse("its slopes depend on an input", "use slopes that are parameters of the model")
     slope = scalar(weight)
-    if slope is None:
-        raise call.refuse(
-            "it has one slope per channel",
-            "use nn.PReLU() with a single slope, or write torch.relu(x) - slopes * torch.relu(-x)",
-        )
-    return Value(call.emit("leaky_relu", x.node, negative_slope=slope), x.batch)
+    if slope is not None:
+        return Value(call.emit("leaky_relu", x.node, negative_slope=slope), x.batch)
+    # By channel it is slope x + (1 - slope) relu(x). torch's kernel has the slopes under x's axes, the layer in one list.
+    slopes = weight.detach().double()
+    slopes = slopes.reshape([-1 if axis == 1 else 1 for axis in range(x.rank)]) if slopes.ndim == 1 else slopes
+    rest = 1.0 - slopes
+    for tensor, name in ((slopes, "slopes"), (rest, "rest")):
+        call.names.set(tensor, f"{call.names.get(weight, f'{call.loc.layer}.weight')}.{name}")
+    rectified = elementwise(call, "mul", Value(call.emit("relu", x.node), x.batch), rest)
+    return elementwise(call, "add", elementwise(call, "mul", x, slopes), rectified)
 
 
 @rule("aten.gelu")
@@ -236,6 +289,7 @@ def softplus(call: Call, x: Any, beta: float = 1.0, threshold: float = 20.0) -> 
     "aten.resolve_conj",
     "aten.resolve_neg",
     "aten.requires_grad",
+    "aten.nan_to_num",
 )
 def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
     return Value(x.node, x.batch)

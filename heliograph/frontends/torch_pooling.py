@@ -8,25 +8,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from heliograph.frontends.torch_layers import per_axis, spatial_input
+from heliograph.frontends.torch_linear import by_matrix, moved
 from heliograph.frontends.torch_values import Call, Refused, Value, rule
+from heliograph.ir import Node
 
 
-def _no_partial_window(
-    call: Call,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> None:
-    """Refuse ceil_mode where it makes a difference."""
-    for size, k, s, p, d in zip(x.shape[1:], kernel, stride, padding, dilation, strict=True):
-        if (size + 2 * p - d * (k - 1) - 1) % s:
-            raise call.refuse(
-                f"ceil_mode=True makes a partial window at the end of an axis of {size} (kernel {k}, stride {s})",
-                "use ceil_mode=False, or pad the input so that the windows fit",
-            )
+def _partial(shape: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool:
+    """Whether ceil_mode makes a window that ends beyond the padding."""
+    return any(
+        (size + 2 * p - d * (k - 1) - 1) % s
+        for size, k, s, p, d in zip(shape, kernel, stride, padding, dilation, strict=True)
+    )
 
 
 # ---------------------------------------------------------------------------------------------- means
@@ -42,14 +37,16 @@ def avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Value:
+) -> Any:
     rank = int(call.op[-2])
     node = spatial_input(call, x, rank)
     kernel = per_axis(kernel_size, rank)
     steps = per_axis(stride, rank) if stride else kernel
     pads = per_axis(padding, rank)
-    if ceil_mode:
-        _no_partial_window(call, x, kernel, steps, pads, (1,) * rank)
+    if ceil_mode and _partial(x.shape[1:], kernel, steps, pads, (1,) * rank):
+        # Only the default layout of arguments counts the padding of such windows as torch does: torch says it itself.
+        asked = (x, list(kernel), list(steps), list(pads), True, count_include_pad)
+        return by_matrix(call, asked if rank == 1 else (*asked, divisor_override), {})
     if divisor_override:
         out = call.emit("avg_pool", node, kernel=kernel, stride=steps, padding=pads, count_include_pad=True)
         factor = call.constant_node(math.prod(kernel) / divisor_override)
@@ -89,9 +86,33 @@ def max_pool(
     node = spatial_input(call, x, rank)
     kernel, pads, spread = (per_axis(value, rank) for value in (kernel_size, padding, dilation))
     steps = per_axis(stride, rank) if stride else kernel
-    if ceil_mode:
-        _no_partial_window(call, x, kernel, steps, pads, spread)
+    if ceil_mode and _partial(x.shape[1:], kernel, steps, pads, spread):
+        axes = []
+        for size, out, k, s, p, d in zip(x.shape[1:], call.shape[2:], kernel, steps, pads, spread, strict=True):
+            found = [[i * s - p + j * d for j in range(k)] for i in range(out)]
+            axes.append([[place for place in window if 0 <= place < size] for window in found])
+        return Value(_max_of_windows(call, node, axes), 0)
     return Value(call.emit("max_pool", node, kernel=kernel, stride=steps, padding=pads, dilation=spread), 0)
+
+
+def _max_of_windows(call: Call, node: Node, axes: Sequence[Sequence[Sequence[int]]]) -> Node:
+    """The maximum over windows of (channels, *spatial): for each axis the places of each window on it."""
+    shape: tuple[int, ...] = node.type.shape  # type: ignore[union-attr]
+    # A place stands in for those that a window lacks.
+    widths = [max(map(len, windows)) for windows in axes]
+    padded = [
+        np.array([[*window, *[window[0]] * (width - len(window))] for window in windows])
+        for windows, width in zip(axes, widths, strict=True)
+    ]
+    index = np.arange(shape[0]).reshape(-1, *(1 for _ in range(2 * len(axes))))
+    rank = len(axes)
+    for axis, places in enumerate(padded):
+        view = [1] * (1 + 2 * rank)
+        view[1 + axis], view[1 + rank + axis] = places.shape
+        index = index * shape[1 + axis] + places.reshape(view)
+    outer = tuple(len(windows) for windows in axes)
+    taken = moved(call, node, index, (shape[0], *outer, math.prod(widths)))
+    return call.emit("max", taken, axis=1 + rank)
 
 
 def _no_places(call: Call) -> Refused:
@@ -112,17 +133,13 @@ def max_pool_with_indices(call: Call, *args: Any, **kwargs: Any) -> list[Any]:
 def adaptive_max_pool(call: Call, x: Any, output_size: Any) -> list[Any]:
     rank = _rank(call)
     node = spatial_input(call, x, rank)
-    windows = []
-    for size, count in zip(x.shape[1:], per_axis(output_size, rank), strict=True):
-        bounds = [((i * size) // count, -(-(i + 1) * size // count)) for i in range(count)]
-        widths = {stop - start for start, stop in bounds}
-        steps = {later[0] - first[0] for first, later in itertools.pairwise(bounds)} or {1}
-        if len(widths) > 1 or len(steps) > 1:
-            raise call.refuse(
-                f"its windows on an axis of {size} with {count} results are not all equal",
-                f"choose an output size that divides {size}, or use nn.MaxPool with a kernel and a stride",
-            )
-        windows.append((widths.pop(), steps.pop()))
-    kernel, stride = (tuple(numbers) for numbers in zip(*windows, strict=True))
+    axes = [
+        [list(range((i * size) // count, -(-(i + 1) * size // count))) for i in range(count)]
+        for size, count in zip(x.shape[1:], per_axis(output_size, rank), strict=True)
+    ]
+    steps = [{later[0] - first[0] for first, later in itertools.pairwise(windows)} or {1} for windows in axes]
+    if any(len(some) > 1 or len({len(w) for w in windows}) > 1 for some, windows in zip(steps, axes, strict=True)):
+        return [Value(_max_of_windows(call, node, axes), 0), _no_places(call)]
+    kernel, stride = tuple(len(windows[0]) for windows in axes), tuple(some.pop() for some in steps)
     out = call.emit("max_pool", node, kernel=kernel, stride=stride, padding=(0,) * rank, dilation=(1,) * rank)
     return [Value(out, 0), _no_places(call)]

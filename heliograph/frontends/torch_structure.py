@@ -7,9 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from heliograph.frontends.torch_values import Call, Value, changes_in, rule
+from heliograph.frontends.torch_linear import MANY_PIECES, by_matrix, moved
+from heliograph.frontends.torch_values import UNSEEN, Call, Merges, Value, changes_in, rule
 from heliograph.ir import Node
 
 
@@ -21,21 +23,34 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 
 def _reshaped(call: Call, x: Value, shape: Sequence[int]) -> Value:
-    """The value under the shape that torch sees; the batch axis must come through whole."""
+    """The value under the shape that torch sees; where the batch axis does not come through whole, nobody sees it."""
+    if not x.seen:
+        return _under(call, x.node, shape)
     before = math.prod(x.shape[: x.batch])
     places = [
         place for place, size in enumerate(shape) if size == call.batch_size and math.prod(shape[:place]) == before
     ]
     if not places:
-        raise call.mixes(
-            f"the shape {tuple(shape)} does not keep axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            "keep the batch axis, for example x.flatten(1) or x.view(x.size(0), -1)",
+        call.merged.append(
+            call.mixes(
+                f"the shape {tuple(shape)} does not keep axis {x.batch} of {call.torch_shape(x)}, the batch axis",
+                "keep the batch axis, for example x.flatten(1) or x.view(x.size(0), -1)",
+            )
         )
+        if call.batch_size > 1:
+            raise Merges
+        return _under(call, x.node, shape)
     batch = x.batch if x.batch in places else places[0]
     target = (*shape[:batch], *shape[batch + 1 :])
     if target == x.shape:
         return Value(x.node, batch)
     return Value(call.emit("reshape", x.node, shape=tuple(int(size) for size in target)), batch)
+
+
+def _under(call: Call, node: Node, shape: Sequence[int]) -> Value:
+    """The node under torch's whole shape, the batch axis of one sample unseen."""
+    target = tuple(int(size) for size in shape)
+    return Value(node if target == _shape(node) else call.emit("reshape", node, shape=target), UNSEEN)
 
 
 @rule(
@@ -76,16 +91,14 @@ def unsqueeze(call: Call, x: Any, dim: int) -> Value:
 
 def _grown(call: Call, x: Value, dim: int) -> Value:
     """The value with a new axis of one at `dim`."""
-    place = dim % (x.rank + 1)
-    batch = x.batch + (place <= x.batch)
-    axis = place - (place > batch)
+    axis, batch = x.new_axis(dim)
     return Value(call.emit("reshape", x.node, shape=(*x.shape[:axis], 1, *x.shape[axis:])), batch)
 
 
 def _permuted(call: Call, x: Value, dims: Sequence[int]) -> Value:
     order = [dim % x.rank for dim in dims]
     axes = tuple(x.axis(dim) for dim in order if dim != x.batch)
-    batch = order.index(x.batch)
+    batch = order.index(x.batch) if x.seen else x.batch
     if axes == tuple(range(len(axes))):
         return Value(x.node, batch)
     return Value(call.emit("permute", x.node, axes=axes), batch)
@@ -131,6 +144,8 @@ def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
 def _expanded(call: Call, x: Value) -> Value:
     """The value repeated to the shape that torch recorded."""
     shape = call.shape
+    if not x.seen:
+        return Value(x.node if shape == x.shape else call.emit("broadcast", x.node, shape=shape), x.batch)
     batch = len(shape) - x.from_right
     if shape[batch] != call.batch_size:
         raise call.mixes(f"it repeats axis {x.batch} of {call.torch_shape(x)}, the batch axis")
@@ -143,7 +158,7 @@ def repeat(call: Call, x: Any, repeats: Sequence[int]) -> Value:
     counts = [1] * (x.rank - len(repeats)) + [int(count) for count in repeats]
     for _ in range(len(counts) - x.rank):
         x = _grown(call, x, 0)
-    if counts[x.batch] != 1:
+    if x.seen and counts[x.batch] != 1:
         raise call.mixes(f"it repeats axis {x.batch} of {call.torch_shape(x)}, the batch axis")
     node = x.node
     for dim, count in enumerate(counts):
@@ -252,6 +267,9 @@ def take(call: Call, x: Value, dim: int, indices: Sequence[int]) -> Value:
             parts[-1] = (parts[-1][0], place + 1)
         else:
             parts.append((place, place + 1))
+    if len(parts) > MANY_PIECES:
+        index = np.take(np.arange(math.prod(x.shape)).reshape(x.shape), places, axis=axis)
+        return Value(moved(call, x.node, index, index.shape), x.batch)
     nodes = [_part(call, x.node, axis, start, stop) for start, stop in parts]
     return Value(nodes[0] if len(nodes) == 1 else call.emit("concat", *nodes, axis=axis), x.batch)
 
@@ -288,12 +306,12 @@ _BY_PLACE = "use a fixed index; at the place of a largest element, write F.one_h
 
 
 @rule("aten.index")
-def index(call: Call, x: Any, indices: Sequence[Any]) -> Value:
+def index(call: Call, x: Any, indices: Sequence[Any]) -> Any:
     used = [(dim, place) for dim, place in enumerate(indices) if place is not None]
     if any(isinstance(place, Value) for _, place in used) or not isinstance(x, Value):
         raise call.refuse("the index or mask depends on an input", _BY_PLACE)
     if len(used) != 1 or used[0][1].ndim != 1:
-        raise call.refuse("it indexes by several lists, or by a table", "index one axis by one list at a time")
+        return by_matrix(call, (x, indices), {})
     dim, place = used[0]
     if place.dtype == torch.bool:
         place = place.nonzero().reshape(-1)
@@ -318,23 +336,18 @@ def cat(call: Call, tensors: Sequence[Any], dim: int = 0) -> Value:
 @rule("aten.stack")
 def stack(call: Call, tensors: Sequence[Any], dim: int = 0) -> Value:
     first = next(part for part in tensors if isinstance(part, Value))
-    dim %= first.rank + 1
-    nodes, batch = call.together(*tensors)
-    batch += dim <= batch
-    axis = dim - (dim > batch)
+    nodes, _ = call.together(*tensors)
+    axis, batch = first.new_axis(dim)
     grown = [call.emit("reshape", node, shape=(*_shape(node)[:axis], 1, *_shape(node)[axis:])) for node in nodes]
     return Value(call.emit("concat", *grown, axis=axis), batch)
 
 
 @rule("aten.pad", "aten.constant_pad_nd")
-def pad(call: Call, x: Any, widths: Sequence[int], mode: Any = "constant", value: Any = None) -> Value:
+def pad(call: Call, x: Any, widths: Sequence[int], mode: Any = "constant", value: Any = None) -> Any:
     if not isinstance(mode, str):
         mode, value = "constant", mode
     if mode != "constant" or value:
-        raise call.refuse(
-            f"it pads with mode {mode!r}" if mode != "constant" else f"it pads with {value}",
-            "pad with zeros (and add a constant tensor that holds the border, where it must be another number)",
-        )
+        return by_matrix(call, (x, widths, mode, value) if call.op == "aten.pad" else (x, widths, value), {})
     before, after = [0] * len(x.shape), [0] * len(x.shape)
     node = x.node
     for i in range(len(widths) // 2):

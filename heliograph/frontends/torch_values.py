@@ -8,7 +8,7 @@ on no input stays a `torch.Tensor`, computed by torch, until a rule makes it a c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -23,15 +23,32 @@ Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """Places of a value, of the shape that torch sees, that a softmax is to leave out.
+
+    `node` is the value with scores there in place of very low numbers; the value's own node has these numbers where they
+    are `finite`, and is the same one where they are not.
+    """
+
+    places: torch.Tensor
+    node: Node
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """A tensor that depends on an input: its node, and where the batch axis stands among torch's axes.
 
     `dtype` is what torch holds it in; the tracer sets it on what a rule returns. A truth value is the number 0 or 1.
+    Where the model has merged the batch axis with others (`x.view(batch * heads, length, width)`), the model is traced
+    with one sample, and the axis is one of length one that nobody sees: `batch` is negative, and the node has all axes that
+    torch has. `hidden` is the mask of scores (torch_masks.py).
     """
 
     node: Node
     batch: int = 0
     dtype: torch.dtype = torch.float64
+    hidden: Hidden | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,17 +58,49 @@ class Value:
     @property
     def rank(self) -> int:
         """The number of axes that torch sees, batch included."""
-        return len(self.shape) + 1
+        return len(self.shape) + self.seen
+
+    @property
+    def seen(self) -> bool:
+        """Whether torch sees the batch axis."""
+        return self.batch >= 0
 
     @property
     def from_right(self) -> int:
-        """The batch axis counted from the end: 1 is the last axis."""
-        return self.rank - self.batch
+        """The batch axis counted from the end: 1 is the last axis. One that nobody sees is before all others."""
+        return self.rank - self.batch if self.seen else _FAR
 
     def axis(self, dim: int) -> int:
         """The axis of the node that torch calls `dim`, or -1 for the batch axis."""
         dim %= self.rank
+        if not self.seen:
+            return dim
         return -1 if dim == self.batch else dim - (dim > self.batch)
+
+    def new_axis(self, dim: int) -> tuple[int, int]:
+        """Where an axis that torch makes at `dim` is in the node, and the batch axis then."""
+        if not self.seen:
+            return dim % (self.rank + 1), self.batch
+        place = dim % (self.rank + 1)
+        batch = self.batch + (place <= self.batch)
+        return place - (place > batch), batch
+
+
+# No tensor has so many axes: results of rules that count the batch axis from the end have it at a negative place.
+_FAR = 1 << 20
+UNSEEN = -1
+
+
+class NoRule(Exception):
+    """The rule does not take what it was given: the op is refused as if it had none."""
+
+
+class Merges(Exception):
+    """The batch axis is merged with others, and the model is to be traced with one sample."""
+
+
+class BySample(Exception):
+    """The rule takes a batch axis only, and the first axis of this value holds others too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +150,7 @@ class Call:
         op: str,
         user_name: str,
         result: Any,
+        target: Any = None,
     ) -> None:
         self.builder = builder
         self.names = names
@@ -109,11 +159,19 @@ class Call:
         self.op = op  # the registry's name: `aten.relu`
         self.user_name = user_name  # what a user calls it: `torch.relu`
         self.result = result  # the fake tensor(s) that torch.export recorded: shapes and dtypes
+        self.target = target  # the op itself, to be run on tensors
+        # Why samples would be mixed, unless the model keeps them apart by other means.
+        self.merged: list[UnsupportedError] = []
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the result as torch sees it, batch axis included."""
         return tuple(int(size) for size in self.result.shape)
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by their names in the schema of the op, whose overloads order them differently."""
+        names = [argument.name for argument in self.target._schema.arguments]
+        return {**dict(zip(names, args, strict=False)), **kwargs}
 
     # ------------------------------------------------------------------ making nodes
 
@@ -196,10 +254,14 @@ class Call:
 
     def torch_shape(self, value: Value) -> tuple[int, ...]:
         """The shape as torch sees it."""
+        if not value.seen:
+            return value.shape
         return (*value.shape[: value.batch], self.batch_size, *value.shape[value.batch :])
 
     def first_axis(self, value: Value) -> Node:
         """The node, where the batch axis must come first."""
+        if not value.seen:
+            raise BySample
         if value.batch:
             raise self.refuse(
                 f"the batch axis is axis {value.batch} of {self.torch_shape(value)}, and it must be axis 0 here",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +28,6 @@ def refusal(model: Any, *example: torch.Tensor, kind: type[HeliographError] = Un
 
 # (function on its own line, example, what the text must say: op, cause or hint)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[str]]] = {
-    "log_softmax": (lambda x: F.log_softmax(x, -1), X4, ["torch.log_softmax", "logarithm", "client"]),
-    "logsumexp": (lambda x: x.logsumexp(-1), X4, ["torch.logsumexp", "client"]),
     "topk": (lambda x: x.topk(2).values, X4, ["torch.topk", "gives 2 elements", "k=1"]),
     "sort": (lambda x: x.sort(-1).values, X4, ["torch.sort", "client"]),
     "median": (lambda x: x.median(-1).values, X4, ["torch.median", "client"]),
@@ -54,26 +49,42 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
         ["writes torch.float32 values into a tensor of torch.bool", ".float()"],
     ),
     "lookup_at_maximum": (lambda x: torch.eye(4)[x.argmax(-1)], X4, ["index", "F.one_hot(x.argmax(dim), n)"]),
-    "any": (lambda x: (x > 0).any(-1), X4, ["torch.any", "amax"]),
     "where_lists": (lambda x: torch.where(x > 0), X4, ["lists the places", "torch.where(condition, x, y)"]),
     "where_infinite": (lambda x: torch.where(x > 0, x, -torch.inf), X4, ["infinite", "finite number"]),
-    "mask_infinite": (lambda x: x.masked_fill(x > 0, -torch.inf), X4, ["infinite", "finite number"]),
+    "mask_secret": (lambda x: x.masked_fill(x > 0, -torch.inf), X4, ["infinite", "depends on an input"]),
+    "mask_returned": (
+        lambda x: x.masked_fill(torch.tensor([True, False, False, False]), -torch.inf),
+        X4,
+        ["holds minus infinity", "on the client"],
+    ),
+    "mask_read": (
+        lambda x: (x + torch.tensor([-torch.inf, 0, 0, 0])) * 2,
+        X4,
+        ["minus infinity", "before a softmax only", "finite number"],
+    ),
+    "attention_secret_mask": (
+        lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x > 0),
+        (torch.zeros(1, 4, 4),),
+        ["mask depends on an encrypted input"],
+    ),
+    "gather_secret": (lambda x: x.gather(1, x.argmax(-1, keepdim=True)), X4, ["torch.gather", "look the vectors up"]),
+    "floor": (lambda x: x.floor(), X4, ["torch.floor", "client"]),
+    "zeta_of_two": (lambda x: torch.special.zeta(x + 2, x + 3), X4, ["zeta"]),
+    "window_with_infinity": (lambda x: F.pad(x, (1, 1), value=-torch.inf), X4, ["infinite", "finite number"]),
+    "scatter_by_sample": (
+        lambda x: x.gather(1, torch.tensor([[0], [1]])),
+        (torch.zeros(2, 4),),
+        ["mixes samples"],
+    ),
+    "variance_of_one": (lambda x: x[:, :1].var(1), X4, ["divides by 1 - 1", "correction=0"]),
+    "norm_of_order": (lambda x: torch.linalg.vector_norm(x, 3, dim=1), X4, ["order 3", "order 2 or 1"]),
+    "product_of_all": (lambda x: x.prod(), X4, ["mixes samples", "x.prod(1)"]),
     "one_hot_of_number": (lambda x: F.one_hot((x > 0).long(), 2), X4, ["one_hot", "not the result of an argmax"]),
     "one_hot_few_classes": (lambda x: F.one_hot(x.argmax(-1), 3), X4, ["3 classes", "num_classes=4"]),
-    "max_pool_ceil": (
-        lambda x: F.max_pool2d(x, 4, ceil_mode=True),
-        IMAGE,
-        ["torch.nn.functional.max_pool2d", "ceil_mode=True", "ceil_mode=False"],
-    ),
     "max_pool_indices": (
         lambda x: F.max_pool2d(x, 2, return_indices=True),
         IMAGE,
         ["torch.nn.functional.max_pool2d", "return_indices=True", "return_indices=False"],
-    ),
-    "max_pool_unequal": (
-        lambda x: F.adaptive_max_pool2d(x, 4),
-        IMAGE,
-        ["adaptive_max_pool2d", "axis of 6 with 4 results are not all equal", "divides 6"],
     ),
     "layer_norm_weights": (
         lambda x: F.layer_norm(torch.ones(1, 4), (4,), x[0]),
@@ -85,31 +96,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
         IMAGE,
         ["instance_norm", "stored statistics", "batch norm"],
     ),
-    "hardswish": (lambda x: F.hardswish(x), X4, ["hardswish", "nn.SiLU"]),
-    "elu": (lambda x: F.elu(x), X4, ["torch.nn.functional.elu", "nn.SiLU"]),
-    "mish": (lambda x: F.mish(x), X4, ["mish", "nn.SiLU", 'hg.register_function("own_mish", lambda x: x * np.tanh(']),
-    "var": (lambda x: x.var(-1), X4, ["torch.var", "mean", ".sum(dim) / (n - 1)"]),
-    "cdist": (lambda x: torch.cdist(x, x), (torch.zeros(1, 3, 4),), ["(x.unsqueeze(-2) - y.unsqueeze(-3))"]),
-    "norm": (lambda x: torch.linalg.vector_norm(x, dim=-1), X4, ["torch.linalg.vector_norm", "(x * x).sum(dim)"]),
-    "cumsum": (lambda x: x.cumsum(-1), X4, ["torch.cumsum", "triu"]),
-    "conv_transpose": (
-        lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 2, 2)),
-        IMAGE,
-        ["conv_transpose2d", "expand and reshape"],
-    ),
-    "interpolate": (lambda x: F.interpolate(x, scale_factor=2), IMAGE, ["interpolate", "expand and reshape"]),
-    "reflect_pad": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), IMAGE, ["pad with zeros"]),
-    "pad_with_one": (lambda x: F.pad(x, (1, 1), value=1.0), IMAGE, ["pads with 1.0", "pad with zeros"]),
-    "attention": (
-        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
-        IMAGE,
-        ["scaled_dot_product_attention", "softmax"],
-    ),
     "divide_by_zero": (lambda x: x / torch.tensor([1.0, 0.0, 1.0, 1.0]), X4, ["divisor holds a zero"]),
     "floor_divide": (lambda x: torch.div(x, 2, rounding_mode="floor"), X4, ["rounding_mode='floor'"]),
-    "cube_root": (lambda x: x ** (1 / 3), X4, ["exponent 0.333333", "nor -1, 0.5 or -0.5", "torch.sqrt"]),
-    "negative_power": (lambda x: x**-2, X4, ["exponent -2", "(1 / x) ** 2"]),
-    "secret_exponent": (lambda x: 2**x, X4, ["exponent depends on an input", "torch.exp(x * math.log(b))"]),
     "gram_of_samples": (lambda x: x @ x.t(), X4, ["mixes samples", "(1, 4) and (4, 1)", "(x * y).sum(-1)"]),
     "inner_of_samples": (lambda x: torch.inner(x[:, 0], x[:, 0]), IMAGE, ["mixes samples", "across samples"]),
     "einsum_of_samples": (
@@ -118,16 +106,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
         ["torch.einsum", "mixes samples", "b and c", "'bij,bjk->bik'"],
     ),
     "einsum_over_samples": (lambda x: torch.einsum("bi->i", x), X4, ["torch.einsum", "the batch axis is b"]),
-    "einsum_dots": (lambda x: torch.einsum("...i->...", x), X4, ["torch.einsum", "dots or a diagonal"]),
     "outer_of_samples": (lambda x: x.unsqueeze(0) @ x.unsqueeze(2), X4, ["mixes samples", "across samples"]),
     "secret_weights": (lambda x: F.linear(torch.ones(3, 4), x), X4, ["weights depend on an input"]),
-    "prelu": (lambda x: F.prelu(x, torch.tensor([0.1, 0.2])), IMAGE, ["one slope per channel", "nn.PReLU()"]),
-    "ceil_mode": (lambda x: F.avg_pool2d(x, 4, ceil_mode=True), IMAGE, ["ceil_mode=True", "ceil_mode=False"]),
     "dropout": (lambda x: F.dropout(x, 0.5, True), X4, ["training mode", "model.eval()"]),
     "random": (lambda x: x + torch.rand(4), X4, ["torch.rand", "random", "register_buffer"]),
     "to_int": (lambda x: x.to(torch.int64), X4, ["torch.int64", "floating point"]),
     "complex": (lambda x: x * torch.tensor(1j), X4, ["complex", "real numbers"]),
-    "fft": (lambda x: torch.fft.rfft(x).real, X4, ["torch.fft", "complex"]),
     # Samples of the batch must not meet.
     "mean_of_all": (lambda x: x.mean(), X4, ["mixes samples", "axis 0 of (1, 4)", "x.flatten(1).mean(1)"]),
     "max_of_all": (lambda x: x.max(), X4, ["mixes samples", "axis 0 of (1, 4)", "x.flatten(1).max(1)"]),
@@ -191,33 +175,9 @@ class WithLayer(nn.Module):
         return self.block(x)
 
 
-class SelfAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.attention(x, x, x)[0]
-
-
 FORWARD_LINE = inspect.getsourcelines(WithLayer.forward)[1] + 1
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
-    "LogSoftmax": (lambda: nn.LogSoftmax(-1), (1, 4), ["torch.log_softmax", "client"]),
-    "Attention": (
-        lambda: SelfAttention(),
-        (1, 3, 4),
-        ["torch.nn.MultiheadAttention", "block.0.attention", "scaled_dot_product_attention"],
-    ),
-    "Encoder": (lambda: nn.TransformerEncoderLayer(4, 2), (1, 3, 4), ["torch.nn.TransformerEncoderLayer", "nn.Linear"]),
-    "LRN": (lambda: nn.LocalResponseNorm(2), (1, 2, 4, 4), ["torch.nn.LocalResponseNorm", "batch norm"]),
-    "Softsign": (lambda: nn.Softsign(), (1, 4), ["torch.nn.Softsign", "nn.SiLU"]),
-    "LSTMCell": (lambda: nn.LSTMCell(4, 3), (1, 4), ["torch.nn.LSTMCell cannot", "unroll"]),
-    "Hardswish": (lambda: nn.Hardswish(), (1, 4), ["torch.nn.Hardswish", "nn.SiLU"]),
-    "LSTM": (lambda: nn.LSTM(4, 3, batch_first=True), (1, 5, 4), ["torch.nn.LSTM", "unroll"]),
-    "GRU": (lambda: nn.GRU(4, 3, batch_first=True), (1, 5, 4), ["torch.nn.GRU", "unroll"]),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 1, 2), (1, 2, 4, 4), ["torch.nn.ConvTranspose2d"]),
-    "Circular": (lambda: nn.Conv2d(2, 1, 3, padding=1, padding_mode="circular"), (1, 2, 4, 4), ["circular"]),
     "untracked": (
         lambda: nn.BatchNorm1d(4, track_running_stats=False),
         (2, 4),
@@ -231,8 +191,7 @@ def test_module_is_refused_with_its_layer(name: str) -> None:
     layer, shape, words = MODULES[name]
     error = refusal(WithLayer(layer()).eval(), torch.zeros(shape))
     text = str(error)
-    line = inspect.getsourcelines(SelfAttention.forward)[1] + 1 if name == "Attention" else FORWARD_LINE
-    assert f"test_torch_refusals.py:{line} (block.0" in error.where
+    assert f"test_torch_refusals.py:{FORWARD_LINE} (block.0" in error.where
     for word in words:
         assert word in text, text
     assert error.hint
@@ -302,8 +261,8 @@ def test_dynamic_shapes() -> None:
 
 
 def test_unknown_op_hints_at_rules() -> None:
-    error = refusal(Fn(lambda x: torch.special.bessel_j0(x)), *X4)
-    assert "there is no rule for aten.special_bessel_j0" in error.why
+    error = refusal(Fn(lambda x: torch.linalg.matrix_exp(x)), torch.zeros(1, 3, 3))
+    assert "there is no rule for aten.linalg_matrix_exp" in error.why
     assert "register a rule" in error.hint
 
 
@@ -397,40 +356,6 @@ class Standardised(nn.Conv2d):
 def test_standardised_weights_are_no_batch_norm_in_training() -> None:
     agree(nn.Sequential(Standardised(2, 3, 3), nn.ReLU()), (2, 4, 4))
     agree(nn.Sequential(Standardised(2, 3, 3), nn.ReLU(inplace=True)), (2, 4, 4))
-
-
-REGISTERED = ("elu", "selu", "celu", "mish", "hardswish", "atan")
-
-
-@pytest.mark.parametrize("name", REGISTERED)
-def test_the_registration_that_a_hint_gives_works(name: str) -> None:
-    """In a process of its own: a registration holds for the whole of one."""
-    function = {"atan": "torch.atan", "selu": "torch.selu"}.get(name, f"F.{name}")
-    code = rf"""
-import re
-import numpy as np
-import torch
-from torch.nn import functional as F
-import heliograph as hg
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        return {function}(x)
-
-def program():
-    return hg.trace(Net(), torch.zeros(1, 4), input_range=(-2, 2))
-
-try:
-    program()
-except hg.UnsupportedError as error:
-    exec(re.search(r"hg\.register_function\(.*\)$", error.hint).group())
-made = hg.compile(program(), hg.Options(security_bits=None, degree=15))
-x = torch.linspace(-2, 2, 4)
-found = hg.simulate(made, x, noisy=False)
-assert np.abs(found - Net()(x).numpy()).max() < 0.05, found
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 def test_error_of_the_model_is_shown_with_its_line() -> None:
@@ -570,40 +495,13 @@ def test_decomposed_program_hints_at_the_module() -> None:
 
 # (what has no rule, what the hint says to write instead)
 REWRITES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "hardswish": (F.hardswish, lambda x: x * F.relu6(x + 3) / 6),
-    "hardsigmoid": (F.hardsigmoid, lambda x: F.relu6(x + 3) / 6),
     "lookup": (
         lambda x: torch.eye(6, dtype=x.dtype)[x.argmax(1)],
         lambda x: F.one_hot(x.argmax(1), 6).double() @ torch.eye(6, dtype=x.dtype),
     ),
-    "heaviside": (lambda x: torch.heaviside(x, torch.zeros(1, dtype=x.dtype)), lambda x: (x > 0).double()),
-    "exp2": (torch.exp2, lambda x: torch.exp(x * math.log(2))),
-    "expm1": (torch.expm1, lambda x: torch.exp(x) - 1),
-    "power_of_two": (lambda x: 2**x, lambda x: torch.exp(x * math.log(2))),
-    "negative_power": (lambda x: x**-2, lambda x: (1 / x) ** 2),
-    "std": (
-        lambda x: x.std(-1),
-        lambda x: torch.sqrt(((x - x.mean(-1, keepdim=True)) ** 2).sum(-1) / (6 - 1)),
-    ),
-    "norm": (lambda x: torch.linalg.vector_norm(x, dim=-1), lambda x: torch.sqrt((x * x).sum(-1))),
-    "any": (lambda x: (x > 1).any(1), lambda x: (x > 1).amax(1)),
-    "all": (lambda x: (x > -1).all(1), lambda x: (x > -1).amin(1)),
-    "logsigmoid": (F.logsigmoid, lambda x: -F.softplus(-x)),
-    "glu": (lambda x: F.glu(x, 1), lambda x: x.chunk(2, 1)[0] * torch.sigmoid(x.chunk(2, 1)[1])),
-    "var": (lambda x: x.var(-1), lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).sum(-1) / (6 - 1)),
-    "var_biased": (lambda x: x.var(-1, correction=0), lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).sum(-1) / 6),
-    "cdist": (
-        lambda x: torch.cdist(x.view(-1, 3, 2), x.view(-1, 2, 3).mT) ** 2,
-        lambda x: ((x.view(-1, 3, 2).unsqueeze(-2) - x.view(-1, 2, 3).mT.unsqueeze(-3)) ** 2).sum(-1),
-    ),
-    "cumsum": (lambda x: x.cumsum(-1), lambda x: x @ torch.triu(torch.ones(6, 6, dtype=x.dtype))),
-    "prelu": (
-        lambda x: F.prelu(x, torch.linspace(0, 1, 6, dtype=x.dtype)),
-        lambda x: torch.relu(x) - torch.linspace(0, 1, 6, dtype=x.dtype) * torch.relu(-x),
-    ),
-    "bilinear": (
-        lambda x: F.bilinear(x, x, torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)),
-        lambda x: ((x @ torch.arange(72.0, dtype=x.dtype).reshape(2, 6, 6)) * x).sum(-1).t(),
+    "write_under_mask": (
+        lambda x: (x * 1).index_put_((x > 0,), torch.tensor(0.0, dtype=x.dtype)),
+        lambda x: torch.where(x > 0, 0.0, x),
     ),
 }
 

@@ -1,0 +1,169 @@
+"""Rules for softmax, its logarithm, and attention; places that a mask hides (torch_masks.py) are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from heliograph.frontends.torch_linear import moved
+from heliograph.frontends.torch_masks import added, covered, hidden_places
+from heliograph.frontends.torch_products import matmul
+from heliograph.frontends.torch_values import Call, Value, elementwise, rule
+from heliograph.ir import Array, Node
+
+
+@rule("aten.softmax", "aten._softmax", "aten.special_softmax")
+def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
+    axis = x.axis(dim)
+    if axis < 0:
+        raise call.mixes(
+            f"the softmax runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
+            "name another axis, for example torch.softmax(x, dim=-1)",
+        )
+    return Value(_softmax(call, x, axis), x.batch)
+
+
+def _softmax(call: Call, x: Value, axis: int) -> Node:
+    if x.hidden is None:
+        return call.emit("softmax", x.node, axis=axis)
+    places, node = x.hidden.places, x.hidden.node
+    hidden = places.select(x.batch, 0) if x.seen else places
+    if x.seen and not bool((places == hidden.unsqueeze(x.batch)).all()):
+        raise call.mixes("its mask differs between samples", "use one mask for all samples")
+    visible = ~np.broadcast_to(hidden.numpy(), x.shape)
+    lines = np.moveaxis(visible, axis, -1)
+    # Where all is hidden, nothing is.
+    lines = np.where(lines.any(axis=-1, keepdims=True), lines, True)
+    first = lines.reshape(-1, lines.shape[-1])[0]
+    if (lines == first).all():
+        return _of_some(call, node, axis, first)
+    visible = np.moveaxis(lines, -1, axis)
+    powers = call.emit("exp", node)
+    kept = call.emit("mul", powers, _flags(call, visible))
+    total = call.emit("sum", kept, axes=(axis,), keepdims=True)
+    return call.emit("mul", kept, call.emit("reciprocal", total))
+
+
+def _flags(call: Call, visible: Array) -> Node:
+    return call.constant_node(torch.from_numpy(np.ascontiguousarray(visible, dtype=np.float64)))
+
+
+def _of_some(call: Call, node: Node, axis: int, visible: Array) -> Node:
+    """The softmax over some places of an axis, zero in the others."""
+    if visible.all():
+        return call.emit("softmax", node, axis=axis)
+    shape: tuple[int, ...] = node.type.shape  # type: ignore[union-attr]
+    places = np.flatnonzero(visible)
+    index = np.arange(math.prod(shape)).reshape(shape)
+    taken = np.take(index, places, axis=axis)
+    made = call.emit("softmax", moved(call, node, taken, taken.shape), axis=axis)
+    back = np.full(shape, -1)
+    where = [slice(None)] * len(shape)
+    where[axis] = places  # type: ignore[call-overload]
+    back[tuple(where)] = np.arange(taken.size).reshape(taken.shape)
+    return moved(call, made, back, shape)
+
+
+@rule("aten.scaled_dot_product_attention", "aten._scaled_dot_product_attention_math")
+def attention(
+    call: Call,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    if dropout_p:
+        raise call.refuse(f"dropout_p={dropout_p:g} draws random numbers", "give dropout_p=0.0 in evaluation")
+    if isinstance(attn_mask, Value) and attn_mask.dtype == torch.bool:
+        raise call.refuse(
+            "its mask depends on an encrypted input",
+            "use a mask that is the same for all inputs, or leave the masked places out of keys and values",
+        )
+    if any(isinstance(x, Value) and x.from_right < 3 for x in (query, key, value)):
+        raise call.mixes("the batch axis is among the last two, which the products sum over")
+    if enable_gqa:
+        key, value = (_repeated_heads(call, x, query) for x in (key, value))
+    factor = 1.0 / math.sqrt(_width(query)) if scale is None else float(scale)
+    # The factor meets the queries, where it joins the linear map that makes them.
+    if isinstance(query, Value):
+        query = Value(call.emit("mul", query.node, call.constant_node(factor)), query.batch)
+    else:
+        query = query * factor
+    scores = _times(call, query, _turned(call, key))
+    rows, columns = (scores.shape if isinstance(scores, Value) else tuple(scores.shape))[-2:]
+    if is_causal:
+        attn_mask = torch.ones(rows, columns, dtype=torch.bool).tril()
+    scores = _masked(call, scores, attn_mask)
+    if isinstance(scores, torch.Tensor):
+        return _times(call, torch.softmax(scores, -1), value)  # type: ignore[no-any-return]
+    weights = Value(_softmax(call, scores, len(scores.shape) - 1), scores.batch)
+    return _times(call, weights, value)  # type: ignore[no-any-return]
+
+
+def _masked(call: Call, scores: Any, mask: Any) -> Any:
+    if mask is None:
+        return scores
+    if isinstance(scores, torch.Tensor):
+        if isinstance(mask, Value):
+            return elementwise(call, "add", scores, mask)
+        return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    if isinstance(mask, Value):
+        return elementwise(call, "add", scores, mask)
+    if mask.dtype == torch.bool:
+        hidden = ~mask
+        return covered(call, scores, scores, hidden, None, False) if bool(hidden.any()) else scores
+    places = hidden_places(mask)
+    return elementwise(call, "add", scores, mask) if places is None else added(call, scores, mask, places)
+
+
+def _width(x: Any) -> int:
+    return int(x.shape[-1])
+
+
+def _turned(call: Call, x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.transpose(-1, -2)
+    rank = len(x.shape)
+    return Value(call.emit("permute", x.node, axes=(*range(rank - 2), rank - 1, rank - 2)), x.batch)
+
+
+def _times(call: Call, left: Any, right: Any) -> Any:
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return left @ right
+    return matmul(call, left, right)
+
+
+def _repeated_heads(call: Call, x: Any, query: Any) -> Any:
+    """Each head of keys or values for as many heads of queries as share it."""
+
+    def heads(value: Any) -> int:
+        shape: Sequence[int] = call.torch_shape(value) if isinstance(value, Value) else value.shape
+        return int(shape[-3])
+
+    count = heads(query) // heads(x)
+    if count == 1:
+        return x
+    if isinstance(x, torch.Tensor):
+        return x.repeat_interleave(count, -3)
+    axis = len(x.shape) - 3
+    index = np.repeat(np.arange(math.prod(x.shape)).reshape(x.shape), count, axis=axis)
+    return Value(moved(call, x.node, index, index.shape), x.batch)
+
+
+@rule("aten.log_softmax", "aten._log_softmax", "aten.special_log_softmax")
+def log_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
+    axis = x.axis(dim)
+    if axis < 0:
+        raise call.mixes(
+            f"it runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis", "name another axis: dim=-1"
+        )
+    total = call.emit("sum", call.emit("exp", x.node), axes=(axis,), keepdims=True)
+    return Value(call.emit("sub", x.node, call.emit("log", total)), x.batch)

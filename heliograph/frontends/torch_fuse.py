@@ -1,0 +1,204 @@
+"""Functions of one value that a model writes with several ops, `x * torch.tanh(F.softplus(x))`, as one activation.
+
+Looked for in the exported graph: a call whose whole past, back to one tensor, is made element by element of that tensor
+and numbers. Written out it would take a polynomial for each function and a product for each meeting of two; as one
+activation it takes one polynomial, fitted to the whole. Left as they are: what is a polynomial already, one function alone,
+functions that jump, that are not finite everywhere, and such with a part that others read too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from heliograph import functions
+from heliograph.frontends.torch_pointwise import POINTWISE, corners, jumps
+from heliograph.frontends.torch_source import op_name
+from heliograph.functions import Family, Function
+from heliograph.ir import Array
+from heliograph.ir.activation_ops import define_activation
+
+# What is done element by element: whole rational arithmetic, what does nothing, and functions.
+_ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "neg", "square", "pow"})
+_NOTHING = frozenset({"clone", "contiguous", "detach", "alias", "dropout", "to", "_to_copy", "lift_fresh_copy"})
+_FUNCTIONS = frozenset(
+    {
+        *("relu", "leaky_relu", "sigmoid", "tanh", "silu", "gelu", "softplus", "abs", "exp", "log", "sqrt", "rsqrt"),
+        *("reciprocal", "relu6", "erf", "sin", "cos", "sign", "clamp", "clamp_min", "clamp_max", "hardtanh", "div"),
+        *("where", "gt", "ge", "lt", "le", "maximum", "minimum", "masked_fill"),
+        *POINTWISE,
+    }
+)
+# The function is asked for between these numbers: there it has to be finite and without jumps.
+_REACH, _POINTS = 32.0, 1 << 14
+
+
+def _short(node: Any) -> str:
+    return op_name(node.target).rsplit(".", 1)[-1].removesuffix("_") if node.op == "call_function" else ""
+
+
+def _by_element(node: Any) -> bool:
+    name = _short(node)
+    if not op_name(node.target).startswith("aten."):
+        return False
+    if name == "dropout" and len(node.args) > 2 and node.args[2]:
+        return False
+    if name == "pow" and not isinstance(node.args[1], int | float):
+        return False
+    return name in _ARITHMETIC or name in _NOTHING or name in _FUNCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A function of `source`: the calls that make it, in order, the last one its value; numbers are read when it is met."""
+
+    source: Any
+    nodes: tuple[Any, ...]
+    numbers: tuple[Any, ...]
+
+    def name(self, values: Mapping[Any, Any]) -> str | None:
+        """The name of the activation, which is in the table of functions from now on; None where it is better left alone."""
+        known = {node: float(values[node].detach().double().reshape(())) for node in self.numbers}
+
+        def evaluate(x: Array) -> Array:
+            found: dict[Any, Any] = {self.source: torch.tensor(np.asarray(x), dtype=torch.float64), **known}
+            with torch.no_grad():
+                for node in self.nodes:
+                    args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
+                    if _short(node) in ("to", "_to_copy"):
+                        found[node] = args[0].double()
+                    else:
+                        found[node] = node.target(*args, **kwargs)
+            return np.asarray(found[self.nodes[-1]].double().numpy()).reshape(np.shape(x))
+
+        label = f"torch_function_{_digest(self, known)}"
+        if functions.known(label) is not None:
+            return label
+        grid = np.linspace(-_REACH, _REACH, _POINTS + 1)
+        try:
+            values_there = evaluate(grid)
+        except (RuntimeError, TypeError):
+            return None
+        if not np.isfinite(values_there).all():
+            return None
+        points = corners(evaluate)
+        if jumps(evaluate, points):
+            return None
+        made = Function(label, evaluate, corners=points)
+        words = " ".join(_short(node) for node in self.nodes)
+        functions.add(Family(label, lambda: made, f"A function that a model writes: {words}."))
+        define_activation(functions.family(label))
+        return label
+
+
+def _digest(fused: Fused, known: Mapping[Any, float]) -> str:
+    """Equal for two that do the same to their sources."""
+    places = {fused.source: "x", **{node: repr(number) for node, number in known.items()}}
+    lines = []
+    for count, node in enumerate(fused.nodes):
+        given: Any = (node.args, dict(node.kwargs))
+        args, kwargs = torch.fx.node.map_arg(given, lambda n: _Name(places[n]))  # type: ignore
+        places[node] = f"v{count}"
+        lines.append(f"{node.target}{args}{sorted(kwargs.items())}")
+    return hashlib.sha256(";".join(lines).encode()).hexdigest()[:12]
+
+
+class _Name:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def depending_on(nodes: Iterable[Any], given: set[Any]) -> set[Any]:
+    """The nodes of one graph that depend on these."""
+    found = set(given)
+    for node in nodes:
+        if any(operand in found for operand in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def fusions(nodes: Iterable[Any], depending: set[Any]) -> dict[Any, Fused]:
+    """The last calls of functions of one value, with these functions; the largest that there are."""
+    order = [node for node in nodes if node in depending]
+    rank = {node: place for place, node in enumerate(order)}
+    # For each call the values that it is a function of, the farthest last.
+    pasts: dict[Any, list[Any]] = {}
+    for node in order:
+        pasts[node] = []
+        if node.op == "call_function" and _by_element(node):
+            operands = [operand for operand in node.all_input_nodes if operand in depending]
+            numbers = [operand for operand in node.all_input_nodes if operand not in depending]
+            if operands and all(_is_number(operand) for operand in numbers) and _alike(node, operands):
+                shared = [[operand, *pasts[operand]] for operand in operands]
+                pasts[node] = [one for one in shared[0] if all(one in some for some in shared[1:])]
+    found: dict[Any, Fused] = {}
+    inner: set[Any] = set()
+    for node in reversed(order):
+        if node in inner or not pasts[node]:
+            continue
+        for source in reversed(pasts[node]):
+            fused = _between(source, node, depending)
+            if fused is not None and _worth(fused):
+                ordered = tuple(sorted(fused.nodes, key=rank.__getitem__))
+                found[node] = Fused(source, ordered, fused.numbers)
+                inner.update(ordered[:-1])
+                break
+    return found
+
+
+def _is_number(node: Any) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.numel() == 1
+
+
+def _alike(node: Any, operands: list[Any]) -> bool:
+    """Whether the call makes a tensor of the shape of its operands, of numbers."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    return all(
+        isinstance(operand.meta.get("val"), torch.Tensor) and operand.meta["val"].shape == value.shape
+        for operand in operands
+    )
+
+
+def _between(source: Any, last: Any, depending: set[Any]) -> Fused | None:
+    """The calls from one value to another; None where a function among them is read elsewhere."""
+    nodes, numbers, waiting = {last}, set(), [last]
+    while waiting:
+        for operand in waiting.pop().all_input_nodes:
+            if operand is source or operand in nodes:
+                continue
+            if operand not in depending:
+                numbers.add(operand)
+                continue
+            nodes.add(operand)
+            waiting.append(operand)
+    for node in nodes - {last}:
+        if _short(node) in _FUNCTIONS and any(user not in nodes for user in node.users):
+            return None
+    return Fused(source, tuple(nodes), tuple(numbers))
+
+
+def _worth(fused: Fused) -> bool:
+    """Whether one polynomial stands for several, or for one and a product."""
+    kinds = [_short(node) for node in fused.nodes]
+    many = sum(kind in _FUNCTIONS for kind in kinds)
+    products = sum(_is_product(node, fused) for node in fused.nodes)
+    return many > 1 or (many == 1 and products > 0)
+
+
+def _is_product(node: Any, fused: Fused) -> bool:
+    """Whether two values meet in it, or one with itself."""
+    if _short(node) in ("square", "pow"):
+        return True
+    inside = [operand for operand in node.all_input_nodes if operand is fused.source or operand in fused.nodes]
+    return _short(node) == "mul" and (len(inside) > 1 or node.args[0] is node.args[1])

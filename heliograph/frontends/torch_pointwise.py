@@ -1,0 +1,186 @@
+"""The general way in for functions of one value: an activation whose meaning is the torch function itself.
+
+Each call of an op of `POINTWISE` becomes an activation named after the op and its numbers (`torch_elu`,
+`torch_hardshrink_lambd_0p2`), which is evaluated by torch in double precision and fitted on the range that calibration
+shows, as any function that a user registers. Where the function has corners is in the table, or is looked for on a grid.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from heliograph import functions
+from heliograph.frontends.torch_refusals import REFUSED
+from heliograph.frontends.torch_source import short_name
+from heliograph.frontends.torch_values import Call, NoRule, Rule, Value, is_number, rule, scalar
+from heliograph.functions import Family, Function
+from heliograph.ir import Array
+from heliograph.ir.activation_ops import define_activation
+
+Corners: TypeAlias = "Callable[..., Sequence[float]]"
+
+
+def _none(*args: Any, **kwargs: Any) -> Sequence[float]:
+    return ()
+
+
+def _at(*points: float) -> Corners:
+    return lambda *args, **kwargs: points
+
+
+def _both(default: float) -> Corners:
+    return lambda lambd=default: (-float(lambd), float(lambd))
+
+
+# Functions of one value, by their names in torch, with the points where their slopes jump; None: to be found. Any other op
+# that torch knows to work element by element is one too, where it does not jump; its corners are found.
+POINTWISE: Mapping[str, Corners | None] = {
+    "elu": lambda alpha=1, scale=1, input_scale=1: () if alpha == scale == input_scale == 1 else (0.0,),
+    "selu": _at(0.0),
+    "celu": _none,
+    "mish": _none,
+    "hardswish": _at(-3.0, 3.0),
+    "hardsigmoid": _at(-3.0, 3.0),
+    "log_sigmoid": _none,
+    "hardshrink": _both(0.5),
+    "softshrink": _both(0.5),
+    "threshold": lambda threshold, value: (float(threshold),),
+    "rrelu": _at(0.0),
+    "exp2": _none,
+    "expm1": _none,
+    "tan": _none,
+    "sinh": _none,
+    "cosh": _none,
+    "asin": _none,
+    "acos": _none,
+    "atan": _none,
+    "asinh": _none,
+    "acosh": _none,
+    "atanh": _none,
+    "logit": None,
+    "erfc": _none,
+    "erfinv": _none,
+    "lgamma": _none,
+    "digamma": _none,
+    "sinc": _none,
+    "i0": _none,
+    "special_entr": None,
+    "special_erfcx": _none,
+    "special_i0e": _at(0.0),
+    "special_i1": _none,
+    "special_i1e": _none,
+    "special_log_ndtr": _none,
+    "special_ndtr": _none,
+    "special_ndtri": _none,
+    "special_bessel_j0": _none,
+    "special_bessel_j1": _none,
+}
+# Corners are looked for between these numbers, so many to begin with.
+_REACH, _GRID = 32.0, 8192
+# How often a place is looked at again, sixteen times as near, and by how much its bend may shrink and be a corner.
+_LOOKS, _KEEPS = 4, 0.25
+_LEAST_BEND = 1e-4
+_JUMP = 1e-3
+
+
+def corners(evaluate: Callable[[Array], Array], reach: float = _REACH) -> tuple[float, ...]:
+    """Where the slope (or the value) of a function jumps on [-reach, reach].
+
+    The second difference over the step is the jump of the slope at a corner, however small the step; where the function
+    is smooth it shrinks with the step.
+    """
+    grid = np.linspace(-reach, reach, _GRID + 1) + reach / _GRID / 3
+    step = 2 * reach / _GRID
+
+    def bends(points: Array, h: float) -> Array:
+        with np.errstate(all="ignore"):
+            found = np.abs(evaluate(points - h) - 2 * evaluate(points) + evaluate(points + h)) / h
+        return np.where(np.isfinite(found), found, 0.0)
+
+    bend = bends(grid, step)
+    peaks = np.flatnonzero((bend > _LEAST_BEND) & (bend >= np.roll(bend, 1)) & (bend > np.roll(bend, -1)))
+    found: list[float] = []
+    for place in peaks[np.argsort(-bend[peaks])][:64]:
+        middle, h, first = grid[place], step, bend[place]
+        for _ in range(_LOOKS):
+            near = middle + np.linspace(-h, h, 65)
+            h /= 16
+            close = bends(near, h)
+            middle = near[int(np.argmax(close))]
+        if close.max() > _KEEPS * first and all(abs(middle - other) > step for other in found):
+            found.append(float(round(middle / step * 16) * step / 16) if abs(middle) > 1e-3 else 0.0)
+    return tuple(sorted(found))
+
+
+def rule_by_tag(target: Any) -> Rule | None:
+    """The rule of an op that is in no table and that torch says to work element by element."""
+    if torch.Tag.pointwise not in getattr(target, "tags", ()) or short_name(target) in REFUSED:
+        return None
+    return lambda call, x, *args, **kwargs: pointwise(call, x, args, kwargs)
+
+
+def jumps(evaluate: Callable[[Array], Array], points: Sequence[float]) -> bool:
+    """Whether the value itself jumps at one of these points, which no polynomial follows."""
+    ends = np.array(points, dtype=np.float64)[:, np.newaxis] + np.array([-1e-7, 1e-7])
+    return bool(len(points)) and bool((np.abs(np.diff(evaluate(ends), axis=1)) > _JUMP).any())
+
+
+@rule(*(f"aten.{name}" for name in POINTWISE))
+def function_of_one_value(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
+    return pointwise(call, x, args, kwargs)
+
+
+def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
+    """An activation that means the call's own op, its other arguments being numbers."""
+    short = call.op.rsplit(".", 1)[-1]
+    numbers = [_number(call, value) for value in args]
+    named = {key: _number(call, value) for key, value in kwargs.items() if key != "generator"}
+    if not isinstance(x, Value):
+        raise call.refuse("one of its numbers depends on an input", "use numbers that are known")
+    if short == "rrelu":
+        # In evaluation it is a leaky ReLU of the mean slope.
+        low, high = [*numbers, 0.125, 1 / 3][:2]
+        return Value(call.emit("leaky_relu", x.node, negative_slope=(low + high) / 2), x.batch)
+    name = _registered(call, short, numbers, named)
+    return Value(call.emit(name, x.node), x.batch)
+
+
+def _number(call: Call, value: Any) -> Any:
+    if value is None or is_number(value) or isinstance(value, str):
+        return value
+    number = scalar(value)
+    if number is None:
+        raise call.refuse(
+            "it has another number for each element", "use one number, or write it with sums and products"
+        )
+    return number
+
+
+def _registered(call: Call, short: str, numbers: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """The name of the activation, which is in the table of functions from now on."""
+    given = [*(str(value) for value in numbers), *(f"{key}_{value}" for key, value in named.items())]
+    words = "_".join(re.sub(r"\W", "p", text.replace("-", "m")) for text in given)
+    name = f"torch_{short}" + (f"_{words}" if words else "")
+    if functions.known(name) is not None:
+        return name
+    target, boundary = call.target, POINTWISE.get(short)
+
+    def evaluate(x: Array) -> Array:
+        with torch.no_grad():
+            values = target(torch.tensor(np.asarray(x), dtype=torch.float64), *numbers, **named)
+        return np.asarray(values.double().numpy()).reshape(np.shape(x))
+
+    points = corners(evaluate) if boundary is None else tuple(boundary(*numbers, **named))
+    if short not in POINTWISE and jumps(evaluate, points):
+        raise NoRule
+    made = Function(name, evaluate, corners=tuple(sorted({point for point in points if math.isfinite(point)})))
+    family = Family(name, lambda: made, f"torch's {short}{f' ({words})' if words else ''}.")
+    functions.add(family)
+    define_activation(family)
+    return name

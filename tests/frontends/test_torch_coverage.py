@@ -1,0 +1,52 @@
+"""What `heliograph inspect --ops` and docs/pytorch.md say of operations is what the tracer's tables hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers.commands import run, run_json
+
+from heliograph.frontends.coverage import coverage
+from heliograph.frontends.torch_linear import LINEAR
+from heliograph.frontends.torch_pointwise import POINTWISE
+from heliograph.frontends.torch_values import RULES
+
+PAGE = Path(__file__).parents[2] / "docs" / "pytorch.md"
+TABLE = re.compile(r"(?<=<!-- heliograph.frontends.coverage -->\n).*(?=<!-- end -->)", re.DOTALL)
+
+
+def test_the_page_has_the_table(request: pytest.FixtureRequest) -> None:
+    text = PAGE.read_text()
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(TABLE.sub(lambda _: f"{coverage().table()}\n", text))
+        return
+    found = TABLE.search(text)
+    assert found is not None
+    assert found.group() == f"{coverage().table()}\n", "run with --update-golden"
+
+
+def test_each_operation_is_in_one_list() -> None:
+    found = coverage()
+    lists = [names for _, names in found.sections()]
+    assert sum(map(len, lists)) == len(set().union(*lists))
+    assert {f"aten.{name}" for name in (*found.linear, *found.functions)} <= set(RULES)
+    assert set(found.linear) == set(LINEAR)
+    assert set(found.functions) == set(POINTWISE)
+    assert {"lstm", "gru", "rms_norm", "cosine_similarity"} <= set(found.decomposed)
+    assert {"sort", "round", "eq"} <= set(found.refused)
+
+
+def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, "inspect", "--ops")
+    assert code == 0
+    assert printed.strip() == str(coverage())
+    assert run_json(capsys, "inspect", "--ops")["linear"] == sorted(LINEAR)
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "model.helio", "--ops"]])
+def test_the_command_says_what_it_takes(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    code, _, complaint = run(capsys, *arguments)
+    assert code == 2
+    assert "artifact" in complaint
