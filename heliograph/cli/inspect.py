@@ -17,7 +17,9 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 
 @click.command("inspect")
 @click.argument("artifact", required=False)
-@click.option("--ops", is_flag=True, help="List the operations of PyTorch that are taken; no ARTIFACT then (needs torch).")
+@click.option(
+    "--ops", is_flag=True, help="List the operations of PyTorch that are taken; no ARTIFACT then (needs torch)."
+)
 @click.option("--stage", type=click.Choice(_STAGES), default=None, help="Print the program at this stage.")
 @click.option("--depth", is_flag=True, help="Print depth, level, scale and line of every node, and the critical path.")
 @click.option("--layers", is_flag=True, help="Print rotations, key switches, products and bootstraps of each layer.")
@@ -48,7 +50,9 @@ def inspect_command(
         _emit_operations(as_json, quiet)
         return
     if artifact is None:
-        raise ProgramError("inspect needs an artifact", hint="heliograph inspect model.helio, or heliograph inspect --ops")
+        raise ProgramError(
+            "inspect needs an artifact", hint="heliograph inspect model.helio, or heliograph inspect --ops"
+        )
     from heliograph.artifact.artifact import Artifact
     from heliograph.artifact.container import file_kind
     from heliograph.artifact.public import PublicArtifact

@@ -47,8 +47,10 @@ def total(call: Call, x: Any, y: Any) -> Value:
 
 @rule("aten.sub", "aten.subtract")
 def sub(call: Call, x: Any, other: Any, alpha: Any = 1) -> Value:
-    if isinstance(other, torch.Tensor):
-        return total(call, x, scaled(call, other, -alpha))
+    if isinstance(x, Value) and isinstance(other, torch.Tensor):
+        places = hidden_places(other * -alpha)
+        if places is not None:
+            return added(call, x, other * -alpha, places)
     return summed(call, x, scaled(call, other, alpha), "sub")
 
 

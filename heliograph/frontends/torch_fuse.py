@@ -17,11 +17,9 @@ import numpy as np
 import torch
 
 from heliograph import functions
-from heliograph.frontends.torch_pointwise import POINTWISE, corners, jumps
-from heliograph.frontends.torch_source import op_name
-from heliograph.functions import Family, Function
-from heliograph.ir import Array
-from heliograph.ir.activation_ops import define_activation
+from heliograph.frontends.torch_pointwise import POINTWISE, corners, in_numpy, jumps, made_known
+from heliograph.frontends.torch_source import leaf_module, module_stack, op_name
+from heliograph.functions import Function
 
 # What is done element by element: whole rational arithmetic, what does nothing, and functions.
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "neg", "square", "pow"})
@@ -65,23 +63,22 @@ class Fused:
         """The name of the activation, which is in the table of functions from now on; None where it is better left alone."""
         known = {node: float(values[node].detach().double().reshape(())) for node in self.numbers}
 
-        def evaluate(x: Array) -> Array:
-            found: dict[Any, Any] = {self.source: torch.tensor(np.asarray(x), dtype=torch.float64), **known}
-            with torch.no_grad():
-                for node in self.nodes:
-                    args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
-                    if _short(node) in ("to", "_to_copy"):
-                        found[node] = args[0].double()
-                    else:
-                        found[node] = node.target(*args, **kwargs)
-            return np.asarray(found[self.nodes[-1]].double().numpy()).reshape(np.shape(x))
+        def run(x: torch.Tensor) -> torch.Tensor:
+            found: dict[Any, Any] = {self.source: x, **known}
+            for node in self.nodes:
+                args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
+                # A truth value counts, as in the program.
+                found[node] = (
+                    args[0].to(x.dtype) if _short(node) in ("to", "_to_copy") else node.target(*args, **kwargs)
+                )
+            return found[self.nodes[-1]].to(x.dtype)  # type: ignore[no-any-return]
 
         label = f"torch_function_{_digest(self, known)}"
         if functions.known(label) is not None:
             return label
-        grid = np.linspace(-_REACH, _REACH, _POINTS + 1)
+        evaluate = in_numpy(run)
         try:
-            values_there = evaluate(grid)
+            values_there = evaluate(np.linspace(-_REACH, _REACH, _POINTS + 1))
         except (RuntimeError, TypeError):
             return None
         if not np.isfinite(values_there).all():
@@ -89,10 +86,8 @@ class Fused:
         points = corners(evaluate)
         if jumps(evaluate, points):
             return None
-        made = Function(label, evaluate, corners=points)
         words = " ".join(_short(node) for node in self.nodes)
-        functions.add(Family(label, lambda: made, f"A function that a model writes: {words}."))
-        define_activation(functions.family(label))
+        made_known(Function(label, evaluate, corners=points), f"A function that a model writes: {words}.", run)
         return label
 
 
@@ -193,7 +188,10 @@ def _worth(fused: Fused) -> bool:
     kinds = [_short(node) for node in fused.nodes]
     many = sum(kind in _FUNCTIONS for kind in kinds)
     products = sum(_is_product(node, fused) for node in fused.nodes)
-    return many > 1 or (many == 1 and products > 0)
+    # Layers of torch.nn keep their names, by which degrees are given: none of them becomes one with another function.
+    layers = {module_stack(node)[-1][0] if leaf_module(node) else None for node in fused.nodes}
+    apart = layers == {None} or len(layers) == 1
+    return (many > 1 and apart) or (many == 1 and products > 0)
 
 
 def _is_product(node: Any, fused: Fused) -> bool:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from heliograph.errors import UnsupportedError
+from heliograph.frontends.torch_pointwise import RUNS
 from heliograph.frontends.torch_polynomial import held_polynomial, polynomial, sparse_map
 from heliograph.ir import Builder, ConstantName, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.ops import OPS
@@ -101,13 +102,14 @@ class ProgramModule(nn.Module):
         for node in program.nodes:
             if node.op == "input":
                 continue
-            if node.op not in _RULES:
+            rule = _rule_of(node.op)
+            if rule is None:
                 raise UnsupportedError(
                     f"{node.op} has no counterpart in torch",
                     where=node.loc,
                     hint="write this part of the module by hand",
                 )
-            step = _Step(node, _RULES[node.op])
+            step = _Step(node, rule)
             _hold(step, node, program, dtype, train_coefficients, shared)
             path = self._place(step, node.loc.layer or f"{node.op}{self._number[node]}")
             self._plan.append((self._number[node], path, tuple(self._number[operand] for operand in node.inputs)))
@@ -283,6 +285,13 @@ def _hold_matrix(
 # ---------------------------------------------------------------------------------------------- one rule for each op
 
 _RULES: dict[str, Callable[[_Step, Any], Tensor]] = {}
+
+
+def _rule_of(op: str) -> Callable[[_Step, Any], Tensor] | None:
+    """The rule of an op, or torch's own function where a traced model made one its activation."""
+    if op in RUNS:
+        return lambda step, operands: RUNS[op](operands[0])
+    return _RULES.get(op)
 
 
 def _rule(*names: str) -> Callable[[Callable[[_Step, Any], Tensor]], Callable[[_Step, Any], Tensor]]:

@@ -81,6 +81,10 @@ POINTWISE: Mapping[str, Corners | None] = {
     "special_bessel_j0": _none,
     "special_bessel_j1": _none,
 }
+Run: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
+
+# What torch computes for each activation that was made here or in torch_fuse.py, by its name.
+RUNS: dict[str, Run] = {}
 # Corners are looked for between these numbers, so many to begin with.
 _REACH, _GRID = 32.0, 8192
 # How often a place is looked at again, sixteen times as near, and by how much its bend may shrink and be a corner.
@@ -171,16 +175,32 @@ def _registered(call: Call, short: str, numbers: Sequence[Any], named: Mapping[s
         return name
     target, boundary = call.target, POINTWISE.get(short)
 
-    def evaluate(x: Array) -> Array:
-        with torch.no_grad():
-            values = target(torch.tensor(np.asarray(x), dtype=torch.float64), *numbers, **named)
-        return np.asarray(values.double().numpy()).reshape(np.shape(x))
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return target(x, *numbers, **named)  # type: ignore[no-any-return]
 
+    evaluate = in_numpy(run)
     points = corners(evaluate) if boundary is None else tuple(boundary(*numbers, **named))
     if short not in POINTWISE and jumps(evaluate, points):
         raise NoRule
     made = Function(name, evaluate, corners=tuple(sorted({point for point in points if math.isfinite(point)})))
-    family = Family(name, lambda: made, f"torch's {short}{f' ({words})' if words else ''}.")
+    made_known(made, f"torch's {short}{f' ({words})' if words else ''}.", run)
+    return name
+
+
+def in_numpy(run: Run) -> Callable[[Array], Array]:
+    """The same function of arrays, in double precision."""
+
+    def evaluate(x: Array) -> Array:
+        with torch.no_grad():
+            values = run(torch.tensor(np.asarray(x), dtype=torch.float64))
+        return np.asarray(values.double().numpy()).reshape(np.shape(x))
+
+    return evaluate
+
+
+def made_known(function: Function, doc: str, run: Run) -> None:
+    """Put a function into the table of functions, as an activation, and here as what torch computes."""
+    RUNS[function.name] = run
+    family = Family(function.name, lambda: function, doc)
     functions.add(family)
     define_activation(family)
-    return name
