@@ -3,6 +3,9 @@
 Goldschmidt: with a bound R, 1/x = (2/R) (1 + b)(1 + b^2)(1 + b^4)..., b = 1 - 2 x / R in (-1, 1); the relative error is
 b^(2^(rounds + 1)) exactly (Cheon, Kim, Kim, Lee and Lee, 2019, and HETAL). Newton: y <- y (2 - x y) squares the relative
 error, y <- y (3 - x y^2) / 2 makes e into (3 + e) e^2 / 2; a start that is minimax in relative error saves the first rounds.
+On wide intervals the best start of 1/sqrt(x) is wrong by more than Newton's rounds bring back. Then rounds are
+y <- y (a - b x y^2) with the a and b that are best for the interval of y sqrt(x): the cubic of equal ripples around 1. They
+converge from any start that is positive, as compositions for the sign do (Lee, Lee, No, 2021; here in y sqrt(x)).
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ FUNCTIONS = ("reciprocal", "rsqrt", "sqrt")
 METHODS = ("newton", "goldschmidt")
 START_DEGREES = (1, 3, 7, 15, 31, 63)
 _MOST_ROUNDS = 40
+# A plan for 1/x that is deeper is made by the square of 1/sqrt(x) instead: so wide an interval takes fewer levels by cubics.
+_DEEP = 18
 
 
 def goldschmidt(steps: Steps, x: int, bound: float, rounds: int) -> int:
@@ -70,6 +75,8 @@ def inverse(
             steps = _newton(function, made.coefficients, rounds, low, high)
             plan = _plan(steps, function, low, high, method, math.inf, math.inf, scale_bits)
             found.append((plan.depth, plan.multiplications, degree, made.coefficients))
+    if not found or (function == "reciprocal" and min(found)[0] > _DEEP):
+        return _by_cubics(low, high, target, function, scale_bits)
     for _, _, _, coefficients in sorted(found):
         first = _proved_start(function, low, high, coefficients)
         rounds, error = _rounds(function, first, target)
@@ -77,10 +84,57 @@ def inverse(
             rounding = _newton_rounding(function, Stage(coefficients), first, rounds, low, high, scale_bits)
             steps = _newton(function, coefficients, rounds, low, high)
             return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+    return _by_cubics(low, high, target, function, scale_bits)
+
+
+def _by_cubics(low: float, high: float, target: float, function: str, scale_bits: int) -> InversePlan:
+    """The cheapest plan whose rounds are the best cubics for their intervals; a ProgramError where there is none.
+
+    1/x is the square of 1/sqrt(x), made to half of the target.
+    """
+    squared = function == "reciprocal"
+    target = target / 2.1 if squared else target
+    found = []
+    for degree in START_DEGREES:
+        made = _least_relative("rsqrt", low, high, degree)
+        if made.level < _WORST_START:
+            cubics, _ = _cubics(min(made.level * 1.02, (1.0 + made.level) / 2), target)
+            steps = _newton(function, made.coefficients, cubics, low, high)
+            plan = _plan(steps, function, low, high, "newton", math.inf, math.inf, scale_bits)
+            found.append((plan.depth, plan.multiplications, degree, made.coefficients))
+    for _, _, _, coefficients in sorted(found):
+        first = _proved_start("rsqrt", low, high, coefficients)
+        if first < (1.0 + _WORST_START) / 2:
+            cubics, error = _cubics(first, target)
+            steps = _newton(function, coefficients, cubics, low, high)
+            rounding = _cubic_rounding(function, Stage(coefficients), first, cubics, low, high, scale_bits)
+            if squared:
+                error = error * (2.0 + error) * (1 + 1e-12)
+            return _plan(steps, function, low, high, "newton", error, rounding, scale_bits)
     raise ProgramError(
         f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
-        hint="narrow the interval, or use goldschmidt",
+        hint="give a narrower range, or add a positive constant to the argument",
     )
+
+
+# A start that is nearer to nothing than this gives rounds without end.
+_WORST_START = 0.999
+
+
+def _cubics(error: float, target: float) -> tuple[list[tuple[float, float]], float]:
+    """(a, b) of each round u <- a u - b u^3 from u = 1 +- error to 1 +- at most the target, and what they reach."""
+    rounds = []
+    low, high = 1.0 - error, 1.0 + error
+    while error > target:
+        # Equal at both ends, and as far below 1 there as it is above in between.
+        middle = (low * low + low * high + high * high) / 3.0
+        b = 2.0 / (low * high * (low + high) + 2.0 * middle**1.5)
+        a = 3.0 * b * middle
+        ends = (a * low - b * low**3, a * high - b * high**3, 2.0 * b * middle**1.5)
+        error = max(abs(end - 1.0) for end in ends) * (1 + 1e-9) + 1e-15
+        rounds.append((a, b))
+        low, high = 1.0 - error, 1.0 + error
+    return rounds, error
 
 
 def _rounds(function: str, error: float, target: float) -> tuple[int | None, float]:
@@ -151,21 +205,26 @@ def _improved(function: str, error: float) -> float:
     return error * error if function == "reciprocal" else (3.0 + error) * error * error / 2.0
 
 
-def _newton(function: str, start: tuple[float, ...], rounds: int, low: float, high: float) -> Steps:
+def _newton(
+    function: str, start: tuple[float, ...], rounds: int | list[tuple[float, float]], low: float, high: float
+) -> Steps:
+    """The start and that many rounds, or of 1/sqrt(x) those with these numbers."""
     steps = Steps()
     half, middle = (high - low) / 2, (high + low) / 2
     t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
     y = steps.poly(t, Stage(start))
-    if function == "reciprocal":
+    if function == "reciprocal" and isinstance(rounds, int):
         for _ in range(rounds):
             y = steps.multiply(y, steps.from_constant(2.0, steps.multiply(0, y)))
         return steps
-    for _ in range(rounds):
+    for a, b in [(1.5, 0.5)] * rounds if isinstance(rounds, int) else rounds:
         # y (3 - x y^2) / 2 = (3/2) y - (x y / 2) y^2: the square and the product with x go side by side.
-        other = steps.multiply(steps.scale(0, -0.5), y)
-        y = steps.add(steps.multiply(steps.multiply(y, y), other), steps.scale(y, 1.5))
+        other = steps.multiply(steps.scale(0, -b), y)
+        y = steps.add(steps.multiply(steps.multiply(y, y), other), steps.scale(y, a))
     if function == "sqrt":
         steps.multiply(0, y)
+    if function == "reciprocal":
+        steps.multiply(y, y)
     return steps
 
 
@@ -213,3 +272,32 @@ def _newton_rounding(
     if function == "sqrt":
         return float((noisy - exact) * math.sqrt(high) + unit)
     return float((noisy - exact) / low**power)
+
+
+def _cubic_rounding(
+    function: str,
+    start: Stage,
+    error: float,
+    cubics: list[tuple[float, float]],
+    low: float,
+    high: float,
+    scale_bits: int,
+) -> float:
+    """What rounding adds where rounds are cubics a u - b u^3 of u = y sqrt(x): errors grow by their slopes."""
+    unit = proof.unit(scale_bits)
+    half = (high - low) / 2
+    size = sum(abs(c) for c in start.coefficients)
+    absolute = proof.rounding_error(start.coefficients, scale_bits) + start.degree**2 * size * 2 * unit / min(half, 1.0)
+    noise, bottom, top = absolute * math.sqrt(high), 1.0 - error, 1.0 + error
+    for a, b in cubics:
+        largest = (top + noise) / math.sqrt(low)
+        step = high * largest * b * unit + largest**2 * (largest * unit + unit) + (1.0 + a) * unit
+        slope = max(abs(a - 3.0 * b * end * end) for end in (bottom - noise, top + noise))
+        noise = noise * slope + 3.0 * b * (top + noise) * noise**2 + step * math.sqrt(high)
+        if not noise < 1:
+            return math.inf
+        ends = (a * bottom - b * bottom**3, a * top - b * top**3, 2.0 / 3.0 * a * math.sqrt(a / (3.0 * b)))
+        bottom, top = min(ends), max(ends)
+    if function == "sqrt":
+        return float(noise * math.sqrt(high) + unit)
+    return float(noise / math.sqrt(low)) if function == "rsqrt" else float(noise * (2.0 + noise) / low + unit)

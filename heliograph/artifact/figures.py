@@ -142,7 +142,7 @@ def complete(program: Program, known: Stored) -> Figures:
         ranges=tuple(ranges),
         batch=batch_of(program),
         output_ranges={
-            spec.name: OutputRange(spec.low, spec.high, spec.range_source)
+            spec.name: OutputRange(spec.low, spec.high, spec.range_source, spec.finish)
             for spec in program.interface.outputs
             if spec.low is not None and spec.high is not None and spec.range_source is not None
         },

@@ -17,7 +17,7 @@ from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.carried import carried_outputs, fits
 from heliograph.ir.depth import MOST_WHOLE
-from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.interface import FINISHES, Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import MOST_STACKED
 from heliograph.ir.placed import PlacedMatrix
@@ -171,6 +171,14 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     bounds = [real(end, f"the range of {what}") for end in (spec.low, spec.high) if end is not None]
     if len(bounds) == 2 and bounds[0] > bounds[1]:
         raise refuse(f"the range of {what} is empty")
+    if spec.classes is not None and (direction != "input" or not spec.shape or spec.classes != spec.shape[-1]):
+        raise refuse(f"{what} has another number of classes than places")
+    if (spec.finish is None) != (spec.finish_axis is None) or (spec.finish is not None and direction != "output"):
+        raise refuse(f"{what} is finished in a way that is not understood")
+    if spec.finish is not None and (
+        spec.finish not in FINISHES or not 0 <= whole(spec.finish_axis, f"the axis of {what}", 0, 8) < len(spec.shape)
+    ):
+        raise refuse(f"{what} is finished in a way that is not understood")
     if spec.range_source not in (None, "proved", "observed"):
         raise refuse(f"the range of {what} has an unknown source")
     return layout

@@ -52,7 +52,8 @@ def public_spec(
 def spec_json(spec: PublicSpec) -> dict[str, Any]:
     """An input or output as JSON values, without what is not known."""
     made: dict[str, Any] = {"name": spec.name, "shape": list(spec.shape), "layout": spec.placed.to_json()}
-    made |= {key: getattr(spec, key) for key in ("low", "high", "range_source") if getattr(spec, key) is not None}
+    told = ("low", "high", "range_source", "classes", "finish", "finish_axis")
+    made |= {key: getattr(spec, key) for key in told if getattr(spec, key) is not None}
     if spec.levels:
         made["levels"] = list(spec.levels)
     if spec.carried:

@@ -9,6 +9,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import Node, Program, TensorType
+from heliograph.ir.interface import TensorSpec
 from heliograph.ir.node import Array
 
 
@@ -37,6 +38,22 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
         index = tuple(int(i) for i in np.unravel_index(bad[0], array.shape)) if array.shape else ()
         raise ProgramError(f"input {name!r} holds {array[index]} at index {index}", hint="remove NaN and infinity")
     return array
+
+
+def one_hot(spec: TensorSpec, value: Any) -> Any:
+    """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
+
+    ProgramError for a number that is no class.
+    """
+    array = np.asarray(plain_values(value)) if spec.classes is not None and np.ndim(value) else None
+    if array is None or array.dtype.kind not in "iu" or spec.classes is None:
+        return value
+    if array.size and (array.min() < 0 or array.max() >= spec.classes):
+        raise ProgramError(
+            f"input {spec.name!r} holds a number outside of 0 to {spec.classes - 1}",
+            why=f"it chooses one of {spec.classes} rows of a table",
+        )
+    return np.eye(spec.classes)[array]
 
 
 def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:
@@ -107,11 +124,11 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
             vectors[node] = check_input(name, node.attrs["shape"], given[name])[np.newaxis]
             continue
         if name not in packed:
-            layout = specs[name].placed
+            layout, value = specs[name].placed, one_hot(specs[name], given[name])
             if batch == 1:
-                tensor = check_input(name, specs[name].shape, given[name]).reshape(layout.shape)
+                tensor = check_input(name, specs[name].shape, value).reshape(layout.shape)
             else:
-                tensor = check_samples(name, specs[name].shape, given[name], batch).reshape(batch, *layout.shape)
+                tensor = check_samples(name, specs[name].shape, value, batch).reshape(batch, *layout.shape)
             packed[name] = layout.pack(tensor)
         vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
     return vectors

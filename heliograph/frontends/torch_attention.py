@@ -24,7 +24,10 @@ def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
             f"the softmax runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
             "name another axis, for example torch.softmax(x, dim=-1)",
         )
-    return Value(_softmax(call, x, axis), x.batch)
+    made = _softmax(call, x, axis)
+    if x.hidden is None:
+        call.finals[made] = ("softmax", x.node, axis)
+    return Value(made, x.batch)
 
 
 def _softmax(call: Call, x: Value, axis: int) -> Node:
@@ -166,4 +169,6 @@ def log_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
             f"it runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis", "name another axis: dim=-1"
         )
     total = call.emit("sum", call.emit("exp", x.node), axes=(axis,), keepdims=True)
-    return Value(call.emit("sub", x.node, call.emit("log", total)), x.batch)
+    made = call.emit("sub", x.node, call.emit("log", total))
+    call.finals[made] = ("log_softmax", x.node, axis)
+    return Value(made, x.batch)

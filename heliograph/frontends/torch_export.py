@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 
@@ -34,9 +35,10 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_structure,
 )
 from heliograph.frontends.torch_decompose import decomposed
+from heliograph.frontends.torch_examples import Example, example_of, samples_of
 from heliograph.frontends.torch_fuse import depending_on, fusions
 from heliograph.frontends.torch_impacts import impacts
-from heliograph.frontends.torch_inputs import calibration_arrays, example_tensors, ranges
+from heliograph.frontends.torch_inputs import calibration_arrays, ranges
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
     CONTROL_FLOW,
@@ -60,6 +62,7 @@ from heliograph.frontends.torch_source import (
     short_name,
     stack_location,
 )
+from heliograph.frontends.torch_tokens import Tokens, check_size, classes_of, token_call
 from heliograph.frontends.torch_unseen import samples_apart, unseen_call
 from heliograph.frontends.torch_values import (
     Call,
@@ -73,7 +76,8 @@ from heliograph.frontends.torch_values import (
     transposed_name,
     with_dtypes,
 )
-from heliograph.ir import Builder, Location, Program, Stage
+from heliograph.ir import Builder, Location, Node, Program, Stage
+from heliograph.ir.interface import Interface, TensorSpec
 
 # Folding these keeps the name of the tensor: the user knows it by its parameter's path.
 _KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
@@ -90,6 +94,7 @@ def trace(
     calibration: Any = None,
     name: str | None = None,
     plain: Sequence[str] = (),
+    outputs: str | None = None,
 ) -> Program:
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
@@ -98,7 +103,9 @@ def trace(
     the input's elements; `calibration` is an array of samples with a leading sample axis; with several inputs both are
     tuples in argument order, None where an input has none. Without `input_range` the range is the smallest and largest
     element of the calibration samples, and without both it stays open. `name` is the module's class by default. `plain`
-    names arguments that are not encrypted: the server gives them at run time.
+    names arguments that are not encrypted: the server gives them at run time. With `outputs="logits"` a softmax that the
+    model ends in is left to the client, which computes it exactly after decryption (the report says so); the logarithm of a
+    softmax at the end always is.
 
     The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
     the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the function's
@@ -110,7 +117,7 @@ def trace(
     """
     caller = caller_location()
     try:
-        return _trace(model, example_input, input_range, calibration, name, plain, caller)
+        return _trace(model, example_input, input_range, calibration, name, plain, outputs, caller)
     except UnsupportedError as error:
         if not isinstance(model, ExportedProgram):
             raise
@@ -125,8 +132,11 @@ def _trace(
     calibration: Any,
     name: str | None,
     plain: Sequence[str],
+    outputs: str | None,
     caller: Location,
 ) -> Program:
+    if outputs not in (None, "logits"):
+        raise ProgramError(f"outputs is {outputs!r}", where=caller, hint='outputs="logits", or nothing')
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if isinstance(model, ExportedProgram):
         exported = model
@@ -138,7 +148,7 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples = example_tensors(model, example_input)
+        examples = example_of(model, example_input)
         exported = _export(model, examples, caller)
         start = forward_location(model) or caller
     else:
@@ -157,6 +167,7 @@ def _trace(
         with _quiet():
             exported = decomposed(exported, _depending)
         tracer = _Tracer(exported, called, caller, start, frozenset(plain), module)
+        tracer.logits = outputs == "logits"
         tracer.read_inputs(example_input if module is None else None, input_range, calibration)
         try:
             return tracer.program(), tracer.merged
@@ -169,7 +180,7 @@ def _trace(
         program, merged = made(exported)
     except Merges:
         # The model merges the batch axis with others: with one sample that axis is nothing but an axis of one.
-        program, merged = made(_export(model, tuple(example[:1] for example in examples), caller))
+        program, merged = made(_export(model, examples.map(lambda tensor: tensor[:1]), caller))
     if merged and (module is None or not samples_apart(module, examples)):
         raise merged[0]
     return program
@@ -224,17 +235,17 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def _exported(model: torch.nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
     """The graph, attention written out: torch's fast kernels are one op for a layer."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        return torch.export.export(model, examples, strict=False)
+        return torch.export.export(model, examples.args, examples.kwargs, strict=False)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _export(model: torch.nn.Module, examples: tuple[torch.Tensor, ...], caller: Location) -> ExportedProgram:
+def _export(model: torch.nn.Module, examples: Example, caller: Location) -> ExportedProgram:
     try:
         with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
             return _exported(model, examples)
@@ -245,9 +256,7 @@ def _export(model: torch.nn.Module, examples: tuple[torch.Tensor, ...], caller: 
         raise _export_error(model, examples, error, caller) from error
 
 
-def _export_error(
-    model: torch.nn.Module, examples: tuple[torch.Tensor, ...], error: Exception, caller: Location
-) -> ProgramError:
+def _export_error(model: torch.nn.Module, examples: Example, error: Exception, caller: Location) -> ProgramError:
     where = error_location(error) or caller
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     kind = type(error).__name__
@@ -268,7 +277,7 @@ def _export_error(
         or "data-dependent" in str(error).lower()
     ):
         return data_dependent(where, f"torch.export stopped there: {first}"[:300])
-    held = {example.dtype for example in examples}
+    held = {example.dtype for example in examples.tensors}
     weights = {parameter.dtype for parameter in model.parameters()}
     if held - weights and weights and "type" in first:
         return ProgramError(
@@ -330,7 +339,7 @@ _WITH_NUMBERS = frozenset(
 
 
 def _check_batch_numbers(
-    model: torch.nn.Module, examples: tuple[torch.Tensor, ...], exported: ExportedProgram, caller: Location
+    model: torch.nn.Module, examples: Example, exported: ExportedProgram, caller: Location
 ) -> None:
     """Raise an UnsupportedError where the model computes with the size of its batch, `x / x.size(0)`.
 
@@ -340,7 +349,7 @@ def _check_batch_numbers(
     found = _numbers(exported)
     if not found:
         return
-    grown = tuple(torch.cat([example, example[:1]]) for example in examples)
+    grown = examples.map(lambda tensor: torch.cat([tensor, tensor[:1]]))
     try:
         with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
             other = _numbers(_exported(model, grown))
@@ -354,8 +363,8 @@ def _check_batch_numbers(
             raise UnsupportedError(
                 f"{user_name(node.target)} computes with the size of the batch",
                 where=stack_location(node.meta.get("stack_trace")) or caller,
-                why=f"the number is {numbers[0]:g} for {examples[0].shape[0]} samples and {others[0]:g} for one more; a "
-                "program sees one sample, whatever the size of the batch",
+                why=f"the number is {numbers[0]:g} for {examples.tensors[0].shape[0]} samples and {others[0]:g} for one "
+                "more; a program sees one sample, whatever the size of the batch",
                 hint="write the number that is meant, or divide by it on the client",
             )
 
@@ -422,6 +431,7 @@ class _Tracer:
         self.names = TensorNames()
         self.layers = LayerNames(_all_nodes(exported))
         self.batch_size = 1
+        self.logits = False
         self.arguments: list[Any] = []
         # Shared weights have several paths; the first that the module lists is the name.
         self.paths: dict[Any, str] = {}
@@ -429,6 +439,9 @@ class _Tracer:
             self.paths.setdefault(_storage(tensor), path)
         self.calibration: tuple[Any, ...] = ()
         self.merged: list[UnsupportedError] = []
+        # Inputs of whole numbers that choose rows of tables, with the number of rows.
+        self.classes: dict[Any, int] = {}
+        self.finals: dict[Node, tuple[str, Node, int]] = {}
 
     # ------------------------------------------------------------------ inputs
 
@@ -440,6 +453,11 @@ class _Tracer:
         for node, spec in zip(placeholders, specs, strict=True):
             if spec.kind.name == "USER_INPUT" and isinstance(node.meta.get("val"), torch.Tensor):
                 users.append(node)
+        for node in users:
+            if not node.meta["val"].is_floating_point():
+                found = classes_of(node, self._tables(placeholders, specs))
+                if found is not None:
+                    self.classes[node] = found
         shapes = [self._input_shape(node) for node in users]
         if not shapes:
             raise ProgramError("the model takes no tensor", where=self.caller, hint="give it an input to encrypt")
@@ -468,10 +486,39 @@ class _Tracer:
                 hint=f"the inputs are {', '.join(names)}; at least one of them is to be encrypted",
             )
         bare = [shape[1:] for shape in shapes]
+        calibration = samples_of(self.module, calibration, len(names))
         self.calibration = calibration_arrays(calibration, names, bare, self.caller)
+        self.calibration = self._one_hot(users)
+        for position, node in enumerate(users):
+            if node in self.classes:
+                check_size(names[position], bare[position], self.classes[node], self.caller)
+                bare[position] = (*bare[position], self.classes[node])
         bounds = ranges(input_range, self.calibration, names, self.caller)
         for node, spec in zip(placeholders, specs, strict=True):
             self.arguments.append(self._argument(node, spec, users, bare, bounds))
+
+    def _tables(self, placeholders: list[Any], specs: Any) -> dict[Any, torch.Tensor]:
+        """The tensors of the placeholders that are parameters."""
+        state = self.exported.state_dict
+        return {
+            node: state[spec.target]
+            for node, spec in zip(placeholders, specs, strict=True)
+            if spec.kind.name == "PARAMETER" and spec.target in state
+        }
+
+    def _one_hot(self, users: list[Any]) -> tuple[Any, ...]:
+        """The calibration samples, whole numbers that are looked up as one-hot vectors."""
+        made = []
+        for node, samples in zip(users, self.calibration, strict=False):
+            count = self.classes.get(node)
+            if count is not None and samples.size and (samples.min() < 0 or samples.max() >= count):
+                raise ProgramError(
+                    f"calibration of input {str(node.name)!r} holds a number outside of 0 to {count - 1}",
+                    where=self.caller,
+                    why=f"it chooses one of {count} rows of a table",
+                )
+            made.append(samples if count is None else np.eye(count)[samples.astype(np.int64)])
+        return tuple(made)
 
     def _input_shape(self, node: Any) -> tuple[int, ...]:
         value = node.meta["val"]
@@ -479,7 +526,7 @@ class _Tracer:
             raise dynamic_shape(node.name, tuple(map(str, value.shape)))
         if value.is_complex():
             raise complex_values(self.caller, f"input {node.name!r}")
-        if not value.is_floating_point():
+        if not value.is_floating_point() and node not in self.classes and not _becomes_floating(node):
             raise UnsupportedError(
                 f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
                 where=self.caller,
@@ -503,7 +550,11 @@ class _Tracer:
             low, high = bounds[position] or (None, None)
             loc = replace(self.start, layer=str(node.name))
             secret = False if str(node.name) in self.plain else None
-            made = self.builder.input(str(node.name), loc, shape=shapes[position], low=low, high=high, secret=secret)
+            attrs = {"shape": shapes[position], "low": low, "high": high, "secret": secret}
+            if node in self.classes:
+                attrs |= {"low": 0.0, "high": 1.0, "classes": self.classes[node]}
+                return Tokens(self.builder.input(str(node.name), loc, **attrs), self.classes[node])
+            made = self.builder.input(str(node.name), loc, **attrs)
             return Value(made, 0, node.meta["val"].dtype)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
@@ -541,7 +592,17 @@ class _Tracer:
         checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
         if not checked:
             raise ProgramError("the model returns no tensor", where=self.start, hint="return what is to be decrypted")
-        return replace(self.builder.finish(checked), calibration=self.calibration, gradients=impacts)
+        specs = []
+        for name, made in checked.items():
+            kind, source, axis = self.finals.get(made, ("", made, 0))
+            left = kind == "log_softmax" or (kind == "softmax" and self.logits)
+            checked[name] = source if left else made
+            finish = {"finish": kind, "finish_axis": axis} if left else {}
+            specs.append(TensorSpec(name, tuple(source.type.shape), **finish))
+        program = replace(self.builder.finish(checked), calibration=self.calibration, gradients=impacts)
+        if any(spec.finish for spec in specs):
+            return replace(program, interface=Interface(outputs=tuple(specs)))
+        return program
 
     def _output(self, name: str, value: Any, node: Any) -> Any:
         where = self.location(node, named=False) if isinstance(node, torch.fx.Node) else self.start
@@ -647,6 +708,12 @@ class _Tracer:
             return self.run(args[1], args[2:])
         if name == "wrap_with_autocast":
             return self.run(args[4], args[5:])
+        tokens = next(parts((args, kwargs), Tokens), None)
+        if tokens is not None:
+            call = Call(
+                self.builder, self.names, self.location(node), self.batch_size, name, user_name(target), None, target
+            )
+            return with_dtypes(token_call(call, args, tokens), node.meta.get("val"))
         if not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
         result = node.meta.get("val")
@@ -664,7 +731,7 @@ class _Tracer:
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged = self.merged
+            call.merged, call.finals = self.merged, self.finals
             try:
                 inspect.signature(rule).bind(call, *args, **kwargs)
             except TypeError as error:
@@ -697,6 +764,12 @@ class _Tracer:
             if not any(result is tensor for tensor in tensors):
                 self.names.set(result, label)
         return result
+
+
+def _becomes_floating(node: Any) -> bool:
+    """Whether an input of whole numbers is read as floating-point numbers only."""
+    made = [user.meta["val"] for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
+    return bool(made) and all(value.is_floating_point() for value in made)
 
 
 def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:

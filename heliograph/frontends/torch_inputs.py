@@ -14,46 +14,6 @@ from heliograph.ir import Location
 from heliograph.ir.node import Array
 
 
-def example_tensors(model: torch.nn.Module, example: Any) -> tuple[torch.Tensor, ...]:
-    """The example inputs as tensors in the precision of the model's parameters."""
-    if example is None:
-        raise ProgramError(
-            "trace needs example_input", hint="give one tensor, or a tuple of tensors, with a batch axis"
-        )
-    items = tuple(example) if isinstance(example, list | tuple) else (example,)
-    for path, parameter in model.named_parameters():
-        if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
-            raise ProgramError(
-                f"parameter {path!r} has no values yet",
-                hint="load the weights, and run the model once where it has lazy layers, before trace",
-            )
-    # What the weights are in; without weights, or with several kinds, tensors are left as they are.
-    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    tensors = []
-    for position, item in enumerate(items):
-        if isinstance(item, np.ndarray):
-            item = torch.as_tensor(item)
-            item = item.to(dtype) if item.is_floating_point() else item
-        if not isinstance(item, torch.Tensor):
-            raise ProgramError(
-                f"example_input {position} is {type(item).__name__}, not a tensor",
-                hint="give one tensor, or a tuple of tensors in the order of forward's arguments",
-            )
-        if item.ndim == 0:
-            raise ProgramError(
-                f"example_input {position} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)"
-            )
-        if item.numel() == 0:
-            raise ProgramError(
-                f"example_input {position} of shape {tuple(item.shape)} holds no element", hint="one sample is enough"
-            )
-        if item.is_floating_point() and len(kinds) == 1:
-            item = item.to(dtype)
-        tensors.append(item.detach())
-    return tuple(tensors)
-
-
 def _per_input(value: Any, count: int) -> list[Any]:
     """One entry per input, from what was given for one or for several."""
     if value is None:

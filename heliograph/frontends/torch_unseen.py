@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_values import UNSEEN, BySample, Value
 from heliograph.ir import Builder, Location, Node
 
@@ -21,7 +22,7 @@ from heliograph.ir import Builder, Location, Node
 _SAME = 1e-3
 
 
-def samples_apart(model: torch.nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
+def samples_apart(model: torch.nn.Module, examples: Example) -> bool:
     """Whether the model's outputs on two samples are those of each sample alone."""
     random = torch.Generator().manual_seed(0)
 
@@ -31,11 +32,12 @@ def samples_apart(model: torch.nn.Module, examples: tuple[torch.Tensor, ...]) ->
         noise = torch.randn(example[:1].shape, generator=random, dtype=torch.float64).to(example.dtype)
         return example[:1] + noise * (1.0 + example.abs().mean())
 
-    first, second = (tuple(sample(example) for example in examples) for _ in range(2))
-    both = tuple(torch.cat(pair) for pair in zip(first, second, strict=True))
+    first, second = examples.map(sample), examples.map(sample)
+    others = iter(second.tensors)
+    both = first.map(lambda tensor: torch.cat([tensor, next(others)]))
     try:
         with torch.no_grad():
-            together, *alone = (pytree.tree_leaves(model(*some)) for some in (both, first, second))
+            together, *alone = (pytree.tree_leaves(model(*some.args, **some.kwargs)) for some in (both, first, second))
     except Exception:
         # The model takes one sample at a time, or another number: its batch axis is no axis of samples.
         return False

@@ -162,6 +162,8 @@ class Call:
         self.target = target  # the op itself, to be run on tensors
         # Why samples would be mixed, unless the model keeps them apart by other means.
         self.merged: list[UnsupportedError] = []
+        # Of a node that is the softmax (or its logarithm) of another one: which, of what, over which axis.
+        self.finals: dict[Node, tuple[str, Node, int]] = {}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -270,7 +272,7 @@ class Call:
         return value.node
 
 
-_Part = TypeVar("_Part", Value, Refused)
+_Part = TypeVar("_Part")
 
 
 def parts(arguments: Any, kind: type[_Part]) -> Iterator[_Part]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from heliograph.ir.layout import Layout
+from heliograph.ir.node import Array
+
+# What a client does to an output that it decrypted, over one axis: exact, and free.
+FINISHES = ("softmax", "log_softmax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +20,9 @@ class TensorSpec:
     `shape` is that of the tensor as its author sees it; `layout` has the same number of elements, and is None before
     packing. `low` and `high` bound the elements: of an input as declared, of an output as far as it is known, and then
     `range_source` says how ("proved" or "observed").
+    An input with `classes` is one-hot on its last axis, of that length: the client may give whole numbers in place of it. An
+    output with `finish` ("softmax" or "log_softmax", over the axis `finish_axis`) is that function of what is encrypted: the
+    client computes it after decryption. Layout, range and errors are those of what is encrypted.
     """
 
     name: str
@@ -22,12 +31,25 @@ class TensorSpec:
     low: float | None = None
     high: float | None = None
     range_source: str | None = None
+    classes: int | None = None
+    finish: str | None = None
+    finish_axis: int | None = None
 
     @property
     def placed(self) -> Layout:
         """The layout of a packed program's tensor."""
         assert self.layout is not None, f"{self.name} is not packed"
         return self.layout
+
+    def finished(self, value: Array) -> Array:
+        """What the program means by an output, from what was encrypted: the same where the client has nothing to do."""
+        if self.finish is None:
+            return value
+        # Samples may stand in front.
+        axis = value.ndim - len(self.shape) + (self.finish_axis or 0)
+        shifted = value - value.max(axis=axis, keepdims=True)
+        total = np.exp(shifted).sum(axis=axis, keepdims=True)
+        return np.asarray(shifted - np.log(total) if self.finish == "log_softmax" else np.exp(shifted) / total)
 
 
 @dataclass(frozen=True, slots=True)

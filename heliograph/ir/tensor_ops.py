@@ -110,6 +110,8 @@ def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
             f"input {a['name']!r} cannot be drawn: {a['drawn']!r}",
             why="the server draws plain inputs, " + " or ".join(DISTRIBUTIONS),
         )
+    if a.get("classes", tuple(a["shape"])[-1:]) not in (tuple(a["shape"])[-1:], *a["shape"][-1:]):
+        raise ProgramError(f"input {a['name']!r} of shape {tuple(a['shape'])} does not end in {a['classes']} classes")
     return TensorType(tuple(a["shape"]), secret)
 
 
@@ -130,6 +132,7 @@ define(
             "high": "float?",
             "secret": "bool?",
             "drawn": "str?",
+            "classes": "int?",
             "chunk": "int?",
             "level": "int?",
             "log_scale": "float?",
@@ -137,7 +140,7 @@ define(
         _input_type,
         _no_value,
         "A value given at run time: a tensor in [low, high], or ciphertext `chunk` of a packed one. A plain one may be "
-        "`drawn` by the server, from normal or uniform.",
+        "`drawn` by the server, from normal or uniform. One with `classes` is one-hot on its last axis.",
     )
 )
 define(

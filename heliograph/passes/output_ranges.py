@@ -58,7 +58,7 @@ class OutputRanges:
             ]
             return _with_outputs(program, whole)
         proved = program_intervals(program, _images(program))
-        specs = []
+        specs, known = [], {spec.name: spec for spec in program.interface.outputs}
         for name, node, seen in zip(program.output_names, program.outputs, self.outputs, strict=True):
             if node in proved:
                 interval, source = proved[node], "proved"
@@ -68,7 +68,7 @@ class OutputRanges:
             else:
                 reach = _OUTPUT_ROOM * max(float(np.abs(seen).max(initial=0.0)), 1e-9)
                 interval, source = Interval(-reach, reach), "observed"
-            specs.append(_bounded(TensorSpec(name, shape_of(node)), interval, source))
+            specs.append(_bounded(known.get(name, TensorSpec(name, shape_of(node))), interval, source))
         return _with_outputs(program, specs)
 
 

@@ -103,7 +103,9 @@ class _Packer:
                 self.new[node] = rule_for(RULES, node, Pack.name)(self, node)
         new = self.new
         inputs = tuple(
-            TensorSpec(a["name"], tuple(a["shape"]), chosen[of[node]], a.get("low"), a.get("high"))
+            TensorSpec(
+                a["name"], tuple(a["shape"]), chosen[of[node]], a.get("low"), a.get("high"), classes=a.get("classes")
+            )
             for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
         )
         known = {spec.name: spec for spec in program.interface.outputs}

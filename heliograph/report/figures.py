@@ -311,11 +311,12 @@ class KeyLoading:
 
 @dataclass(frozen=True, slots=True)
 class OutputRange:
-    """What an output can be, and what that rests on: proved or observed."""
+    """What an encrypted output can be, what that rests on (proved or observed), and what the client makes of it."""
 
     low: float
     high: float
     range_source: str
+    finish: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

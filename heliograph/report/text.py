@@ -347,7 +347,12 @@ class Report:
             # In the order that a file keeps.
             for name, possible in sorted(f.output_ranges.items())
         ]
-        return "; ".join([f"reach {f.output_magnitude:.3g} on the samples", *ranges])
+        finished = [
+            f"of {name} the client takes the {possible.finish} after decryption, exactly"
+            for name, possible in sorted(f.output_ranges.items())
+            if possible.finish is not None
+        ]
+        return "; ".join([f"reach {f.output_magnitude:.3g} on the samples", *ranges, *finished])
 
     def class_agreement(self) -> str:
         """On how many samples the class is that of the network, in words; empty where there are no classes."""

@@ -14,7 +14,7 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.execution.interface import check_input, check_range, check_samples
+from heliograph.execution.interface import check_input, check_range, check_samples, one_hot
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes, scratch_bytes
 from heliograph.ir import Array
@@ -193,7 +193,7 @@ class Client:
             if {str(each) for each in numbers} & there:
                 expected |= {str(each) for each in numbers}
                 output.check_names(there | expected)
-                found[spec.name] = self._tensor(output, spec, numbers)[0]
+                found[spec.name] = spec.finished(self._tensor(output, spec, numbers)[0])
         output.check_names(expected)
         return found
 
@@ -235,7 +235,7 @@ class Client:
         """The ciphertexts of some inputs."""
         live: dict[str, Any] = {}
         for spec, sample in samples.items():
-            layout = spec.placed
+            layout, sample = spec.placed, one_hot(spec, sample)
             if layout.stride == 1:
                 tensor = check_input(spec.name, spec.shape, sample)
             else:
@@ -262,6 +262,7 @@ class Client:
         self._check_count(samples, "encrypt_many")
         arrays = []
         for spec, given in zip(self.public.given, samples, strict=True):
+            given = one_hot(spec, given)
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
             check_range(spec.name, spec.low, spec.high, array)
             arrays.append(array)
@@ -290,6 +291,7 @@ class Client:
     def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
         """The result: one array, or a tuple where the program has several outputs.
 
+        A softmax or its logarithm that the model ends in, and that was left to the client, is computed here, exactly.
         Of an artifact for several samples at once it has a leading axis of all of them; where fewer were encrypted the
         last results are those of the sample that stood in.
 
@@ -320,6 +322,7 @@ class Client:
         output.check_names([str(number) for number in range(count)])
         results = [(spec.name, *self._tensor(output, spec, numbers)) for spec, numbers in self._outputs()]
         tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
+        tensors = [spec.finished(tensor) for spec, tensor in zip(self.public.outputs, tensors, strict=True)]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _outputs(self) -> Iterator[tuple[PublicSpec, range]]:

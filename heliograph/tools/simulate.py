@@ -39,4 +39,5 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
         raise
     watch.check()
     outputs = given_rows(program, samples, unpack_outputs(program, [simulator.decrypt(result) for result in results]))
+    outputs = [spec.finished(out) for spec, out in zip(program.interface.outputs, outputs, strict=True)]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -1,0 +1,188 @@
+"""Which models are taken: small modules as people write them, and public families, compiled and compared with torch.
+
+Each model is traced and compiled at 128 bits in a process of its own with a limit of time and memory, with 128 calibration
+samples; its polynomial program is compared with torch on 64 samples that were kept apart, and the compiled program on the
+simulator on two of them. JSON: `compiled_share` (of all), `within_limits_share` (compiled within 60 s and 4 GB), and
+`models.<name>`. `--group` and `--only` choose some, `--part 2/5` the second of five parts; `--out FILE` adds to a file.
+"""
+
+from __future__ import annotations
+
+import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from model_table import TABLE, TOKENS, Entry
+
+SECONDS, GIGABYTES = 60.0, 4.0
+_CALIBRATION, _APART, _SIMULATED = 128, 64, 2
+
+
+def entries() -> list[Entry]:
+    try:
+        import torchvision  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError:
+        print("torchvision and transformers are not installed: public families are left out", file=sys.stderr)
+        return list(TABLE)
+    from model_families import FAMILIES
+
+    return [*TABLE, *FAMILIES]
+
+
+def samples(entry: Entry, count: int, seed: int) -> tuple[torch.Tensor, ...]:
+    random = torch.Generator().manual_seed(seed)
+    if entry.kind == "tokens":
+        return tuple(torch.randint(0, TOKENS, (count, *shape), generator=random) for shape in entry.shapes)
+    return tuple(torch.randn(count, *shape, generator=random) for shape in entry.shapes)
+
+
+def tried(entry: Entry) -> dict[str, Any]:
+    """What became of one model."""
+    torch.manual_seed(0)
+    module = entry.make().eval()
+    calibration, apart = samples(entry, _CALIBRATION, 1), samples(entry, _APART, 2)
+    with torch.no_grad():
+        expected = [y.double().numpy() for y in _tensors(module(*apart))]
+    found: dict[str, Any] = {"group": entry.group}
+    polynomial: list[Any] = []
+
+    def watch(name: str, program: Any) -> None:
+        if program.stage.value == "polynomial":
+            polynomial[:] = [program]
+
+    begun = time.perf_counter()
+    try:
+        program = hg.trace(module, tuple(x[:1] for x in calibration), calibration=calibration)
+        found["trace_seconds"] = round(time.perf_counter() - begun, 2)
+        artifact = hg.compile(program, watch=watch)
+    except hg.HeliographError as error:
+        kind = "refused" if isinstance(error, hg.UnsupportedError) else "failed"
+        return {**found, "outcome": kind, "why": str(error)[:600], "says_what_to_do": bool(error.hint)}
+    seconds = time.perf_counter() - begun
+    figures = artifact.report.to_dict()
+    found |= {
+        "outcome": "compiled",
+        "seconds": round(seconds, 2),
+        "compile_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **{
+            name: figures.get(name)
+            for name in ("levels", "bootstraps", "predicted_ms", "server_peak_bytes", "ring_dim")
+        },
+    }
+    from heliograph.interpret import interpret_batch
+
+    inputs = [x.double().numpy() for x in apart]
+    found["error_polynomial"] = _error(interpret_batch(polynomial[0], *inputs), expected)
+    some = [hg.simulate(artifact, *(x[i].double().numpy() for x in apart)) for i in range(_SIMULATED)]
+    rows = [one if isinstance(one, tuple) else (one,) for one in some]
+    found["error_simulated"] = _error(
+        [np.stack(parts) for parts in zip(*rows, strict=True)], [y[:_SIMULATED] for y in expected]
+    )
+    return found
+
+
+def _tensors(out: Any) -> list[torch.Tensor]:
+    from torch.utils import _pytree as pytree
+
+    return [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+
+
+def _error(got: Any, expected: list[np.ndarray]) -> float:
+    """The largest difference, as a share of the largest output."""
+    return max(
+        float(np.abs(np.asarray(a).reshape(b.shape) - b).max()) / max(1e-9, float(np.abs(b).max()))
+        for a, b in zip(got, expected, strict=True)
+    )
+
+
+def _worker(entry: Entry, pipe: Any) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    try:
+        found = tried(entry)
+    except MemoryError:
+        found = {"group": entry.group, "outcome": "failed", "why": "out of memory"}
+    except BaseException:
+        found = {"group": entry.group, "outcome": "crashed", "why": traceback.format_exc()[-600:]}
+    pipe.send(found)
+
+
+def limited(entry: Entry, limit: float) -> dict[str, Any]:
+    """The same in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_worker, args=(entry, there))
+    begun = time.perf_counter()
+    process.start()
+    there.close()
+    found = {"group": entry.group, "outcome": "timeout", "why": f"not within {limit:.0f} s"}
+    if here.poll(limit):
+        try:
+            found = here.recv()
+        except EOFError:
+            found = {"group": entry.group, "outcome": "crashed", "why": "the process ended"}
+    process.kill()
+    process.join()
+    found["wall_seconds"] = round(time.perf_counter() - begun, 2)
+    return found
+
+
+def summary(models: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    compiled = [one for one in models.values() if one["outcome"] == "compiled"]
+    within = [one for one in compiled if one["seconds"] <= SECONDS and one["compile_bytes"] <= GIGABYTES * 2**30]
+    hints = [one.get("says_what_to_do", False) for one in models.values() if one["outcome"] == "refused"]
+    count = max(1, len(models))
+    return {
+        "models_count": len(models),
+        "compiled_share": len(compiled) / count,
+        "within_limits_share": len(within) / count,
+        "refusals_with_hint": sum(hints) / max(1, len(hints)),
+        "accurate_share": sum(one["error_polynomial"] < 0.1 for one in compiled) / count,
+        "models": models,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    parser.add_argument("--only", nargs="*", default=None, help="names of models")
+    parser.add_argument("--group", default=None)
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--limit", type=float, default=SECONDS * 1.5, help="seconds for one model, comparison included")
+    parser.add_argument("--out", type=Path, default=None, help="a file of results that this run adds to")
+    asked = parser.parse_args()
+    part, parts = map(int, asked.part.split("/"))
+    chosen = [e for e in entries() if asked.group in (None, e.group) and (asked.only is None or e.name in asked.only)]
+    models: dict[str, dict[str, Any]] = {}
+    if asked.out is not None and asked.out.exists():
+        models = json.loads(asked.out.read_text())["models"]
+    for place, entry in enumerate(chosen):
+        if place % parts != part - 1:
+            continue
+        found = models[entry.name] = limited(entry, asked.limit)
+        if not asked.json:
+            detail = found.get("why") or f"{found['seconds']} s, error {found['error_polynomial']:.2g}"
+            print(f"{entry.name:36} {found['outcome']:9} {detail}"[:220].replace("\n", " "), flush=True)
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(summary(models), indent=1))
+    result = summary(models)
+    if asked.json:
+        print(json.dumps(result))
+    else:
+        print({key: value for key, value in result.items() if key != "models"})
+
+
+if __name__ == "__main__":
+    main()
