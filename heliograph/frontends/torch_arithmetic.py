@@ -59,7 +59,7 @@ def rsub(call: Call, x: Any, other: Any, alpha: Any = 1) -> Value:
     return elementwise(call, "sub", other, scaled(call, x, alpha))
 
 
-@rule("aten.neg", "aten.negative")
+@rule("aten.neg", "aten.negative", "aten._neg_view")
 def neg(call: Call, x: Any) -> Value:
     return Value(call.emit("neg", x.node), x.batch)
 
@@ -134,6 +134,8 @@ def power(call: Call, x: Any, exponent: Any) -> Any:
         return torch.ones(call.shape, dtype=torch.float64)
     if number == 1:
         return Value(x.node, x.batch)
+    if number == 2 and x.node.op == "sqrt":
+        return Value(x.node.inputs[0], x.batch)
     return Value(call.emit("power", x.node, exponent=int(number)), x.batch)
 
 

@@ -34,6 +34,7 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_statistics,
     torch_structure,
 )
+from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
 from heliograph.frontends.torch_examples import Example, example_of, samples_of
 from heliograph.frontends.torch_fuse import depending_on, fusions
@@ -608,6 +609,8 @@ class _Tracer:
         where = self.location(node, named=False) if isinstance(node, torch.fx.Node) else self.start
         if isinstance(value, Refused):
             raise value.error
+        if isinstance(value, Complex):
+            raise complex_values(where, f"output {name!r}")
         if not isinstance(value, Value):
             raise ProgramError(
                 f"output {name!r} does not depend on an input",
@@ -714,11 +717,12 @@ class _Tracer:
                 self.builder, self.names, self.location(node), self.batch_size, name, user_name(target), None, target
             )
             return with_dtypes(token_call(call, args, tokens), node.meta.get("val"))
-        if not any(parts((args, kwargs), Value)):
+        mixed = next(parts((args, kwargs), Complex), None) is not None
+        if not mixed and not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
         result = node.meta.get("val")
-        if isinstance(result, torch.Tensor) and result.is_complex():
-            raise complex_values(self.location(node), f"the result of {user_name(target)}")
+        if mixed or (isinstance(result, torch.Tensor) and result.is_complex()):
+            return self._complex(node, args, kwargs)
         if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
             raise data_dependent(
                 self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
@@ -746,6 +750,15 @@ class _Tracer:
         if all(value.seen for value in parts((args, kwargs), Value)):
             return run(args, kwargs, result)
         return unseen_call(self.builder, loc, run, args, kwargs, result)
+
+    def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
+        name, target = op_name(node.target), node.target
+        result, loc = node.meta.get("val"), self.location(node)
+        call = Call(self.builder, self.names, loc, self.batch_size, name, user_name(target), result, target)
+        try:
+            return with_dtypes(complex_call(call, args, kwargs), result)
+        except NoRule:
+            raise complex_values(loc, f"the result of {user_name(target)}") from None
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""

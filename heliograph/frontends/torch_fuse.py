@@ -160,7 +160,9 @@ def _alike(node: Any, operands: list[Any]) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     return all(
-        isinstance(operand.meta.get("val"), torch.Tensor) and operand.meta["val"].shape == value.shape
+        isinstance(operand.meta.get("val"), torch.Tensor)
+        and operand.meta["val"].shape == value.shape
+        and not operand.meta["val"].is_complex()
         for operand in operands
     )
 

@@ -48,8 +48,6 @@ _HINTS: dict[str, tuple[str, str]] = {
     "linalg_inv_ex": ("torch.linalg.inv", _LINALG),
     "_linalg_det": ("torch.linalg.det", _LINALG),
     "_linalg_svd": ("torch.linalg.svd", _LINALG),
-    "fft_fft": ("torch.fft.fft", "complex numbers have no rule; multiply by constant cosine and sine matrices"),
-    "fft_rfft": ("torch.fft.rfft", "complex numbers have no rule; multiply by constant cosine and sine matrices"),
 }
 
 # Ops of these names are refused as they are, and not written with others: the hint says what is meant instead.

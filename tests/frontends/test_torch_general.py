@@ -331,6 +331,35 @@ GRU = tuple(
 )
 
 
+FILTER = torch.randn(5, generator=torch.Generator().manual_seed(2), dtype=torch.complex128)
+TURNS = torch.polar(torch.ones(4, 1, dtype=torch.float64), torch.arange(4.0, dtype=torch.float64)[:, None])
+
+COMPLEX: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "real": (lambda x: torch.fft.fft(x).real, ((8,),)),
+    "imag": (lambda x: torch.fft.ifft(x).imag, ((8,),)),
+    "over_two_axes": (lambda x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real, ((4, 3),)),
+    "images": (lambda x: torch.fft.fft2(x).real, ((2, 4, 4),)),
+    "power": (lambda x: torch.fft.rfft(x).abs() ** 2, ((8,),)),
+    "size": (lambda x: torch.fft.rfft(x).abs(), ((8,),)),
+    "filtered": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * FILTER, n=8), ((8,),)),
+    "convolved": (lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y), n=8), ((8,), (8,))),
+    "scaled": (lambda x: (torch.fft.fft(x) * x).real, ((8,),)),
+    "parts": (lambda x: torch.view_as_real(torch.fft.rfft(x)).flatten(1), ((8,),)),
+    "conjugate": (lambda x: (torch.fft.fft(x).conj() * 2).imag, ((4,),)),
+    "turned": (
+        lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(x.size(0), 4, 1, 2)) * TURNS).flatten(2),
+        ((4, 2),),
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_values_within_a_model_agree(name: str, batch: int) -> None:
+    function, shapes = COMPLEX[name]
+    agree(Fn(function), *shapes, batch=batch)
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", DECOMPOSED)
 def test_what_torch_decomposes_agrees(name: str, batch: int) -> None:

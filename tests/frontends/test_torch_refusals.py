@@ -96,6 +96,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
         IMAGE,
         ["instance_norm", "stored statistics", "batch norm"],
     ),
+    "complex_output": (lambda x: torch.fft.fft(x), X4, ["output 'y' is complex", "real and imaginary parts"]),
+    "angle": (lambda x: torch.fft.fft(x).angle(), X4, ["torch.angle", "not linear"]),
     "divide_by_zero": (lambda x: x / torch.tensor([1.0, 0.0, 1.0, 1.0]), X4, ["divisor holds a zero"]),
     "floor_divide": (lambda x: torch.div(x, 2, rounding_mode="floor"), X4, ["rounding_mode='floor'"]),
     "gram_of_samples": (lambda x: x @ x.t(), X4, ["mixes samples", "(1, 4) and (4, 1)", "(x * y).sum(-1)"]),
