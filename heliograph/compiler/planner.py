@@ -23,7 +23,7 @@ from heliograph.execution.prices import call_ms, total_ms
 from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth
-from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
 
 # Nothing is gained by a scale finer than this; errors are then far below float32's.
 _MAX_SCALE_BITS = 50
@@ -106,6 +106,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     wanted = Wanted(inputs, headroom, 2.0**-options.precision_bits * max(1.0, magnitude), magnitude, options.gap_error)
     rings = log_rings(options)
     reasons = []
+    drifted: DriftError | None = None
     written = any(node.op == "bootstrap" for node in program.nodes)
     if written and options.bootstrap is False:
         raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
@@ -123,6 +124,9 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             smaller = _bootstrapped_below(log_ring, rings, program, options, wanted)
         try:
             return _plan_on(log_ring, program, options, wanted, smaller)
+        except DriftError as error:
+            drifted = drifted or error
+            reasons.append(f"ring 2^{log_ring}: {error.what}")
         except PlanningError as error:
             reasons.append(f"ring 2^{log_ring}: {error.what}")
             if error.where == "Options.memory_bytes" and too_deep and options.bootstrap is None:
@@ -140,6 +144,8 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             if error.where:
                 raise
             reasons.append(f"ring 2^{log_ring} with bootstraps: {error.what}")
+    if drifted is not None:
+        raise drifted
     raise PlanningError(
         f"no ring carries {program.name!r}: it needs {program_depth(program)} levels",
         why="\n       ".join(reasons[-3:]),
@@ -175,6 +181,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
     levels = max(1, program_depth(program))
     least_scale = 0
     failure = ""
+    drifted: DriftError | None = None
     rings = candidates(log_ring, levels, headroom, options)
     while rings:
         ring = rings.pop(0)
@@ -196,6 +203,11 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         except TooFewLevelsError as few:
             levels = few.needed
             rings = candidates(log_ring, levels, headroom, options)
+            continue
+        except DriftError as drift:
+            # Primes of another size drift otherwise. Rings that differ in keys alone would drift alike.
+            drifted = drifted or drift
+            rings = [other for other in rings if other.scale_bits != ring.scale_bits]
             continue
         except RangeError as out_of_range:
             if headroom >= 30:
@@ -229,6 +241,8 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         return smaller if smaller is not None and _total_ms(smaller) < _total_ms(plan) else plan
     if failure:
         raise PlanningError(failure)
+    if drifted is not None:
+        raise drifted
     raise TooFewLevelsError(levels, _most_levels(log_ring, options))
 
 

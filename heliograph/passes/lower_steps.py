@@ -30,6 +30,8 @@ from heliograph.passes.margins import positive_low
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
+# An inverse is fitted down to the smallest number that was seen divided by this, at most.
+_LOWEST_SHARE = 8.0
 # On so many random rows the error of a softmax without a proof is measured.
 _ROWS_SEEN = 4096
 
@@ -79,6 +81,8 @@ def lower_inverse(lowering: Lowering, argument: Argument) -> Node:
     """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
     x = argument.value
     least, most = away_from_zero(argument.interval, argument.source, argument.seen, argument.proved)
+    # A proof that reaches zero says nothing of the end that matters.
+    source = argument.source if (least, most) == (argument.interval.low, argument.interval.high) else "observed"
     negative = most < 0 and lowering.node.op == "reciprocal"
     if negative:
         least, most = -most, -least
@@ -90,7 +94,7 @@ def lower_inverse(lowering: Lowering, argument: Argument) -> Node:
     ends = Interval(-most, -least) if negative else Interval(least, most)
     entry = lowering.entry(
         ends,
-        argument.source,
+        source,
         polynomials,
         plan.relative_error * max(true),
         seen=argument.seen,
@@ -138,17 +142,19 @@ def away_from_zero(
     """The interval; where its margin reaches zero, or the bound that is proved of the value, it ends short of it.
 
     The margin is for what was not seen, and a layer norm's variance is never below its eps: towards zero it is a factor
-    instead, as the samples' logarithms have it, and at least a half. Newton's and Goldschmidt's iterations are harmless a
-    little below their interval, where a too wide one has no start.
+    instead, as the samples' logarithms have it, at least a half and at most an eighth. Newton's and Goldschmidt's iterations
+    are harmless below their interval (they give too little), where a too wide one costs levels or has no start.
     """
-    if source == "observed" and seen is not None:
+    if seen is not None and (source == "observed" or (source == "proved" and interval.low <= 0 <= interval.high)):
         lowest = 0.0 if proved is None else max(proved.low, 0.0)
         if interval.low <= lowest < seen.low:
             least = seen.low / 2 if seen.tails is None else min(positive_low(seen.tails.lows), seen.low / 2)
+            least = max(least, seen.low / _LOWEST_SHARE)
             return rounding.nearest(max(least, lowest), rounding.INTERVAL_BITS), interval.high
         highest = 0.0 if proved is None else min(proved.high, 0.0)
         if interval.high >= highest > seen.high:
             least = -seen.high / 2 if seen.tails is None else min(positive_low(-seen.tails.highs), -seen.high / 2)
+            least = max(least, -seen.high / _LOWEST_SHARE)
             return interval.low, rounding.nearest(min(-least, highest), rounding.INTERVAL_BITS)
     return interval.low, interval.high
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError, PlanningError
+from heliograph.errors import InternalError, PlanningError, ProgramError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.carried import carried_nodes, carried_outputs, carried_pairs, fits
 from heliograph.ir.location import Location
@@ -46,6 +46,10 @@ class TooFewLevelsError(PlanningError):
         super().__init__(
             f"the program needs {needed} levels, the ring has {given}", hint="lower a degree, or allow a larger ring"
         )
+
+
+class DriftError(PlanningError):
+    """Scales drift too far apart on this chain; one with other primes or another scale may serve."""
 
 
 def _raised(program: Program) -> Program:
@@ -466,7 +470,7 @@ class _Emitter:
                 value = self.builder.op("rescale", (value,), node.loc)
             drift = self._type(value).log_scale - self.scales.nominal
             if abs(drift) > max(_MAX_DRIFT_BITS, self.allowed.get(node, 0)):
-                raise PlanningError(
+                raise DriftError(
                     f"the scale of {node.op} drifts by {drift:+.1f} bits",
                     where=node.loc,
                     why="in a chain of products without a constant factor the distance from the nominal scale doubles",
@@ -558,5 +562,13 @@ class _Emitter:
             away = [abs(self._type(operand).log_scale - self.scales.scale[node]) for operand in operands]
             if node.op == "add_ct" and away[0] > _ROUNDING and away[1] < away[0]:
                 operands = operands[::-1]
-            return builder.op(node.op, operands, node.loc)
+            try:
+                return builder.op(node.op, operands, node.loc)
+            except ProgramError as error:
+                raise DriftError(
+                    f"the scales of summands drift apart: {error.what}",
+                    where=node.loc,
+                    why="in a chain of products without a constant factor the distance from the nominal scale doubles",
+                    hint="another scale_bits or log_ring; or multiply by a constant between the products",
+                ) from None
         return builder.op(node.op, operands, node.loc, **attrs)
