@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -540,7 +540,7 @@ def mlp(
     *sizes: int, act: Callable[[], nn.Module] = nn.ReLU, norm: Callable[[int], nn.Module] | None = None
 ) -> nn.Module:
     layers: list[nn.Module] = []
-    for a, b in zip(sizes[:-2], sizes[1:-1], strict=True):
+    for a, b in itertools.pairwise(sizes[:-1]):
         layers += [nn.Linear(a, b), *([norm(b)] if norm else []), act(), nn.Dropout(0.1)]
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
@@ -886,4 +886,3 @@ add(
 )
 
 TOKENS = 10
-assert math.isfinite(len(TABLE))

@@ -10,6 +10,7 @@ converge from any start that is positive, as compositions for the sign do (Lee, 
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -25,8 +26,8 @@ FUNCTIONS = ("reciprocal", "rsqrt", "sqrt")
 METHODS = ("newton", "goldschmidt")
 START_DEGREES = (1, 3, 7, 15, 31, 63)
 _MOST_ROUNDS = 40
-# A plan for 1/x that is deeper is made by the square of 1/sqrt(x) instead: so wide an interval takes fewer levels by cubics.
-_DEEP = 18
+# Newton's plans that are deeper are compared with those by cubics.
+_DEEP = 14
 
 
 def goldschmidt(steps: Steps, x: int, bound: float, rounds: int) -> int:
@@ -75,8 +76,14 @@ def inverse(
             steps = _newton(function, made.coefficients, rounds, low, high)
             plan = _plan(steps, function, low, high, method, math.inf, math.inf, scale_bits)
             found.append((plan.depth, plan.multiplications, degree, made.coefficients))
-    if not found or (function == "reciprocal" and min(found)[0] > _DEEP):
+    if not found:
         return _by_cubics(low, high, target, function, scale_bits)
+    if min(found)[0] > _DEEP:
+        # The interval is so wide that the best cubics may take fewer levels.
+        with contextlib.suppress(ProgramError):
+            other = _by_cubics(low, high, target, function, scale_bits)
+            if other.depth < min(found)[0]:
+                return other
     for _, _, _, coefficients in sorted(found):
         first = _proved_start(function, low, high, coefficients)
         rounds, error = _rounds(function, first, target)

@@ -32,6 +32,10 @@ DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
 # An inverse is fitted down to the smallest number that was seen divided by this, at most.
 _LOWEST_SHARE = 8.0
+# And down to its largest divided by this. What is nearer to zero gets too little: of a square root nothing that counts.
+_WIDEST = 2.0**20
+# A proved interval whose ends are further apart than this is replaced by what was seen.
+_WIDE = 2.0**13
 # On so many random rows the error of a softmax without a proof is measured.
 _ROWS_SEEN = 4096
 
@@ -143,20 +147,28 @@ def away_from_zero(
 
     The margin is for what was not seen, and a layer norm's variance is never below its eps: towards zero it is a factor
     instead, as the samples' logarithms have it, at least a half and at most an eighth. Newton's and Goldschmidt's iterations
-    are harmless below their interval (they give too little), where a too wide one costs levels or has no start.
+    are harmless below their interval (they give too little), where a too wide one costs levels or has no start. The
+    interval of an inverse ends at 2^-20 of its far end at the latest.
     """
-    if seen is not None and (source == "observed" or (source == "proved" and interval.low <= 0 <= interval.high)):
+    if seen is not None and (source == "observed" or (source == "proved" and _says_little(interval, seen))):
         lowest = 0.0 if proved is None else max(proved.low, 0.0)
-        if interval.low <= lowest < seen.low:
+        if (interval.low <= lowest or source == "proved") and lowest < seen.low:
             least = seen.low / 2 if seen.tails is None else min(positive_low(seen.tails.lows), seen.low / 2)
-            least = max(least, seen.low / _LOWEST_SHARE)
+            least = max(least, seen.low / _LOWEST_SHARE, interval.high / _WIDEST)
             return rounding.nearest(max(least, lowest), rounding.INTERVAL_BITS), interval.high
         highest = 0.0 if proved is None else min(proved.high, 0.0)
-        if interval.high >= highest > seen.high:
+        if (interval.high >= highest or source == "proved") and highest > seen.high:
             least = -seen.high / 2 if seen.tails is None else min(positive_low(-seen.tails.highs), -seen.high / 2)
-            least = max(least, -seen.high / _LOWEST_SHARE)
+            least = max(least, -seen.high / _LOWEST_SHARE, -interval.low / _WIDEST)
             return interval.low, rounding.nearest(min(-least, highest), rounding.INTERVAL_BITS)
     return interval.low, interval.high
+
+
+def _says_little(interval: Interval, seen: Observed) -> bool:
+    """Whether a proved interval reaches zero, or so near to it, far below all samples, that its inverse is expensive."""
+    near, far = sorted((abs(interval.low), abs(interval.high)))
+    least = min(abs(seen.low), abs(seen.high))
+    return interval.low <= 0 <= interval.high or (far > _WIDE * near and near < least / _LOWEST_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

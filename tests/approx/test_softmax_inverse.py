@@ -151,6 +151,33 @@ def test_inverses(name: str, low: float, high: float, method: str) -> None:
     assert plan.depth <= inverse(low, high, 1e-4, name, method).depth
 
 
+@pytest.mark.parametrize("name", ["reciprocal", "rsqrt", "sqrt"])
+@pytest.mark.parametrize(("low", "high", "most"), [(2e-4, 20.0, 18), (2e-5, 10.0, 19)])
+def test_inverses_on_wide_intervals(name: str, low: float, high: float, most: int) -> None:
+    """Where the best start is wrong by more than Newton's rounds bring back: by cubics for each round's interval."""
+    plan = inverse(low, high, 2.0**-10, name)
+    assert plan.relative_error <= 2.0**-10
+    x = np.geomspace(low, high, 20_001)
+    error = np.abs(run(plan, x[:, None])[:, 0] / function(name).evaluate(x) - 1).max()
+    assert error <= plan.relative_error + 1e-12
+    assert plan.relative_error <= 1.3 * error + 1e-9
+    assert plan.depth <= most
+
+
+def test_below_its_interval_an_inverse_gives_too_little() -> None:
+    plan = inverse(0.01, 4.0, 2.0**-10, "rsqrt")
+    x = np.geomspace(1e-6, 0.01, 1001)
+    found = run(plan, x[:, None])[:, 0] * np.sqrt(x)
+    assert (found > 0).all()
+    assert (found < 1 + 2.0**-9).all()
+
+
+def test_what_is_too_wide_is_refused() -> None:
+    with pytest.raises(ProgramError, match="no start of degree up to 63") as caught:
+        inverse(1e-12, 1e3, 1e-3, "rsqrt")
+    assert "narrower range" in caught.value.hint
+
+
 RELU = {2: 0.0112676, 3: 0.0112676, 7: 0.00264669, 15: 7.81018e-4, 31: 2.53663e-4, 63: 8.60707e-5}
 CHECKED = [
     *(("relu", 0.0, 1.0, degree, error) for degree, error in RELU.items()),
