@@ -25,6 +25,8 @@ import numpy as np
 import torch
 from model_table import TABLE, TOKENS, Entry
 
+from heliograph.interpret import interpret_batch
+
 SECONDS, GIGABYTES = 60.0, 4.0
 _CALIBRATION, _APART, _SIMULATED = 128, 64, 2
 
@@ -81,16 +83,20 @@ def tried(entry: Entry) -> dict[str, Any]:
             for name in ("levels", "bootstraps", "predicted_ms", "server_peak_bytes", "ring_dim")
         },
     }
-    from heliograph.interpret import interpret_batch
-
-    inputs = [x.double().numpy() for x in apart]
-    found["error_polynomial"] = _error(interpret_batch(polynomial[0], *inputs), expected)
-    some = [hg.simulate(artifact, *(x[i].double().numpy() for x in apart)) for i in range(_SIMULATED)]
+    kept = interpret_batch(polynomial[0], *(_as_read(node, x) for node, x in zip(program.inputs, apart, strict=True)))
+    specs = artifact.program.interface.outputs
+    found["error_polynomial"] = _error([spec.finished(out) for spec, out in zip(specs, kept, strict=True)], expected)
+    some = [hg.simulate(artifact, *(x[i] for x in apart)) for i in range(_SIMULATED)]
     rows = [one if isinstance(one, tuple) else (one,) for one in some]
-    found["error_simulated"] = _error(
-        [np.stack(parts) for parts in zip(*rows, strict=True)], [y[:_SIMULATED] for y in expected]
-    )
+    simulated = [np.stack(parts) for parts in zip(*rows, strict=True)]
+    found["error_simulated"] = _error(simulated, [y[:_SIMULATED] for y in expected])
     return found
+
+
+def _as_read(node: Any, x: torch.Tensor) -> np.ndarray:
+    """Samples as the program reads them: token ids are one-hot."""
+    classes = node.attrs.get("classes")
+    return x.double().numpy() if classes is None else np.eye(classes)[x.numpy()]
 
 
 def _tensors(out: Any) -> list[torch.Tensor]:

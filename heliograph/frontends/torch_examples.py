@@ -1,4 +1,4 @@
-"""What a user gives as an example or as samples, as calls of the model: tensors, tuples, dicts, dataclasses, a DataLoader."""
+"""What a user gives as an example or as samples (tensors, dicts, dataclasses, a DataLoader), as calls of the model."""
 
 from __future__ import annotations
 
