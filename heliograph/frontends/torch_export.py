@@ -780,9 +780,12 @@ class _Tracer:
 
 
 def _becomes_floating(node: Any) -> bool:
-    """Whether an input of whole numbers is read as floating-point numbers only."""
-    made = [user.meta["val"] for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
-    return bool(made) and all(value.is_floating_point() for value in made)
+    """Whether an input of whole numbers is turned into floating-point numbers wherever it is read."""
+    users = [user for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
+    return bool(users) and all(
+        user.meta["val"].is_floating_point() and short_name(user.target) in ("to", "type_as", "div", "true_divide")
+        for user in users
+    )
 
 
 def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
