@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -107,6 +108,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     rings = log_rings(options)
     reasons = []
     drifted: DriftError | None = None
+    bootstrapped = _Bootstrapped(program, options, wanted)
     written = any(node.op == "bootstrap" for node in program.nodes)
     if written and options.bootstrap is False:
         raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
@@ -121,7 +123,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     for log_ring in rings if not too_deep else ():
         smaller = None
         if too_deep and options.bootstrap is None:
-            smaller = _bootstrapped_below(log_ring, rings, program, options, wanted)
+            smaller = bootstrapped.below(log_ring, rings)
         try:
             return _plan_on(log_ring, program, options, wanted, smaller)
         except DriftError as error:
@@ -139,7 +141,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             too_deep = isinstance(error, TooFewLevelsError)
     for log_ring in rings if too_deep and options.bootstrap is not False else ():
         try:
-            return plan_bootstrapped(log_ring, program, options, wanted)
+            return bootstrapped.on(log_ring)
         except PlanningError as error:
             if error.where:
                 raise
@@ -154,18 +156,34 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     )
 
 
-def _bootstrapped_below(
-    limit: int, rings: Sequence[int], program: Program, options: Options, wanted: Wanted
-) -> Plan | None:
-    """The plan with bootstraps on the smallest ring below a limit that carries it, where one does."""
-    for log_ring in rings:
-        if log_ring >= limit:
-            break
-        try:
-            return plan_bootstrapped(log_ring, program, options, wanted)
-        except PlanningError:
-            continue
-    return None
+@dataclass(slots=True)
+class _Bootstrapped:
+    """Plans with bootstraps, one a ring: each is looked for once, however often it is asked for."""
+
+    program: Program
+    options: Options
+    wanted: Wanted
+    known: dict[int, Plan | PlanningError] = field(default_factory=dict)
+
+    def on(self, log_ring: int) -> Plan:
+        """The plan on that ring; raises the PlanningError that was found there."""
+        if log_ring not in self.known:
+            try:
+                self.known[log_ring] = plan_bootstrapped(log_ring, self.program, self.options, self.wanted)
+            except PlanningError as error:
+                self.known[log_ring] = error
+        found = self.known[log_ring]
+        if isinstance(found, PlanningError):
+            raise found
+        return found
+
+    def below(self, limit: int, rings: Sequence[int]) -> Plan | None:
+        """The plan on the smallest ring below a limit that carries it, where one does."""
+        for log_ring in rings:
+            if log_ring < limit:
+                with contextlib.suppress(PlanningError):
+                    return self.on(log_ring)
+        return None
 
 
 def _total_ms(plan: Plan) -> float:
