@@ -100,12 +100,15 @@ def trace(
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
     `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
-    program has none. An `ExportedProgram` brings its own and needs none. `input_range` is the interval (low, high) of
-    the input's elements; `calibration` is an array of samples with a leading sample axis; with several inputs both are
-    tuples in argument order, None where an input has none. Without `input_range` the range is the smallest and largest
-    element of the calibration samples, and without both it stays open. `name` is the module's class by default. `plain`
-    names arguments that are not encrypted: the server gives them at run time. With `outputs="logits"` a softmax that the
-    model ends in is left to the client, which computes it exactly after decryption (the report says so); the logarithm of a
+    program has none. A dict gives arguments by name; one whose keys are no arguments, or a dataclass, is one argument. An
+    `ExportedProgram` brings its own and needs none. Whole numbers that choose rows of tables are one-hot inputs.
+
+    `input_range` is the interval (low, high) of the input's elements; `calibration` is an array of samples with a leading
+    sample axis; with several inputs both are tuples in argument order, None where an input has none. Samples may come in
+    the form of the example too, or from a DataLoader. Without `input_range` the range is the smallest and largest element
+    of the calibration samples, and without both it stays open. `name` is the module's class by default. `plain` names
+    arguments that are not encrypted: the server gives them at run time. With `outputs="logits"` a softmax that the model
+    ends in is left to the client, which computes it exactly after decryption (the report says so); the logarithm of a
     softmax at the end always is.
 
     The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
