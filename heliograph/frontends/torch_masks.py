@@ -124,8 +124,12 @@ def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> 
     """What a rule makes of operands one of which has hidden places."""
     short = call.op.rsplit(".", 1)[-1]
     masked = [value for value in parts((args, kwargs), Value) if value.hidden is not None]
+    lost = any(value.hidden is not None and not value.hidden.finite for value in masked)
     if not masked or short in READS:
-        return rule(call, *args, **kwargs)
+        made = rule(call, *args, **kwargs)
+        if lost and "softmax" not in short and all(value.hidden is None for value in parts(made, Value)):
+            raise infinite(call)  # the rule made numbers of it
+        return made
     if short in MOVES and isinstance(args[0], Value) and args[0].hidden is not None:
         x, hidden = args[0], args[0].hidden
         made = rule(call, replace(x, hidden=None), *args[1:], **kwargs)
@@ -133,9 +137,9 @@ def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> 
         same = short in ("to", "_to_copy", "type_as")
         places = hidden.places if same else call.target(hidden.places, *args[1:], **kwargs)
         return replace(made, hidden=Hidden(places, clean.node, hidden.finite))
-    if all(value.hidden.finite for value in masked):  # type: ignore[union-attr]
-        return rule(call, *args, **kwargs)
-    raise infinite(call)
+    if lost:
+        raise infinite(call)
+    return rule(call, *args, **kwargs)
 
 
 def infinite(call: Call) -> UnsupportedError:

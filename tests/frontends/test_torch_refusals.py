@@ -17,6 +17,7 @@ from heliograph.errors import HeliographError, ProgramError, RangeError, Unsuppo
 from heliograph.frontends.torch_export import trace
 
 X4 = (torch.zeros(1, 4),)
+HIDING = torch.tensor([-torch.inf, 0, 0, 0])
 IMAGE = (torch.zeros(1, 2, 6, 6),)
 
 
@@ -62,6 +63,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
         X4,
         ["minus infinity", "before a softmax only", "finite number"],
     ),
+    **{
+        f"mask_read_by_{name}": (function, X4, ["minus infinity", "before a softmax only"])
+        for name, function in {
+            "clamp": lambda x: (x + HIDING).clamp(min=-50),
+            "fill": lambda x: (x + HIDING).masked_fill(HIDING < 0, 0.0),
+            "where": lambda x: torch.where(HIDING < 0, x, x + HIDING),
+            "maximum": lambda x: torch.maximum(x + HIDING, -x),
+            "max": lambda x: (x + HIDING).max(1).values,
+            "sum": lambda x: (x + HIDING).sum(1),
+            "comparison": lambda x: ((x + HIDING) > 0).float(),
+        }.items()
+    },
     "attention_secret_mask": (
         lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x > 0),
         (torch.zeros(1, 4, 4),),

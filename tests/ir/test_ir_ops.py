@@ -318,8 +318,12 @@ def values(case: str, samples: int) -> list[Array]:
     return [random.uniform(low, 3, size=(samples, *shape)) for shape in shapes]
 
 
+# A traced model may add activations later (frontends/torch_pointwise.py): these are the ops of the tables.
+WRITTEN = frozenset(OPS)
+
+
 def test_every_op_has_a_case() -> None:
-    assert {case[0] for case in CASES.values()} | ELSEWHERE == set(OPS)
+    assert {case[0] for case in CASES.values()} | ELSEWHERE == WRITTEN
 
 
 @pytest.mark.parametrize("samples", [1, 3])
