@@ -15,6 +15,9 @@ from heliograph.frontends.torch_products import matmul
 from heliograph.frontends.torch_values import Call, Value, elementwise, rule
 from heliograph.ir import Array, Node
 
+# The share of the visible places is known but for the error of the softmax.
+_ROOM = 0.9
+
 
 @rule("aten.softmax", "aten._softmax", "aten.special_softmax")
 def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
@@ -44,11 +47,21 @@ def _softmax(call: Call, x: Value, axis: int) -> Node:
     first = lines.reshape(-1, lines.shape[-1])[0]
     if (lines == first).all():
         return _of_some(call, node, axis, first)
-    visible = np.moveaxis(lines, -1, axis)
-    powers = call.emit("exp", node)
-    kept = call.emit("mul", powers, _flags(call, visible))
+    # A visible score of the same line stands in each hidden place, all of them equally often: whatever the scores are, the
+    # visible places have a share of the softmax that is known, and its inverse is cheap.
+    flat, taken = lines.reshape(-1, lines.shape[-1]), np.arange(math.prod(x.shape)).reshape(x.shape)
+    order = np.moveaxis(taken, axis, -1).reshape(flat.shape).copy()
+    most = 1
+    for line, read in zip(flat, order, strict=True):
+        shown, lacking = np.flatnonzero(line), np.flatnonzero(~line)
+        read[lacking] = read[np.resize(shown, lacking.size)]
+        most = max(most, 1 + -(-lacking.size // shown.size))
+    index = np.moveaxis(order.reshape(lines.shape), -1, axis)
+    shares = call.emit("softmax", moved(call, node, index, x.shape), axis=axis)
+    kept = call.emit("mul", shares, _flags(call, np.moveaxis(lines, -1, axis)))
     total = call.emit("sum", kept, axes=(axis,), keepdims=True)
-    return call.emit("mul", kept, call.emit("reciprocal", total))
+    inverse = call.emit("reciprocal", total, low=_ROOM / most, high=2.0 - _ROOM)
+    return call.emit("mul", kept, inverse)
 
 
 def _flags(call: Call, visible: Array) -> Node:
