@@ -76,8 +76,19 @@ class Composition:
         return " + ".join(parts) or "nothing"
 
     def under(self, neighboring: Neighboring) -> Composition:
-        """The composition that accounts for another neighbouring relation under the conventions of `add_remove`."""
+        """The composition that accounts for another neighbouring relation under the conventions of `add_remove`.
+
+        Raises ProgramError where no one relation is that of all mechanisms.
+        """
         if neighboring == "add_remove":
+            relations = {mechanism.relation for mechanism, _ in self.items}
+            if {"add_remove", "replace"} <= relations:
+                raise ProgramError(
+                    "randomized_response beside mechanisms for a record added or removed",
+                    where=self.text(),
+                    why="its neighbour gives another answer; one number for both would be for no neighbouring relation",
+                    hint="account under replace, or state what it is for an added or removed record: pure(epsilon=...)",
+                )
             return self
         if neighboring != "replace":
             raise ProgramError(
@@ -86,6 +97,11 @@ class Composition:
                 hint="use add_remove or replace",
             )
         return Composition(tuple((mechanism.replaced(), count) for mechanism, count in self.items))
+
+    def relation(self, asked: Neighboring) -> Neighboring:
+        """The neighbouring relation that a number for the composition is about, where `asked` was asked for."""
+        known = {mechanism.relation for mechanism, _ in self.items} - {None}
+        return "replace" if known == {"replace"} else asked
 
     def simplified(self) -> Composition:
         """The same composition with p = 0 left out and p = 1 not sampled."""
@@ -98,6 +114,17 @@ class Composition:
             sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
             if count and not (sampled and mechanism.arguments()["p"] == 0.0):
                 items.append((mechanism, count))
+        return Composition(tuple(items))
+
+    def with_sensitivity(self, factor: float) -> Composition:
+        """The composition of Gaussians whose sensitivity is `factor` times as large, with counts kept.
+
+        Multipliers are rounded down, so that the result is no more private than it should be.
+        """
+        items: list[tuple[Mechanism, int]] = []
+        for mechanism, count in self.items:
+            assert isinstance(mechanism, Gaussian)
+            items.append((_bare_gaussian(math.nextafter(mechanism.noise_multiplier / factor, 0.0)), count))
         return Composition(tuple(items))
 
     def merged(self) -> Composition:

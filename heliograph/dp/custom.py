@@ -26,6 +26,7 @@ class Table(Mechanism):
     upper: tuple[float, ...]
     lower: tuple[float, ...]
     name = "table"
+    relation = None
 
     def __post_init__(self) -> None:
         for name in ("upper", "lower"):
@@ -77,6 +78,8 @@ class Densities(Mechanism):
     tail_mass: float = 0.0
     _pairs: dict[str, Pair] = field(default_factory=dict, repr=False)
     name = "densities"
+    proved = False
+    relation = None
 
     def __post_init__(self) -> None:
         points = np.asarray(self.points, dtype=np.float64)
@@ -99,7 +102,11 @@ class Densities(Mechanism):
 def _density_pair(
     log_a: Callable[[Array], Array], log_b: Callable[[Array], Array], points: Array, tail_mass: float
 ) -> Pair:
-    losses = log_a(points) - log_b(points)
+    # At all points where densities are evaluated: between given points a loss may turn back unseen.
+    seen = np.unique(
+        np.concatenate((points, _nodes(points, _QUADRATURE).ravel(), _nodes(points, _QUADRATURE - 3).ravel()))
+    )
+    losses = log_a(seen) - log_b(seen)
     rises = np.diff(losses)
     slack = 1e-12 * (1 + np.abs(losses[1:]))
     if np.all(rises <= slack) and not np.all(rises >= -slack):
@@ -107,10 +114,10 @@ def _density_pair(
         return _density_pair(lambda x: log_a(-x), lambda x: log_b(-x), -points[::-1], tail_mass)
     if not np.all(rises >= -slack):
         raise ProgramError(
-            "the loss is not monotone over the points",
+            "the loss is not monotone over the points, or between them",
             where="densities",
             why="only pairs with a monotone log-ratio are discretized",
-            hint="reorder the outcomes by their loss, or give a table",
+            hint="reorder the outcomes by their loss, give denser points, or give a table",
         )
     part = DensityPart(log_a, log_b, points)
     whole = part.cells(np.array([-np.inf, np.inf]))
@@ -184,12 +191,18 @@ class DensityPart:
 def _masses(log_density: Callable[[Array], Array], points: Array) -> tuple[Array, Array]:
     """Integrals between points by Gauss-Legendre, and an estimate of their error: the difference to fewer nodes."""
     half = np.diff(points)[:, None] / 2
-    middle = (points[:-1, None] + points[1:, None]) / 2
     results = []
     for count in (_QUADRATURE, _QUADRATURE - 3):
-        nodes, weights = np.polynomial.legendre.leggauss(count)
-        results.append((np.exp(log_density(middle + half * nodes)) * weights * half).sum(axis=1))
+        weights = np.polynomial.legendre.leggauss(count)[1]
+        results.append((np.exp(log_density(_nodes(points, count))) * weights * half).sum(axis=1))
     return results[0], np.abs(results[0] - results[1]) + 1e-15 * results[0]
+
+
+def _nodes(points: Array, count: int) -> Array:
+    """The Gauss-Legendre nodes between neighbouring points, [len(points) - 1, count]."""
+    half = np.diff(points)[:, None] / 2
+    middle = (points[:-1, None] + points[1:, None]) / 2
+    return np.asarray(middle + half * np.polynomial.legendre.leggauss(count)[0], dtype=np.float64)
 
 
 __all__ = ["Densities", "DensityPart", "Table"]

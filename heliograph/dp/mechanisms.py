@@ -40,6 +40,10 @@ class Mechanism(ABC):
     """What the expression language calls it."""
     symmetric: ClassVar[bool] = False
     """The pairs of the two directions are one pair (up to a name of outcomes)."""
+    proved: ClassVar[bool] = True
+    """The masses of its pair are bounded with their round-off; False where they are estimates."""
+    relation: ClassVar[Neighboring | None] = "add_remove"
+    """The neighbouring relation that its pair is for; None: the one that its parameters were proved for."""
 
     @abstractmethod
     def pair(self, direction: Direction) -> Pair:
@@ -237,13 +241,15 @@ class DiscreteLaplace(Mechanism):
 class RandomizedResponse(Mechanism):
     """The true one of `categories` answers with probability e^epsilon / (e^epsilon + categories - 1), else another.
 
-    The neighbour is the same person with another answer, so that both neighbouring relations give the same pair.
+    The neighbour is the same person with another answer: a record that is replaced. Alone it is accounted so whatever
+    relation is asked for; beside mechanisms whose pair is for a record added or removed only under `replace`.
     """
 
     epsilon: float
     categories: int = 2
     name = "randomized_response"
     symmetric = True
+    relation = "replace"
 
     def __post_init__(self) -> None:
         self._check_epsilon()
@@ -265,6 +271,7 @@ class Pure(Mechanism):
     epsilon: float
     name = "pure"
     symmetric = True
+    relation = None
 
     def __post_init__(self) -> None:
         self._check_epsilon()
@@ -288,6 +295,7 @@ class Approximate(Mechanism):
     delta: float
     name = "approximate"
     symmetric = True
+    relation = None
 
     def __post_init__(self) -> None:
         self._check("epsilon", 0.0, _EPSILON_RANGE[1], f"epsilon lies in [0, {_EPSILON_RANGE[1]:g}]")

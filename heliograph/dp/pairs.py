@@ -94,9 +94,20 @@ class Pair:
     atoms: Atoms
     part: Part | None
     infinite: float = 0.0
-    """Mass of A where B has none."""
+    """Mass of A where B has none, right to `infinite_error` (relative)."""
     unsure: float = 0.0
     """Mass of A of which nothing is known: infinite loss in upper bounds, none in lower ones."""
+    infinite_error: float = 8 * UNIT
+
+    @property
+    def infinite_above(self) -> float:
+        """No less than the mass of infinite loss, the unknown one included."""
+        return min(self.infinite * (1 + self.infinite_error) + self.unsure, 1.0)
+
+    @property
+    def infinite_below(self) -> float:
+        """No more than the mass of infinite loss."""
+        return self.infinite * (1 - self.infinite_error)
 
 
 def _clean(x: Array) -> Array:
@@ -229,10 +240,11 @@ def sampled_loss(t: Array, p: float) -> Array:
     t = np.asarray(t, dtype=np.float64)
     if p >= 1.0:
         return t
-    small = np.log1p(p * np.expm1(np.minimum(t, 1.0)))
-    shifted = np.log(p) + np.maximum(t, 1.0)
-    large = np.logaddexp(np.log1p(-p), shifted)
-    return np.asarray(np.where(t <= 1.0, small, large))
+    moved = p * np.expm1(np.minimum(t, 1.0))
+    near = np.log1p(np.maximum(moved, -0.5))
+    # Where p is near 1 and t far below 0, 1 + moved is left of a cancellation: the sum of both terms has none.
+    far = np.logaddexp(np.log1p(-p), np.log(p) + t)
+    return np.asarray(np.where((t <= 1.0) & (moved >= -0.5), near, far))
 
 
 def unsampled_loss(loss: Array, p: float) -> Array:
@@ -242,9 +254,12 @@ def unsampled_loss(loss: Array, p: float) -> Array:
         return loss
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.expm1(np.minimum(loss, 1.0)) / p
-        small = np.where(ratio > -1.0, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
+        small = np.log1p(np.maximum(ratio, -1.0))
+        # e^t = (e^loss - (1 - p)) / p: near -1 the ratio is left of a cancellation with 1, this difference is not.
+        rest = np.exp(np.minimum(loss, 1.0)) - (1 - p)
+        lowest = np.where(rest > 0, np.log(np.maximum(rest, 1e-320)) - np.log(p), -np.inf)
         large = loss - np.log(p) + np.log1p(-(1 - p) * np.exp(-np.maximum(loss, 1.0)))
-    return np.asarray(np.where(loss <= 1.0, small, large))
+    return np.asarray(np.where(loss > 1.0, large, np.where(ratio < -0.5, lowest, small)))
 
 
 @dataclass(frozen=True)
@@ -345,15 +360,30 @@ def atomic_pair(log_a: Array, log_b: Array, relative_error: float = 8 * UNIT) ->
     order = np.argsort(loss, kind="stable")
     loss, mass = loss[order], mass[order]
     if loss.size:
-        # Outcomes of equal loss are one outcome (merging them loses nothing); equal means to round-off here,
-        # and the representative is the largest, so that the pair can only become less private.
-        new = np.empty(loss.size, dtype=bool)
-        new[0] = True
-        np.greater(np.diff(loss), 16 * UNIT * (1 + np.abs(loss[1:])), out=new[1:])
-        starts = np.flatnonzero(new)
+        # Outcomes of equal loss are one outcome (merging them loses nothing); equal means to 16 units of round-off,
+        # which both discretizations allow every atom for.
+        starts = _runs(loss, 16 * UNIT * (1 + np.abs(loss)))
         mass = np.add.reduceat(mass, starts)
         loss = loss[np.append(starts[1:], loss.size) - 1]
-    return Pair(Atoms(loss, mass, relative_error), None, infinite * (1 + relative_error))
+    return Pair(Atoms(loss, mass, relative_error), None, infinite, infinite_error=relative_error)
+
+
+def _runs(rising: Array, slack: Array) -> npt.NDArray[np.int64]:
+    """Where runs of equal numbers start: none of a run is further from its first than the slack there."""
+    near = np.diff(rising) <= slack[1:]
+    starts = np.concatenate(([0], np.flatnonzero(~near) + 1))
+    ends = np.append(starts[1:], rising.size)
+    long = np.flatnonzero(rising[ends - 1] - rising[starts] > slack[ends - 1])
+    further: list[int] = []
+    for run in long:
+        # A chain of close ones: cut where it leaves the slack of its first.
+        at = int(starts[run])
+        while True:
+            at += int(np.searchsorted(rising[at : ends[run]], rising[at] + slack[at], side="right"))
+            if at >= ends[run]:
+                break
+            further.append(at)
+    return np.asarray(np.union1d(starts, np.asarray(further, dtype=np.int64)), dtype=np.int64)
 
 
 def log_normal_tail(x: float) -> float:

@@ -154,6 +154,9 @@ def _ask(
     width = math.inf if lower is None or upper is None else 0.0 if lower == upper else upper - lower
     allowed = tolerance.for_epsilon(lower or 0.0) if quantity == "epsilon" else tolerance.delta_share * (lower or 0.0)
     reached = width <= max(allowed, 1e-300)
+    proved = chosen.proved and all(mechanism.proved for mechanism, _ in simple)
+    if chosen.proved and not proved and not reason:
+        reason = "masses are quadratures whose error is estimated, not bounded"
     if chosen.proved and not reached and not reason:
         reason = f"the tolerance was not reached: the bracket is {width:.3g} wide"
     return Bracket(
@@ -167,9 +170,9 @@ def _ask(
         direction=worst,
         directions=directions,
         seconds=time.perf_counter() - started,
-        proved=chosen.proved,
+        proved=proved,
         reached=reached,
-        neighboring=neighboring,
+        neighboring=asked.relation(neighboring),
         reason=reason,
         composition=asked.text(),
     )

@@ -105,7 +105,13 @@ def spectrum(lattice: Lattice, theta: float, length: int) -> Spectrum:
     total = float(weights[main]) + aside
     away = (fft.rfft(folded) - aside) / total
     largest = float(np.abs(exponent).max(where=weights > 1e-25, initial=0.0))
-    log_size = 0.5 * np.log1p(np.maximum(2 * away.real + away.real**2 + away.imag**2, -1 + UNIT))
+    # Near 1 the logarithm is taken of what |transform|^2 adds to 1; near 0 that sum would keep no digit of it.
+    added = 2 * away.real + away.real**2 + away.imag**2
+    log_size = np.where(
+        added > -0.5,
+        0.5 * np.log1p(np.maximum(added, -0.5)),
+        np.log(np.maximum(np.hypot(1 + away.real, away.imag), 1e-300)),
+    )
     return Spectrum(
         log_size,
         np.arctan2(away.imag, 1 + away.real),

@@ -77,7 +77,7 @@ def trade_off(
 def group_epsilon(composition: Composition | Mechanism, group: int, delta: float) -> float:
     """An upper bound on epsilon at delta for data sets that differ in up to `group` records.
 
-    Gaussians alone: the sensitivity is `group` times as large. Otherwise from (e, d) for one record follows
+    Gaussians alone: the sensitivity of each is `group` times as large. Otherwise from (e, d) for one record follows
     (g e, d (e^(g e) - 1) / (e^e - 1)) for g; the best e is searched for (Vadhan 2017, lemma 2.2, summed exactly).
     """
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 10**6:
@@ -86,9 +86,8 @@ def group_epsilon(composition: Composition | Mechanism, group: int, delta: float
     if group == 1:
         return _upper(epsilon_of(whole, delta))
     simple = whole.simplified()
-    if len(simple) == 1 and isinstance(simple.items[0][0], Gaussian):
-        multiplier = simple.items[0][0].noise_multiplier / group
-        return _upper(epsilon_of(Gaussian(multiplier), delta))
+    if simple.items and all(isinstance(mechanism, Gaussian) for mechanism, _ in simple):
+        return _upper(epsilon_of(simple.with_sensitivity(group), delta))
 
     def needed(single: float) -> float:
         # delta_g = d * sum over j < g of e^(j e); in logarithms, for e^(g e) may overflow.

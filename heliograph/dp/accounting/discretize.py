@@ -79,11 +79,18 @@ class Mesh:
 
 
 class TooFineError(Exception):
-    """The mesh would need more nodes than `MAX_CELLS`."""
+    """The mesh would need more nodes than `MAX_CELLS`, or finer ones than round-off tells apart."""
+
+
+def least_step(largest: float) -> float:
+    """The finest step on which losses up to `largest` (absolute) can be placed: some times their round-off."""
+    return 512 * UNIT * (1 + largest)
 
 
 def _nodes(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> npt.NDArray[np.int64]:
     low, high = _span(pair, log_tail)
+    if mesh.step < least_step(max(abs(low), abs(high))):
+        raise TooFineError
     index = mesh.index(low, high, offset)
     if pair.atoms.loss.size:
         below = np.floor((pair.atoms.loss - offset) / mesh.step).astype(np.int64)
@@ -103,7 +110,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
     index = _nodes(pair, mesh, offset, log_tail)
     nodes = np.asarray(offset + step * index, dtype=np.float64)
     mass = np.zeros(index.size)
-    infinite = pair.infinite + pair.unsure
+    infinite = pair.infinite_above
     shift = 0.0
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 + pair.atoms.relative_error)
@@ -154,7 +161,7 @@ def optimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float, spare: fl
         below = np.searchsorted(index, np.floor((loss - offset + noise) / step).astype(np.int64))
         mass += np.bincount(below, weights=a, minlength=index.size)
         shift += 2 * float(noise.max())
-    return Lattice(index, mass, step, offset, pair.infinite * (1 - 1e-12), -shift)
+    return Lattice(index, mass, step, offset, pair.infinite_below, -shift)
 
 
 def offset_for(pair: Pair, step: float) -> float:

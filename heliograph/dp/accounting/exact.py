@@ -30,6 +30,9 @@ _DIGITS = 60
 _MOST_RESPONSES = 2000
 """A longer binomial sum at 60 digits is slower than the FFT."""
 
+_BEYOND = mpf(10) ** 30
+"""No finite loss of a composition that is accounted for is above this but with a probability below 1e-300."""
+
 Curve = Callable[[mpf], mpf]
 
 
@@ -80,10 +83,11 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     if curve(mpf(0)) <= delta:
         return Estimate(0.0, 0.0, 0.0)
     high = mpf(1)
+    # Beyond every finite loss delta is what has infinite loss.
+    if curve(_BEYOND) > delta:
+        return Estimate(math.inf, math.inf, math.inf)
     while curve(high) > delta:
         high *= 2
-        if high > mpf(10) ** 12:
-            return Estimate(math.inf, math.inf, math.inf)
     low = mpf(0) if high == 1 else high / 2
     # The Illinois variant of false position on the logarithm, inside a bracket that only shrinks.
     tiny = mpf(10) ** -300_000
@@ -92,7 +96,8 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     for _ in range(200):
         if high - low <= mpf(10) ** -18 * high:
             break
-        middle = (low * f_high - high * f_low) / (f_high - f_low)
+        # Where delta is all that has infinite loss the curve is flat at it: halve.
+        middle = (low * f_high - high * f_low) / (f_high - f_low) if f_high < 0 else (low + high) / 2
         # Step a hair beyond the guess, so that both ends move in.
         nudge = mpf(10) ** -19 * high
         middle = min(max(middle, low + nudge), high - nudge)
@@ -207,10 +212,15 @@ def _responses(composition: Composition) -> Curve | None:
                 return None
             count += times
         kept = mpmath.exp(log_kept)
+        # Not 1 - kept: of a small delta that difference has no digits.
+        lost = -mpmath.expm1(log_kept)
+        if composition.steps == 1:
+            # As it was given: rounded up by 1e-60 it would be above a delta that it equals.
+            lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
     if len(epsilons) > 1 or count > _MOST_RESPONSES:
         return None
     if not epsilons:
-        return lambda e: 1 - kept
+        return lambda e: lost
     each = mpf(epsilons.pop())
 
     def curve(e: mpf) -> mpf:
@@ -222,6 +232,6 @@ def _responses(composition: Composition) -> Curve | None:
             if loss <= e:
                 break
             total += mpmath.binomial(count, j) * mpmath.exp(-j * each - norm) * -mpmath.expm1(e - loss)
-        return 1 - kept + kept * total
+        return lost + kept * total
 
     return curve

@@ -67,16 +67,11 @@ class Inversion:
         guess = float(found.fun)
         if not 0 < guess < 1e6:
             raise _refusal("epsilon is near 0 or out of reach of a saddle")
-        line = _Line(composition, direction, math.exp(float(found.x)), guess)
-        log_delta = math.log(delta)
         x = guess
-        for _ in range(40):
-            value, slope, _ = line.at(x)
-            if not value > 0 or not slope > 0:
-                raise _refusal("the sum on the line is not positive")
-            move = (math.log(value) - log_delta) * value / slope
-            x = min(max(x + move, 0.0), guess)
-            if abs(move) <= 1e-12 * max(x, 1.0):
+        for _ in range(4):
+            line = _Line(composition, direction, math.exp(float(found.x)), x)
+            x = line.solved(delta, x, guess)
+            if abs(x - line.centre) <= line.period / 16:
                 break
         value, slope, error = line.at(x)
         # The bracket from the error in delta, tried rather than inferred: both ends are evaluated.
@@ -126,6 +121,7 @@ class _Line:
 
     def __init__(self, composition: Composition, direction: Direction, theta: float, epsilon: float) -> None:
         self.theta = theta
+        self.centre = epsilon
         self.steps = composition.steps
         steps = [_Step(mechanism, direction, theta) for mechanism, _ in composition]  # type: ignore[arg-type]
         counts = [count for _, count in composition]
@@ -184,8 +180,32 @@ class _Line:
             best_left = min(best_left, left - math.log(-math.expm1(-s * period)))
         return float(np.logaddexp(best_right, best_left))
 
+    def solved(self, delta: float, start: float, most: float) -> float:
+        """Near the epsilon in [0, most] at which delta is reached, by Newton's method within its reach."""
+        log_delta = math.log(delta)
+        x = start
+        for _ in range(40):
+            value, slope, _ = self._at(x)
+            if not value > 0 or not slope > 0:
+                raise _refusal("the sum on the line is not positive")
+            move = (math.log(value) - log_delta) * value / slope
+            new = min(max(x + move, self.centre - self.period / 8, 0.0), self.centre + self.period / 8, most)
+            done = new == x or abs(move) <= 1e-12 * max(x, 1.0)
+            x = new
+            if done:
+                break
+        return x
+
     def at(self, epsilon: float) -> tuple[float, float, float]:
-        """Delta at epsilon, its falling slope, and a bound on the error of delta."""
+        """Delta at epsilon, its falling slope, and a bound on the error of delta.
+
+        Raises PlanningError further than an eighth of the period from the centre: there aliasing is not bounded.
+        """
+        if abs(epsilon - self.centre) > self.period / 8:
+            raise _refusal("the epsilon is further from the guess than aliasing is bounded for")
+        return self._at(epsilon)
+
+    def _at(self, epsilon: float) -> tuple[float, float, float]:
         scale = math.exp(min(self.log_moment - self.theta * epsilon, 700.0))
         wave = np.exp(-1j * self.t * epsilon)
         terms = self.weight * (self.first * wave).real

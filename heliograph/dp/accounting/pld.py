@@ -9,6 +9,7 @@ predicts the next.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,11 +21,13 @@ from heliograph.dp.accounting.convolve import Composed, Terms, TooLongError
 from heliograph.dp.accounting.discretize import (
     Mesh,
     TooFineError,
+    least_step,
     merging_offset,
     offset_for,
     optimistic,
     pessimistic,
 )
+from heliograph.dp.accounting.rdp import epsilon_bound
 from heliograph.dp.accounting.result import Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Direction
@@ -51,9 +54,19 @@ class Interval:
 
 
 def infinite_mass(pairs: PairTerms) -> float:
-    """The probability that some loss of the composition is infinite."""
-    log_finite = sum(count * (math.log1p(-pair.infinite) if pair.infinite < 1 else -np.inf) for pair, count in pairs)
-    return -math.expm1(log_finite)
+    """The probability that some loss of the composition is infinite, to round-off."""
+    return infinite_bounds(pairs).upper
+
+
+def infinite_bounds(pairs: PairTerms) -> Interval:
+    """Proved bounds on the probability that some loss of the composition is infinite; unknown mass is not in it."""
+
+    def within(masses: list[tuple[float, int]]) -> float:
+        return -math.expm1(sum(k * (math.log1p(-mass) if mass < 1 else -math.inf) for mass, k in masses))
+
+    lower = within([(pair.infinite_below, count) for pair, count in pairs])
+    upper = within([(pair.infinite_above - pair.unsure, count) for pair, count in pairs])
+    return Interval(max(lower * (1 - _WIDEN), 0.0), min(max(upper, 0.0) * (1 + _WIDEN), 1.0))
 
 
 def lattice_gap(pair: Pair) -> float:
@@ -63,6 +76,9 @@ def lattice_gap(pair: Pair) -> float:
         return 0.0
     gaps = np.diff(loss)
     gap = float(gaps.min())
+    if gap < 64 * least_step(float(np.abs(loss).max())):
+        # A lattice as fine as round-off is none that nodes could be put on.
+        return 0.0
     ratios = gaps / gap
     return gap if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios) and gap > 0 else 0.0
 
@@ -254,25 +270,50 @@ def _search(value: Callable[[float], float], delta: float, guess: float, theta: 
     return high if above else max(low, 0.0)
 
 
-def epsilon_interval(pairs: PairTerms, delta: float, tolerance: float, relative: float) -> Interval:
+class _Clock:
+    """Chooses meshes such that the work stays within seconds, as far as the last round foretells the next."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.perf_counter() + seconds
+        self.began = time.perf_counter()
+
+    def affordable(self, step: float, finer: float) -> float:
+        """The finer step, or one between that the time left admits; `step` itself where none does."""
+        now = time.perf_counter()
+        last, left = now - self.began, self.end - now
+        self.began = now
+        # Work grows with the number of nodes, and by a little more.
+        return max(finer, step * min(1.3 * last / left, 1.0)) if left > 0 else step
+
+
+def epsilon_interval(
+    pairs: PairTerms, delta: float, tolerance: float, relative: float, seconds: float = math.inf
+) -> Interval:
     """Proved bounds on the epsilon of a composition of pairs at delta.
 
-    The interval is at most max(tolerance, relative * epsilon) wide where a mesh within `MAX_CELLS` and
-    `convolve.MAX_LENGTH` gives that; else it is as narrow as was reached.
+    The interval is at most max(tolerance, relative * epsilon) wide where a mesh within `MAX_CELLS`,
+    `convolve.MAX_LENGTH` and the seconds gives that; else it is as narrow as was reached.
     """
+    clock = _Clock(seconds)
     steps = sum(count for _, count in pairs)
     if steps == 0:
         return Interval(0.0, 0.0)
-    lost = infinite_mass(pairs)
-    if lost * (1 - 1e-12) > delta:
+    known = infinite_bounds(pairs)
+    lost = known.upper
+    if known.lower > delta:
         return Interval(math.inf, math.inf)
+    if any(pair.infinite >= 1 for pair, _ in pairs):
+        return Interval(0.0, math.inf)
     spare = max(delta - lost, 1e-15 * delta)
     log_tail = math.log(spare) - math.log(steps) - 12.0
     log_spare = math.log(spare)
     step = _aligned(pairs, _first_step(pairs, log_tail))
     meshes = [Mesh(step)] * len(pairs)
-    best = Interval(0.0, math.inf)
+    # Beyond the sum of the largest losses delta is what has infinite loss.
+    unsure = any(pair.unsure for pair, _ in pairs)
+    best = Interval(0.0, _most(pairs) if lost <= delta and not unsure else math.inf)
     theta = epsilon = math.nan
+    read = False
     for _ in range(_ROUNDS):
         try:
             above, below = _lattices(pairs, meshes, log_tail, tolerance)
@@ -283,11 +324,12 @@ def epsilon_interval(pairs: PairTerms, delta: float, tolerance: float, relative:
             upper, lower, law = _read(above, below, delta, epsilon, theta)
             theta = law.theta
         except (TooFineError, TooLongError):
-            if math.isinf(best.upper):
+            if not read:
                 step *= 4
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
+        read = True
         best = Interval(max(best.lower, lower), min(best.upper, upper))
         goal = max(tolerance, relative * best.lower)
         if best.width <= goal or math.isinf(best.lower):
@@ -295,35 +337,38 @@ def epsilon_interval(pairs: PairTerms, delta: float, tolerance: float, relative:
         middle = (best.lower + best.upper) / 2
         epsilon = middle if best.lower > best.upper / 2 else best.upper if math.isfinite(best.upper) else best.lower
         shrink = 0.85 * math.sqrt(goal / best.width) if math.isfinite(best.width) else 0.1
-        finer = _aligned(pairs, step * min(max(shrink, 1 / 40), 0.8))
-        if finer >= step:
+        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)))
+        if finer > 0.9 * step:
             break
         step = finer
         meshes = _meshes(above, law, epsilon, step, goal)
     return _widened(best)
 
 
-def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interval:
+def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: float = math.inf) -> Interval:
     """Proved bounds on the delta of a composition of pairs at epsilon.
 
-    The interval is at most relative * delta wide, or within 1e-300, or as narrow as was reached.
+    The interval is at most relative * delta wide, or within 1e-300, or as narrow as was reached in the seconds.
     """
+    clock = _Clock(seconds)
     steps = sum(count for _, count in pairs)
     if steps == 0:
         return Interval(0.0, 0.0)
-    lost = infinite_mass(pairs)
+    known = infinite_bounds(pairs)
+    lost = known.upper
+    if any(pair.infinite >= 1 for pair, _ in pairs):
+        return Interval(known.lower, 1.0)
     log_tail = -50.0 - math.log(steps)
     step = _aligned(pairs, _first_step(pairs, log_tail))
     meshes = [Mesh(step)] * len(pairs)
     # No loss is above the sum of the largest: 1 - e^(epsilon - sum) of what is finite counts at most.
-    largest = math.fsum(count * _largest(pair) for pair, count in pairs) * (1 + 1e-14)
-    best = Interval(
-        lost * (1 - 1e-12), min(lost * (1 + 1e-12) + max(-math.expm1(min(epsilon - largest, 0.0)), 0.0), 1.0)
-    )
+    beyond = -math.expm1(min(epsilon - _most(pairs), 0.0)) * (1 + _WIDEN)
+    best = Interval(known.lower, min(lost + max(beyond, 0.0), 1.0))
     if any(pair.unsure for pair, _ in pairs):
         best = Interval(best.lower, 1.0)
     theta, log_delta = 1.0, math.nan
     stalled = 0
+    read = False
     for _ in range(_ROUNDS):
         try:
             above, below = _lattices(pairs, meshes, log_tail, 1e-4 / (1 + theta))
@@ -340,11 +385,12 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interva
             law = convolve.compose(above, theta, epsilon, log_delta)
             other = convolve.compose(below, theta, epsilon, log_delta)
         except (TooFineError, TooLongError):
-            if best.upper >= 1.0 and best.lower == 0.0:
+            if not read:
                 step *= 4
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
+        read = True
         before = best.width
         upper = law.delta_at(max(epsilon - law.shift, 0.0))[1] * (1 + _WIDEN)
         lower = other.delta_at(max(epsilon - other.shift, 0.0))[0] * (1 - _WIDEN)
@@ -355,12 +401,17 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float) -> Interva
             break
         # Far from the goal the width is no power of the mesh; then a fixed factor.
         shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
-        finer = _aligned(pairs, step * min(max(shrink, 1 / 40), 0.8))
-        if finer >= step:
+        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)))
+        if finer > 0.9 * step:
             break
         step = finer
         meshes = _meshes(above, law, epsilon, step, relative / (1 + theta))
     return best
+
+
+def _most(pairs: PairTerms) -> float:
+    """An upper bound on all finite losses of a composition; infinite where they have none."""
+    return max(math.fsum(count * _largest(pair) for pair, count in pairs), 0.0) * (1 + 1e-14) + 1e-300
 
 
 def _largest(pair: Pair) -> float:
@@ -407,13 +458,16 @@ class LossDistribution:
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Proved bounds on epsilon at delta, within the tolerance or as near as was reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
-        found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative)
+        found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative, tolerance.seconds)
+        if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
+            # Where no mesh resolves the law, moments may still bound it.
+            found = Interval(found.lower, min(found.upper, epsilon_bound(composition, direction, delta)[0]))
         return _estimate(found)
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Proved bounds on delta at epsilon, within the tolerance or as near as was reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
-        return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share))
+        return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds))
 
 
 def _estimate(found: Interval) -> Estimate:

@@ -25,6 +25,8 @@ from heliograph.dp.pairs import Pair
 _SLACK = 1e-12
 """Added to every moment, relative and absolute, for the round-off of its evaluation."""
 _THETA_RANGE = (1e-4, 1e6)
+_MOST_NODES = 200_000
+"""Of the quadrature of a moment; orders that need more are far beyond those that decide."""
 
 
 def log_moment(mechanism: Mechanism, theta: float, direction: Direction) -> float:
@@ -76,8 +78,9 @@ def _sampled_gaussian(p: float, mu: float, theta: float, direction: Direction) -
     strip = min(0.9 * math.pi / mu, 6.0) if power > 0 else min(math.pi / (3 * mu), 6.0)
     need = 42.0 + strip**2 / 2 + (0.0 if power > 0 else theta * math.log(2.0))
     count = max(math.ceil((high - low) / (2 * math.pi * strip / need)), 16)
-    if count > 5_000_000:
-        return math.inf
+    if count > _MOST_NODES:
+        # Sampling never adds to a divergence (it is quasi-convex): without it, the moment of the Gaussian.
+        return theta * (theta + 1) * mu * mu / 2
     x, step = np.linspace(low, high, count, retstep=True)
     t = mu * x - mu * mu / 2
     log_base = np.logaddexp(math.log1p(-p), math.log(p) + t)
@@ -103,11 +106,16 @@ def conversion(theta: float, delta: float) -> float:
 
 
 def _spare_delta(composition: Composition, direction: Direction, delta: float) -> float:
+    return delta - total_lost(composition, direction)
+
+
+def total_lost(composition: Composition, direction: Direction) -> float:
+    """An upper bound on the probability that some loss of the composition is infinite, or not known."""
     log_kept = 0.0
     for mechanism, count in composition:
         lost = lost_mass(mechanism, direction)
         log_kept += count * (math.log1p(-lost) if lost < 1 else -math.inf)
-    return delta + math.expm1(log_kept) * (1 + 1e-12)
+    return -math.expm1(log_kept) * (1 + 1e-12)
 
 
 def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
@@ -115,7 +123,7 @@ def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
     if isinstance(mechanism, Gaussian | SampledGaussian | Laplace):
         return 0.0
     pair = mechanism.pair(direction)
-    return pair.infinite + pair.unsure
+    return pair.infinite_above
 
 
 def epsilon_bound(composition: Composition, direction: Direction, delta: float) -> tuple[float, float]:
@@ -136,8 +144,25 @@ def epsilon_bound(composition: Composition, direction: Direction, delta: float) 
 
 def _minimum(bound, low: float = _THETA_RANGE[0], high: float = _THETA_RANGE[1]):  # type: ignore[no-untyped-def]
     grid = np.linspace(math.log(low), math.log(high), 32)
-    values = [bound(float(x)) for x in grid]
-    best = int(np.nanargmin(values))
+    values = np.full(grid.size, math.nan)
+
+    def at(place: int) -> float:
+        if math.isnan(values[place]):
+            value = bound(float(grid[place]))
+            values[place] = math.inf if math.isnan(value) else value
+        return float(values[place])
+
+    # The bound falls, then rises, and moments of high orders are dear: sections of the grid, not all of it. (Any order
+    # gives a bound; a minimum that is missed only makes it a worse one.)
+    left, right = 0, grid.size - 1
+    while right - left > 2:
+        first = left + max(round(0.382 * (right - left)), 1)
+        second = max(first + 1, left + round(0.618 * (right - left)))
+        if at(first) <= at(second):
+            right = second
+        else:
+            left = first
+    best = min(range(left, right + 1), key=at)
     if not math.isfinite(values[best]):
         return math.inf, 1.0
     left, right = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
@@ -162,7 +187,7 @@ class Renyi:
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """An upper bound on delta at epsilon."""
-        lost = 1.0 - _spare_delta(composition, direction, 1.0)
+        lost = total_lost(composition, direction)
         if not composition.items:
             return Estimate(0.0, 0.0, 0.0)
 

@@ -1,0 +1,319 @@
+"""Settings at the edge of what is accounted: brackets that were once wrong, infinite without need, slow, or a crash."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+
+from heliograph.dp.accounting import Tolerance, convolve, delta, epsilon
+from heliograph.dp.accounting.curves import group_epsilon
+from heliograph.dp.accounting.discretize import Lattice
+from heliograph.dp.accounting.inversion import _Line
+from heliograph.dp.composition import Composition
+from heliograph.dp.custom import Densities, Table
+from heliograph.dp.mechanisms import (
+    Approximate,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Pure,
+    RandomizedResponse,
+    SampledGaussian,
+    SampledLaplace,
+)
+from heliograph.dp.pairs import GaussianBase, LaplaceBase, SampledPart, atomic_pair, sampled_loss
+from heliograph.errors import PlanningError, ProgramError
+
+
+@pytest.mark.parametrize("group", [2, 3, 7])
+@pytest.mark.parametrize("count", [1, 100, 10_000])
+def test_a_group_counts_every_run(group: int, count: int) -> None:
+    whole = epsilon(Gaussian(50.0 / group) * count, 1e-6)
+    found = group_epsilon(Gaussian(50.0) * count, group, 1e-6)
+    assert whole.lower <= found <= whole.upper * (1 + 1e-9) + 1e-9
+    assert group_epsilon(Gaussian(50.0) * count + Gaussian(20.0), group, 1e-6) > found
+
+
+# Sampling probabilities near 1.
+
+
+@pytest.mark.parametrize("p", [0.3, 0.9, 1 - 1e-9, 0.9999999999999954, 1 - 2.0**-53])
+def test_losses_of_a_sampled_pair_have_no_cancellation(p: float) -> None:
+    t = np.concatenate((-np.geomspace(1e-12, 60, 80)[::-1], [0.0], np.geomspace(1e-12, 60, 80)))
+    found = sampled_loss(t, p)
+    with mp.workdps(60):
+        for each, value in zip(t, found, strict=True):
+            true = mpmath.log(1 - mpf(p) + mpf(p) * mpmath.exp(mpf(each)))
+            assert abs(mpf(float(value)) - true) <= 8 * 2.0**-53 * (1 + abs(true))
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.3, 1 - 1e-9, 0.9999999999999954, 1 - 2.0**-53])
+@pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("base", [GaussianBase(2.0), LaplaceBase(33.0)], ids=["gaussian", "laplace"])
+def test_edges_err_by_no_more_than_they_say(p: float, remove: bool, base: GaussianBase | LaplaceBase) -> None:
+    part = SampledPart(base, p, remove)
+    low, high = part.loss_range(-60.0, -60.0)
+    nodes = np.linspace(low, high, 400)[1:-1]
+    edges = part.edge(nodes)
+    sign = 1 if remove else -1
+    with mp.workdps(60):
+        for node, x in zip(nodes, edges, strict=True):
+            at = sign * mpf(float(x))
+            t = (
+                mpf(base.mu) * (at - mpf(base.mu) / 2)
+                if isinstance(base, GaussianBase)
+                else base.epsilon * (2 * at - 1)
+            )
+            if isinstance(base, LaplaceBase) and not 0 < at < 1:
+                continue
+            true = sign * mpmath.log(1 - mpf(p) + mpf(p) * mpmath.exp(t))
+            # A rounding of x moves t by as much times the slope, which 32 units of the largest loss cover too.
+            assert abs(true - mpf(float(node))) <= part.edge_error(float(np.abs(nodes).max()))
+
+
+def _laplace_and_response(p: float, e: float, at: float) -> mpf:
+    """Epsilon of sampled_laplace(p, e) and a response whose direction add has losses log(0.5 / (1e-6, 1 - 1e-6))."""
+    p_, e_ = mpf(p), mpf(e)
+
+    def survival(t: mpf) -> tuple[mpf, mpf]:
+        """Masses of the shifted and the unshifted law where log(shifted / unshifted) < t."""
+        if t <= -e_:
+            return mpf(0), mpf(0)
+        x = (min(t, e_) / e_ + 1) / 2
+        if t > e_:
+            return mpf(1), mpf(1)
+        return mpmath.exp(-e_ * (1 - x)) / 2, 1 - mpmath.exp(-e_ * x) / 2
+
+    def curve(level: mpf) -> mpf:
+        # Direction add: A is unshifted, B the mixture; the loss is above `level` where e^t < (e^-level - 1 + p) / p.
+        rest = mpmath.expm1(-level) + p_
+        if rest <= 0:
+            return mpf(0)
+        shifted, still = survival(mpmath.log(rest / p_))
+        return still - mpmath.exp(level) * ((1 - p_) * still + p_ * shifted)
+
+    def whole(level: mpf) -> mpf:
+        total = mpf(0)
+        for b in (mpf(1e-6), mpf(1 - 1e-6)):
+            total += mpf("0.5") * curve(level - mpmath.log(mpf("0.5") / b))
+        return total
+
+    low, high = mpf(20), mpf(100)
+    for _ in range(140):
+        middle = (low + high) / 2
+        low, high = (middle, high) if whole(middle) > mpf(at) else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(
+    ("p", "e", "at"),
+    [
+        (0.9999999999999954, 33.764, 1e-3),
+        (0.9999999999999856, 32.569, 1e-3),
+        (0.9999999999999934, 32.161, 1e-9),
+        (0.999999999999, 27.3, 1e-5),
+    ],
+)
+def test_probabilities_near_one(p: float, e: float, at: float) -> None:
+    table = Table((1e-6, 1 - 1e-6), (0.5, 0.5))
+    found = epsilon(SampledLaplace(p, e) + table, at).directions["add"]
+    with mp.workdps(60):
+        true = float(_laplace_and_response(p, e, at))
+    assert found.lower <= true * (1 + 1e-12)
+    assert true * (1 - 1e-12) <= found.upper
+
+
+# Deltas far below round-off of 1.
+
+
+@pytest.mark.parametrize("small", [1e-10, 1e-15, 1e-17, 1e-44, 1e-62, 1e-200])
+@pytest.mark.parametrize("method", ["auto", "exact", "rdp", "pld"])
+def test_small_deltas_keep_their_digits(small: float, method: str) -> None:
+    found = delta(Approximate(0.1, small) * 3, 5.0, method=method)
+    with mp.workdps(250):
+        true = 1 - (1 - mpf(small)) ** 3
+    assert mpf(found.lower) <= true
+    assert true <= mpf(found.upper)
+    assert found.upper <= 3.01 * small
+    assert epsilon(Approximate(0.1, small), small / 10).lower == math.inf
+
+
+def test_a_delta_that_is_all_lost_has_a_finite_epsilon() -> None:
+    found = epsilon(Approximate(0.1, 1e-6), 1e-6, method="exact")
+    assert found.lower == pytest.approx(0.1, rel=1e-12)
+    assert found.upper == pytest.approx(0.1, rel=1e-12)
+
+
+# Infinite where finite.
+
+
+def test_large_epsilons_are_not_infinite() -> None:
+    found = epsilon(Gaussian(0.01) * 10**9, 1e-5)
+    assert found.upper < 5.0005e12
+    assert found.lower > 5.0e12 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("composition", "at"),
+    [
+        (SampledGaussian(0.9, 0.05) * 30_000, 1e-5),
+        (SampledGaussian(0.98, 0.42) * 783_697_843, 2e-107),
+        (SampledLaplace(2.34e-7, 0.876) * 2, 1.6e-16),
+        (Laplace(1.27e-6) * 10, 1.7e-58),
+    ],
+    ids=str,
+)
+def test_a_finite_bound_that_is_known_is_given(composition: Composition, at: float) -> None:
+    found = epsilon(composition, at, tolerance=Tolerance(seconds=2.0))
+    moments = epsilon(composition, at, method="rdp")
+    assert found.upper <= moments.upper * (1 + 1e-9) + 1e-9
+    assert found.lower <= found.upper
+    # No loss is larger than all of the largest together.
+    pairs = [(mechanism.pair("remove"), count) for mechanism, count in composition]
+    largest = sum(
+        count * max(float(pair.atoms.loss[-1]) if pair.atoms.loss.size else 0.0, pair.part.high)
+        for pair, count in pairs
+    )
+    assert found.directions["remove"].upper <= largest * (1 + 1e-9) + 2e-12
+
+
+# Crashes.
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "at", "absolute"),
+    [
+        (SampledLaplace(2.77e-10, 5.4e-8), 2.6e-9, 1e-3),
+        (SampledLaplace(4e-10, 0.15), 7e-20, 1e-3),
+        (SampledLaplace(3.1e-5, 1.7e-4), 1e-75, 1e-5),
+        (Laplace(1e-8), 1e-12, 1e-12),
+    ],
+    ids=str,
+)
+def test_losses_near_round_off_are_bounded(mechanism: Mechanism, at: float, absolute: float) -> None:
+    found = epsilon(mechanism * 2, at, tolerance=Tolerance(absolute=absolute, relative=0.0, seconds=2.0), method="pld")
+    pair = mechanism.pair("remove")
+    assert 0 <= found.lower <= found.upper <= 2 * float(pair.atoms.loss[-1]) * (1 + 1e-9) + 2e-12
+
+
+def test_a_table_that_tells_everything() -> None:
+    table = Table((1.0, 0.0), (0.0, 1.0))
+    found = delta(table, 1.0)
+    assert found.upper == 1.0
+    assert found.lower > 1 - 1e-9
+    assert epsilon(table, 0.5).lower == math.inf
+    assert epsilon(table + Gaussian(1.0) * 3, 0.5).lower == math.inf
+
+
+# Tables, densities.
+
+
+def test_a_table_of_many_outcomes_is_bounded_from_below() -> None:
+    n = 20_000
+    upper = [0.99 / n] * n + [0.01]
+    found = delta(Table(tuple(upper), tuple([1.0 / n] * n + [0.0])), 5.0)
+    true = 0.01 / math.fsum(upper)
+    assert found.lower <= true * (1 + 1e-15)
+    assert found.upper >= true * (1 - 1e-15)
+    assert found.upper - found.lower < 1e-11
+
+
+def test_close_losses_are_merged_within_round_off_only() -> None:
+    # A chain in which every loss is within the slack of the one before it, and the ends are far apart.
+    loss = 0.5 + 1e-15 * np.arange(5000)
+    pair = atomic_pair(np.log(np.full(5000, 1 / 5000)), np.log(np.full(5000, 1 / 5000)) - loss)
+    assert pair.atoms.loss.size > 100
+    for representative in pair.atoms.loss:
+        assert float(np.abs(loss - representative).min()) <= 32 * 2.0**-53 * 1.5
+    assert pair.atoms.a.sum() == pytest.approx(1.0)
+
+
+def test_a_loss_that_turns_back_between_the_points_is_refused() -> None:
+    h = 0.25
+
+    def lower(x: np.ndarray) -> np.ndarray:
+        return -0.5 * x**2 - 0.5 * math.log(2 * math.pi)
+
+    def upper(x: np.ndarray) -> np.ndarray:
+        return lower(x) + np.log1p(0.5 * np.sin(2 * math.pi * x / h))
+
+    pair = Densities(upper, lower, tuple(np.arange(-40, 41) * h), 1e-22)
+    with pytest.raises(ProgramError, match="not monotone"):
+        epsilon(pair, 1e-6)
+
+
+def test_quadrature_is_not_called_proved() -> None:
+    points = tuple(np.linspace(-14, 15, 300))
+    log = -0.5 * math.log(2 * math.pi)
+    pair = Densities(lambda x: log - 0.5 * (x - 1) ** 2, lambda x: log - 0.5 * x**2, points, 1e-30)
+    found = epsilon(pair, 1e-5)
+    assert not found.proved
+    assert "estimated" in found.reason
+    assert epsilon(Gaussian(1.0), 1e-5).proved
+
+
+# One number, one neighbouring relation.
+
+
+def test_relations_are_not_mixed() -> None:
+    with pytest.raises(ProgramError, match="randomized_response beside"):
+        epsilon(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5)
+    alone = epsilon(RandomizedResponse(0.5) * 3, 1e-5)
+    assert alone.neighboring == "replace"
+    assert epsilon(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5, neighboring="replace").neighboring == "replace"
+    assert epsilon(Pure(0.5) + Gaussian(2.0), 1e-5).neighboring == "add_remove"
+
+
+# Errors that no figure shows.
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_transform_that_vanishes_errs_by_what_it_says(count: int) -> None:
+    """Two equal masses half a circle apart: every other frequency is exactly 0."""
+    length = 256
+    index = np.array([0, length // 2], dtype=np.int64)
+    lattice = Lattice(index, np.array([0.5, 0.5]), 0.01, 0.0, 0.0, 0.0)
+    found = convolve.combine([(convolve.spectrum(lattice, 0.0, length), count)], 0.01, 0.0, -1.0, 3.0, 40.0, length)
+    true = np.zeros(length)
+    true[[0, length // 2]] = 0.5
+    if count == 2:
+        true[0], true[length // 2] = 0.5, 0.5
+    # The law may be turned on the circle: its origin says by how much.
+    turned = round((found.origin - 0.0) / 0.01) % length
+    assert float(np.abs(np.roll(found.values, turned) - true).max()) <= found.entry_error
+    assert found.entry_error < 1e-12
+
+
+def test_the_saddle_line_is_not_read_beyond_its_reach() -> None:
+    line = _Line(Composition.of(SampledGaussian(0.1, 3.0) * 10_000), "remove", 1.0, 10.0)
+    line.at(10.0 + line.period / 9)
+    with pytest.raises(PlanningError, match="aliasing"):
+        line.at(10.0 + line.period / 7)
+
+
+# Time.
+
+
+def test_a_bracket_keeps_to_its_seconds() -> None:
+    composition = SampledGaussian(1e-5, 0.6) * 10**8
+    began = time.process_time()
+    found = epsilon(composition, 1e-5, method="pld", tolerance=Tolerance(absolute=1e-6, relative=0.0, seconds=1.0))
+    # Two directions, and a last round that took longer than it was thought to.
+    assert time.process_time() - began < 8.0
+    assert not found.reached
+    assert "tolerance was not reached" in found.reason
+    assert found.lower <= 1.5120712373356389
+    assert found.upper >= 1.5109500532933913
+
+
+def test_moments_of_many_kinds_take_a_moment() -> None:
+    many = Composition(tuple((SampledGaussian(0.001 + 1e-5 * i, 0.8 + 0.001 * i), 10) for i in range(300)))
+    began = time.process_time()
+    found = epsilon(many, 1e-5, method="rdp")
+    assert time.process_time() - began < 5.0
+    assert 0.5 < found.upper < 2.0
