@@ -40,7 +40,11 @@ _RUN = "run.json"
 @click.option("--oversampling", type=float, default=5.0, show_default=True, help="DPIS: candidates for each record.")
 @click.option("--physical-batch-size", type=int, default=256, show_default=True, help="Records computed at a time.")
 @click.option("--seed", type=int, default=None, help="Repeatable, and private only for whoever does not know it.")
-@click.option("--secure-noise", is_flag=True, help="Noise from a cryptographically secure generator.")
+@click.option(
+    "--secure-noise/--fast-noise",
+    default=None,
+    help="Noise from a cryptographically secure generator, or from a faster one (default: secure, where there is no seed).",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where everything goes.")
 @output_options
 def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> None:
@@ -94,13 +98,27 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
 
 @click.command("audit")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--canaries", type=int, default=200, show_default=True, help="How many canaries.")
-@click.option("--guesses", type=int, default=None, help="How many are guessed (default: all).")
+@click.option(
+    "--kind",
+    type=click.Choice(["gradients", "records"]),
+    default="gradients",
+    show_default=True,
+    help="Canaries: records of a given gradient, or of permuted inputs.",
+)
+@click.option("--canaries", type=int, default=1000, show_default=True, help="How many canaries.")
+@click.option("--guesses", type=int, default=None, help="How many are guessed (default: half).")
 @click.option("--confidence", type=float, default=0.95, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the canaries and their coins.")
 @output_options
 def audit(
-    folder: Path, canaries: int, guesses: int | None, confidence: float, seed: int, as_json: bool, quiet: bool
+    folder: Path,
+    kind: Any,
+    canaries: int,
+    guesses: int | None,
+    confidence: float,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Train again as DIR was, with canaries; print the empirical lower bound beside the proved upper bound.
 
@@ -120,7 +138,9 @@ def audit(
     def build(data: object, observer: Callable[[str, Any], None]) -> Any:
         return _trainer(settings, module, data, loss, observer=observer, progress=not quiet)
 
-    found = audit_training(build, train_set, count=canaries, guesses=guesses, confidence=confidence, seed=seed)
+    found = audit_training(
+        build, train_set, kind=kind, count=canaries, guesses=guesses, confidence=confidence, seed=seed
+    )
     emit(found.words(), found.to_json(), as_json=as_json, quiet=quiet)
     if found.refuted:
         raise SystemExit(1)

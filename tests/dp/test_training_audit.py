@@ -60,7 +60,7 @@ def audited(method: Any, seed: int = 2, target: float = 1.0) -> TrainingAudit:
             observer=observer,
         )
 
-    return audit_training(build, data(), canaries=canaries(), confidence=CONFIDENCE, seed=seed)
+    return audit_training(build, data(), canaries=canaries(), guesses=CANARIES, confidence=CONFIDENCE, seed=seed)
 
 
 @pytest.mark.parametrize("method", ["dp_sgd", "dpis"])

@@ -2,8 +2,17 @@
 
 `audit_training` is one run with many canaries, each in the training set by its own fair coin (Steinke, Nasr, Jagielski
 2023). It is given what the guarantee gives an attacker: every released gradient sum and the parameters at which it was
-made. A canary's score adds up, over the steps, the released sum along the canary's own gradient. `audit_norm_sum` holds
-the release of a norm sum with one record more against that without, drawn many times.
+made. There are two kinds of canaries.
+
+- `gradients` (the default): records whose gradient is one entry of the parameters, larger than any clipping bound, an entry
+  of its own for each. They take the way of all records through sampling, clipping, sum and noise. A canary's score adds up,
+  over the steps, the likelihood ratio of what was released at its entry under the accounted mechanism; the sum of the true
+  records there is subtracted, which an attacker who holds all other records can do (the guarantee is given their coins
+  too). It has the power to refute noise that is a few times too small.
+- `records`: true inputs and targets, whose gradients the module makes. The score is the released sum along the canary's own
+  gradient. It is weaker, and sees the computation of gradients too.
+
+`audit_norm_sum` holds the release of a norm sum with one record more against that without, drawn many times.
 
 An audit can refute a guarantee; a small bound shows nothing. It trains on the data again: what it prints is a release
 that no budget has paid for, meant for whoever holds the data.
@@ -11,19 +20,22 @@ that no budget has paid for, meant for whoever holds the data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from heliograph.dp.audit import Audit, one_run, split
+from heliograph.dp.accounting.result import json_number
+from heliograph.dp.audit import Audit, one_run, one_run_bound, split
 from heliograph.dp.training.gradients import GradientEngine
-from heliograph.dp.training.records import Records
+from heliograph.dp.training.records import Canaries, Records
 from heliograph.dp.training.releases import Observer
+from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.trainer import DPTrainer
 from heliograph.errors import ProgramError
 
@@ -38,6 +50,8 @@ class TrainingAudit:
     audit: Audit
     epsilon_upper: float
     canaries: int
+    most: float = math.inf
+    """The largest epsilon that this audit could have shown, with every guess right."""
 
     @property
     def refuted(self) -> bool:
@@ -51,6 +65,7 @@ class TrainingAudit:
             "epsilon_upper": self.epsilon_upper,
             "delta": self.audit.delta,
             "confidence": self.audit.confidence,
+            "epsilon_lower_most": json_number(self.most),
             "canaries": self.canaries,
             "guesses": self.audit.guesses,
             "right": self.audit.right,
@@ -60,9 +75,12 @@ class TrainingAudit:
     def words(self) -> str:
         """The audit in words."""
         verdict = "THE GUARANTEE IS REFUTED" if self.refuted else "not refuted, which is no proof"
+        if not self.refuted and self.most < self.epsilon_upper:
+            verdict += "; this audit had too few canaries or guesses to refute it at all"
         return (
             f"empirical lower bound: epsilon >= {self.audit.epsilon_lower:.4f} (confidence {self.audit.confidence:g},"
-            f" {self.audit.right} of {self.audit.guesses} guesses right, {self.canaries} canaries)\n"
+            f" {self.audit.right} of {self.audit.guesses} guesses right, {self.canaries} canaries;"
+            f" with all of them right it would be {self.most:.4f})\n"
             f"proved upper bound:    epsilon <= {self.epsilon_upper:.4f} at delta {self.audit.delta:g}\n{verdict}"
         )
 
@@ -71,17 +89,22 @@ def audit_training(
     build: Build,
     train_set: object,
     *,
+    kind: Literal["gradients", "records"] | None = None,
     canaries: tuple[Tensor, Tensor] | None = None,
-    count: int = 200,
+    count: int = 1000,
     guesses: int | None = None,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> TrainingAudit:
     """One run with canaries in the training set, each by a fair coin, and the epsilon that guessing them refutes.
 
-    `canaries` are (inputs, targets); by default `count` of them are made from the training set (`make_canaries`). Half
-    of `guesses` (default: all canaries) are the highest scores, guessed in, half the lowest, guessed out.
+    `kind` is that of the canaries, `gradients` unless `canaries`, (inputs, targets), are given; of the kind `records` they
+    are otherwise made from the training set (`make_canaries`). There are `count` of them, of the kind `gradients` no more
+    than the module has parameters. Half of `guesses` (default: half of the canaries) are the highest scores, guessed in,
+    half the lowest, guessed out.
     """
+    if (kind or ("gradients" if canaries is None else "records")) == "gradients":
+        return _audit_gradients(build, train_set, count, guesses, confidence, seed)
     inputs, targets = make_canaries(train_set, count, seed) if canaries is None else canaries
     number = len(targets)
     coins = np.random.default_rng(seed).random(number) < 0.5
@@ -95,12 +118,56 @@ def audit_training(
             scores.add_(_alignment(trainer.module, trainer.loss, inputs, targets, value))
 
     trainer = build(_with(train_set, inputs[chosen], targets[chosen]), observe)
-    report = trainer.fit()
-    half = (number if guesses is None else guesses) // 2
+    return _judged(trainer.fit(), scores, coins, guesses, confidence)
+
+
+def _audit_gradients(
+    build: Build, train_set: object, count: int, guesses: int | None, confidence: float, seed: int
+) -> TrainingAudit:
+    trainer: DPTrainer | None = None
+    scores: Tensor
+    everyone: Canaries
+    present: Canaries
+
+    def observe(name: str, value: Any) -> None:
+        if name != "gradients":
+            return
+        assert trainer is not None
+        release = trainer.last_release
+        assert release is not None
+        assert release.sensitivity is not None
+        assert release.noise_std is not None
+        p, std = release.sampling_probability or 1.0, release.noise_std
+        others = present.others if present.others is not None else 0.0
+        assert isinstance(others, Tensor | float)
+        seen = everyone.at_entries(value) - others
+        ratio = (seen - release.sensitivity / 2) * (release.sensitivity / std**2)
+        mixed = np.logaddexp(np.log1p(-p) if p < 1 else -np.inf, np.log(p) + ratio.numpy())
+        scores.add_(torch.from_numpy(mixed))
+
+    trainer = build(train_set, observe)
+    sizes = sum(p.numel() for p in trainer.module.parameters() if p.requires_grad)
+    number = min(count, sizes)
+    if number < 1:
+        raise ProgramError("an audit needs at least one canary", where="audit")
+    rng = np.random.default_rng(seed)
+    coins = rng.random(number) < 0.5
+    entries = torch.from_numpy(rng.choice(sizes, size=number, replace=False))
+    scores = torch.zeros(number, dtype=torch.float64)
+    length = 20.0 * max(trainer.settings.clip_range)
+    everyone = Canaries(entries, length)
+    present = Canaries(entries, length, present=torch.from_numpy(np.flatnonzero(coins)))
+    trainer.insert(present)
+    return _judged(trainer.fit(), scores, coins, guesses, confidence)
+
+
+def _judged(report: PrivacyReport, scores: Tensor, coins: Any, guesses: int | None, confidence: float) -> TrainingAudit:
+    half = (len(scores) // 2 if guesses is None else guesses) // 2
     found = one_run(
         scores.tolist(), coins.tolist(), guess_in=half, guess_out=half, delta=report.delta, confidence=confidence
     )
-    return TrainingAudit(found, report.epsilon_upper, number)
+    most = one_run_bound(2 * half, 2 * half, len(scores), report.delta, confidence)
+    return TrainingAudit(found, report.epsilon_upper, len(scores), most)
 
 
 def audit_norm_sum(

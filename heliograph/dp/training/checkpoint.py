@@ -9,8 +9,10 @@ on; its generator's state is not written at all. Files are replaced at once and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
-from heliograph.files import open_file, sync_folder
+from heliograph.files import lock, open_file, sync_folder
 
 _VERSION = 1
 
@@ -35,6 +37,30 @@ class Checkpoint:
         self.journal = self.folder / "charges.jsonl"
         self.written = 0
         """Charges in the journal."""
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The folder, for this run alone. Raises ProgramError where another run has it.
+
+        Two that went on from one state would release twice and report one.
+        """
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                lock(handle, wait=False)
+            except BlockingIOError:
+                raise ProgramError(
+                    "another run uses this checkpoint",
+                    where=self.folder,
+                    why="both would release values from one state, and report the releases of one",
+                    hint="let it end, or take another folder, and add up the epsilons",
+                ) from None
+            except OSError:
+                # A system or a file system without locks: nothing to be had.
+                pass
+            yield
+        finally:
+            os.close(handle)
 
     def append(self, release: Release) -> None:
         """Enter a charge in the journal, durably."""

@@ -41,12 +41,18 @@ def weighted_sum(
     physical: int,
     weights: Callable[[Tensor, Tensor], Tensor],
 ) -> list[Tensor]:
-    """The sum of the records' gradients; weights from positions in `indices` and the norms of the records there."""
-    sums = [torch.zeros_like(p) for p in engine.module.parameters() if p.requires_grad]
-    for positions, (inputs, targets) in records.chunks(indices, physical):
-        found, _ = engine.weighted_sum(inputs, targets, partial(weights, positions))
+    """The sum of the records' gradients; weights from positions in `indices` and the norms of the records there.
+
+    Sums of physical batches are added in float64: round-off does not grow with their number.
+    """
+    sums = [torch.zeros_like(p, dtype=torch.float64) for p in engine.module.parameters() if p.requires_grad]
+    real, canaries = records.apart(indices)
+    for at, (inputs, targets) in records.chunks(indices[real], physical):
+        found, _ = engine.weighted_sum(inputs, targets, partial(weights, real[at]))
         for total, each in zip(sums, found, strict=True):
             total += each
+    if records.canaries is not None:
+        records.canaries.add(sums, indices[canaries] - records.true_count, partial(weights, canaries))
     return sums
 
 

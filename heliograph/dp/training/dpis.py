@@ -147,9 +147,13 @@ class ImportanceSteps:
         self.epochs.append(Epoch(bound, norm_total, sigma, mechanism))
 
     def _all_norms(self) -> Tensor:
-        everyone = torch.arange(len(self.records))
+        everyone = torch.arange(self.records.true_count)
         chunks = self.records.chunks(everyone, self.schedule.settings.physical_batch_size)
-        return torch.cat([self.engine.norms(*pair).detach().cpu() for _, pair in chunks])
+        norms = [self.engine.norms(*pair).detach().cpu() for _, pair in chunks]
+        # Beside true norms; an audit's canaries have norms that are given.
+        return torch.cat(
+            norms if self.records.canaries is None else [*norms, self.records.canaries.norms().to(norms[0])]
+        )
 
     def step(self) -> list[Tensor]:
         """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""

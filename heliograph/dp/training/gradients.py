@@ -35,6 +35,7 @@ class GradientEngine:
     are not `batch_first`). Inputs may be a tuple, passed as several arguments. The module stays as it is: parameters,
     mode, hooks and `.grad` are not changed. A batch is held whole: cut large ones up.
 
+    Products are taken in full precision, whatever torch is allowed elsewhere; modules in float16 or bfloat16 are refused.
     A record whose gradient is not finite has norm 0 and adds nothing to any sum: its neighbours must not see it.
     """
 
@@ -46,7 +47,8 @@ class GradientEngine:
         """L2 norms [B] of the records' gradients over all trainable parameters, without making the gradients."""
         if len(targets) == 0:
             return self._empty()
-        return self._measured(self._factors(inputs, targets))[0]
+        with _full_products():
+            return self._measured(self._factors(inputs, targets))[0]
 
     def weighted_sum(
         self, inputs: Inputs, targets: Tensor, weights_of: Callable[[Tensor], Tensor]
@@ -59,7 +61,12 @@ class GradientEngine:
         parameters = trained(self.module)
         if len(targets) == 0:
             return [torch.zeros_like(p) for p in parameters], self._empty()
-        factors = self._factors(inputs, targets)
+        with _full_products():
+            return self._weighted_sum(parameters, self._factors(inputs, targets), weights_of)
+
+    def _weighted_sum(
+        self, parameters: list[nn.Parameter], factors: dict[int, Factor], weights_of: Callable[[Tensor], Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
         norms, finite = self._measured(factors)
         weights = torch.where(norms > 0, weights_of(norms), torch.zeros_like(norms)).detach()
         if weights.shape != norms.shape or not bool(torch.isfinite(weights).all()):
@@ -162,6 +169,13 @@ class _Tape:
             )
         at = differentiable[0]
         output = outputs[at]
+        if output.dtype in (torch.float16, torch.bfloat16):
+            raise UnsupportedError(
+                f"a layer computes in {str(output.dtype).removeprefix('torch.')}",
+                where=name,
+                why="per-record gradients of so few digits are not clipped at the bound that is accounted",
+                hint="leave autocast out of the module",
+            )
         if len(output) != self._records or len(tensors[0]) != self._records:
             raise UnsupportedError(
                 f"the input of a layer has {len(tensors[0])} rows where the batch has {self._records} records",
@@ -192,6 +206,19 @@ class _Tape:
             for make, gradient in zip(self._makers, gradients, strict=True):
                 if gradient is not None:
                     yield from make(gradient)
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    """No TF32 and no bfloat16 inside of float32 products: norms and sums must be of the same numbers."""
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 @contextmanager

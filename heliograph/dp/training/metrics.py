@@ -26,7 +26,7 @@ class Metrics:
 @torch.no_grad()
 def measured(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], records: Records, batch_size: int) -> Metrics:
     """The metrics of a module in evaluation mode; it is left in the mode that it was in."""
-    training = module.training
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     total, right, classes = 0.0, 0, True
     for _, (inputs, targets) in records.chunks(torch.arange(len(records)), max(batch_size, 1024)):
@@ -36,6 +36,7 @@ def measured(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], record
         classes = classes and outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
         if classes:
             right += int((outputs.argmax(1) == targets).sum())
-    module.train(training)
+    for layer, training in modes:
+        layer.training = training
     count = max(len(records), 1)
     return Metrics(total / count, right / count if classes else None)

@@ -16,10 +16,11 @@ noise, which betray the value beneath (Mironov 2012), do not exist:
   errs by at most 16 units of round-off, relative to the larger of 1 and |Z| (a test compares with 60 digits).
 
 **What is not covered.** The clipped sum itself is computed in floating point: its round-off enters before the grid does,
-and the sensitivity of a floating-point sum exceeds that of the real one by the round-off (Casacuberta et al. 2022), about
-1e-6 of it in float32. Timing, memory and the operating system's generator are outside too.
+and the sensitivity of a floating-point sum exceeds that of the real one by the round-off (Casacuberta et al. 2022). It
+grows with the physical batch, whose sum is made in the module's precision; batches are added in float64. A test measures
+it. Timing, memory and the operating system's generator are outside too.
 
-**Plain mode** (the default) draws from numpy's SFC64 with its floating-point Gaussian: fast, not cryptographic, and not safe
+**Plain mode** draws from numpy's SFC64 with its floating-point Gaussian: fast, not cryptographic, and not safe
 against someone who reads low bits. With a seed that others know, neither mode gives privacy.
 """
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -79,7 +81,11 @@ class GaussianNoise:
             raise ProgramError(f"seed = {seed!r} must be a non-negative integer", where="seed")
         self.seeded = seed is not None
         self.secure = secure
-        if secure:
+        self._start(seed)
+
+    def _start(self, seed: int | None) -> None:
+        self._process = os.getpid()
+        if self.secure:
             if seed is None:
                 key = secrets.token_bytes(32)
             else:
@@ -87,6 +93,19 @@ class GaussianNoise:
             self._stream = _Stream(key)
         else:
             self._numpy = np.random.Generator(np.random.SFC64(seed if seed is not None else secrets.randbits(256)))
+
+    def _own(self) -> None:
+        """Take fresh entropy in a forked child: with its parent's noise, both releases together would show what it hid."""
+        if self._process == os.getpid():
+            return
+        if self.seeded:
+            raise ProgramError(
+                "this process was forked from one that draws the same seeded noise",
+                where="noise",
+                why="noise that is used twice hides nothing",
+                hint="make the trainer in the child, or leave the seed out",
+            )
+        self._start(None)
 
     def release(self, values: Sequence[Tensor], std: float, sensitivity: float) -> list[Tensor]:
         """One vector, given in parts, plus Gaussian noise, as a private release; dtypes and devices are kept.
@@ -98,6 +117,7 @@ class GaussianNoise:
             raise ProgramError(f"sensitivity = {sensitivity!r} must be positive", where="release")
         if not self.secure:
             return [value + self.like(value, std) for value in values]
+        self._own()
         exact = np.concatenate([value.detach().cpu().double().flatten().numpy() for value in values])
         if not np.isfinite(exact).all():
             raise ProgramError("a value to be released is not finite", where="release")
@@ -125,6 +145,7 @@ class GaussianNoise:
         """
         shape = tuple(given.shape) if isinstance(given, Tensor) else tuple(given)
         count = math.prod(shape)
+        self._own()
         if self.secure:
             grid = self._grid(std)
             drawn = self._integers(count, std / grid) * grid
@@ -138,6 +159,7 @@ class GaussianNoise:
 
         Never 0, so that `uniform(n) < p` holds with probability at most p, and never where p is 0.
         """
+        self._own()
         words = self._stream.words(n) if self.secure else self._numpy.integers(0, 1 << 64, n, dtype=np.uint64)
         return torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53)
 

@@ -6,6 +6,7 @@ Order does not matter, and no sampler or loader of the user's is used: each step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,51 @@ from heliograph.errors import ProgramError
 Pair = tuple[Any, Any]
 
 
+@dataclass
+class Canaries:
+    """Records of an audit whose gradients are given: canary n's is `length` at entry `entries[n]` of all parameters.
+
+    They take the way of all records through sampling, clipping and noise; only their gradients are not computed. None is
+    like any true gradient, and two that have entries of their own do not meet: an attacker sees each by itself.
+    """
+
+    entries: Tensor
+    length: float
+    present: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    """The numbers of those that are in the training set."""
+    others: Tensor | None = None
+    """What the true records of the last sum hold at the entries: an auditor may know it."""
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def norms(self) -> Tensor:
+        """The norms of those in the training set."""
+        return torch.full((len(self.present),), self.length, dtype=torch.float64)
+
+    def at_entries(self, values: list[Tensor]) -> Tensor:
+        """What a vector, given in parts, holds at the entries."""
+        return torch.cat([value.detach().flatten().double().cpu() for value in values])[self.entries]
+
+    def add(self, sums: list[Tensor], numbers: Tensor, weights: Callable[[Tensor], Tensor]) -> None:
+        """Add some of those in the training set, weighted as records of their norm are."""
+        self.others = self.at_entries(sums)
+        if not numbers.numel():
+            return
+        sizes = [each.numel() for each in sums]
+        added = torch.zeros(sum(sizes), dtype=torch.float64)
+        added.index_add_(0, self.entries[self.present[numbers]], weights(self.norms()[numbers]).double() * self.length)
+        for total, part in zip(sums, added.split(sizes), strict=True):
+            total += part.view(total.shape).to(total)
+
+
 class Records:
     """A map-style dataset of (input, target) pairs, or a pair of tensors or arrays whose first axis counts records."""
 
     def __init__(self, source: object, device: torch.device, where: str = "train_set") -> None:
         _refuse(source, where)
         self.device = device
+        self.canaries: Canaries | None = None
         self._dataset: Dataset[Any] | None = None
         self._tensors: tuple[Tensor, Tensor] | None = None
         if isinstance(source, TensorDataset):
@@ -42,8 +82,13 @@ class Records:
                 hint="give (inputs, targets) as tensors or arrays, or a map-style torch Dataset of such pairs",
             )
 
-    def __len__(self) -> int:
+    @property
+    def true_count(self) -> int:
+        """The number of records without an audit's canaries."""
         return len(self._tensors[0]) if self._tensors is not None else len(self._dataset)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return self.true_count + (0 if self.canaries is None else len(self.canaries))
 
     def batch(self, indices: Tensor) -> Pair:
         """The inputs and targets of some records, stacked, on the device of the module."""
@@ -66,10 +111,17 @@ class Records:
         inputs, targets = self.batch(torch.zeros(1, dtype=torch.long))
         return _random(inputs, count, torch.randn), _random(targets, count, torch.rand)
 
+    def apart(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions within `indices` of true records, and of an audit's canaries."""
+        true = indices < self.true_count
+        return torch.nonzero(true).flatten(), torch.nonzero(~true).flatten()
+
     def chunks(self, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Pair]]:
         """The records of some indices in physical batches: the positions within `indices`, and the records."""
         for positions in torch.arange(indices.numel()).split(size):
-            yield positions, self.batch(indices[positions])
+            # Of no indices torch makes one empty part; a dataset has no batch of no records.
+            if positions.numel():
+                yield positions, self.batch(indices[positions])
 
 
 def _is_array(value: object) -> bool:

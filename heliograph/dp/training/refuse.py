@@ -26,7 +26,7 @@ def check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise ProgramError(f"{type(module).__name__} is not a torch.nn.Module", where="the module")
     for name, layer in module.named_modules():
-        for refuse in (_batch_statistics, _table_options, _recurrent, _uninitialised):
+        for refuse in (_batch_statistics, _table_options, _recurrent, _uninitialised, _half_precision):
             refuse(layer, f"{name or 'the module'} ({type(layer).__name__})")
     if not trained(module):
         raise ProgramError(
@@ -44,14 +44,32 @@ def _batch_statistics(layer: nn.Module, where: str) -> None:
             why="the running mean and variance are released with the model, without noise",
             hint="use track_running_stats=False",
         )
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not _fixed_statistics(layer):
         raise UnsupportedError(
             "batch norm cannot be trained privately",
             where=where,
             why="it normalises every record by the others of its batch, so that one record moves all gradients and no "
             "clipping bounds that; its running statistics are released without noise",
-            hint=f"use torch.nn.GroupNorm(1, {layer.num_features}), or LayerNorm, which look at one record",
+            hint=f"use torch.nn.GroupNorm(1, {layer.num_features}), or LayerNorm, which look at one record; batch norm of a"
+            " pretrained part may stay frozen: eval() it and set requires_grad_(False)",
         )
+
+
+def _fixed_statistics(layer: nn.modules.batchnorm._BatchNorm) -> bool:
+    """In evaluation mode, with nothing to train: a map of each record by itself."""
+    return not layer.training and layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
+
+
+def keep_frozen(module: nn.Module) -> None:
+    """Put the module into training mode, but for batch norm that was given in evaluation mode and frozen."""
+    kept = [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)
+    ]
+    module.train()
+    for layer in kept:
+        layer.eval()
 
 
 def _table_options(layer: nn.Module, where: str) -> None:
@@ -81,6 +99,18 @@ def _recurrent(layer: nn.Module, where: str) -> None:
         )
 
 
+def _half_precision(layer: nn.Module, where: str) -> None:
+    for parameter in layer.parameters(recurse=False):
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            raise UnsupportedError(
+                f"parameters in {str(parameter.dtype).removeprefix('torch.')}",
+                where=where,
+                why="gradients, norms and sums of so few digits err by more than clipping bounds: with 2,000 records the"
+                " sum would move by several times the bound when one leaves, and the proof is for one",
+                hint="train in float32 (module.float()), and convert the trained module",
+            )
+
+
 def _uninitialised(layer: nn.Module, where: str) -> None:
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
         raise ProgramError(
@@ -108,8 +138,14 @@ def check_loss(loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *
         # Constants in float32, say class weights, do not mix with float64: the module's own precision has to do.
         probe = _Probe(copy.deepcopy(module), loss, inputs, targets, 1e-3)
     with torch.random.fork_rng():
+        # In the precision of training too: autocast leaves float64 alone.
+        GradientEngine(copy.deepcopy(module), loss).norms(inputs, targets)
+    with torch.random.fork_rng():
         probe.check_state()
         probe.check_mixing()
+        if len(sample[1]) > count:
+            whole = _Probe(probe.module, loss, _map(sample[0], probe.like), probe.like(sample[1]), probe.close)
+            whole.check_places()
         with _without_dropout(probe.module):
             probe.check_gradients()
 
@@ -161,7 +197,7 @@ class _Probe:
                     "a buffer changes in the forward pass",
                     where=name,
                     why="what it keeps of the records is released with the model, without noise",
-                    hint="leave the layer out, or put it into eval mode before training",
+                    hint="leave the layer out, or write it such that it keeps nothing",
                 )
         if not self.same(first, second):
             raise UnsupportedError(
@@ -192,6 +228,54 @@ class _Probe:
                         hint="use losses and layers that look at one record: no contrastive losses, no batch statistics, "
                         "no means over the batch",
                     )
+
+    def like(self, given: Tensor) -> Tensor:
+        """A tensor of inputs or targets in the precision of this probe's."""
+        floats = next((t for t in (self.inputs, self.targets) if isinstance(t, Tensor) and t.is_floating_point()), None)
+        double = floats is not None and floats.dtype == torch.float64
+        return _double(given) if double or next(self.module.parameters()).dtype == torch.float64 else given
+
+    def check_places(self) -> None:
+        """In a whole batch: exchange or leave out a record, and nothing of the others moves.
+
+        All others at once, weighted at random: what four records do not show (statistics of large batches, room for the
+        first few records) shows here.
+        """
+        count = len(self.targets)
+        weights = torch.rand(count, generator=torch.Generator().manual_seed(1)).to(self.targets.device) + 0.5
+
+        def others(x: Inputs, y: Tensor, kept: Tensor, weighted: Tensor) -> Tensor:
+            values = self.losses(x, y)[kept]
+            return torch.cat((values.detach(), self.gradients((values * weighted.to(values)).sum())))
+
+        everyone = torch.arange(count, device=self.targets.device)
+        for left_out in sorted({0, count // 2, count - 1}):
+            rest = everyone[everyone != left_out]
+            before = others(self.inputs, self.targets, rest, weights[rest])
+            exchanged = _map(self.inputs, partial(_exchanged, at=left_out))
+            after = others(exchanged, _exchanged(self.targets, left_out, exact=True), rest, weights[rest])
+            cases = [("exchanging", before, after)]
+            with _without_dropout(self.module):
+                if torch.equal(self._drawn(0), self._drawn(1)):
+                    whole = others(self.inputs, self.targets, rest, weights[rest])
+                    fewer = _map(self.inputs, partial(torch.index_select, dim=0, index=rest))
+                    alone = others(fewer, self.targets[rest], everyone[:-1], weights[rest])
+                    cases.append(("leaving out", whole, alone))
+            for done, before, after in cases:
+                if not self.same(before, after):
+                    raise UnsupportedError(
+                        "the loss of one record depends on the others of a large batch",
+                        where="the module or the loss",
+                        why=f"{done} record {left_out} of {count} moved losses or gradients of others; clipping each"
+                        " record's gradient then bounds nothing",
+                        hint="use layers that look at one record: no batch statistics, no room for the first records only",
+                    )
+
+    def _drawn(self, seed: int) -> Tensor:
+        """The losses with random numbers of a seed: two seeds tell whether the module draws any."""
+        torch.manual_seed(seed)
+        outputs = self.module(*self.inputs) if isinstance(self.inputs, tuple) else self.module(self.inputs)
+        return self.loss(outputs, self.targets).detach()
 
     def check_gradients(self) -> None:
         """The engine against autograd on batches of one."""

@@ -58,6 +58,8 @@ class Releaser:
         self.books = books
         self.noise = noise
         self.observer = observer
+        self.last: Release | None = None
+        """What was charged last: an observer may see how the value that it is told of was made."""
 
     def size(self, count: int, noise_std: float) -> float:
         """N~: the number of records with noise; its sensitivity is 1."""
@@ -90,7 +92,9 @@ class Releaser:
     def _charge(
         self, name: str, mechanism: Mechanism, sensitivity: float, noise_std: float, probability: float | None
     ) -> None:
-        self.books.charge(Release(name, mechanism, 1, sensitivity, noise_std, probability))
+        release = Release(name, mechanism, 1, sensitivity, noise_std, probability)
+        self.books.charge(release)
+        self.last = release
 
     def _noised(self, value: float, noise_std: float, sensitivity: float) -> float:
         (noisy,) = self.noise.release([torch.tensor(value, dtype=torch.float64)], noise_std, sensitivity)

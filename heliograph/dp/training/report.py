@@ -23,6 +23,7 @@ NOT_ACCOUNTED = (
     "the choice of hyperparameters (learning rate, epochs, batch size, clipping bound, architecture), where the training"
     " data were looked at for it",
     "preprocessing that depends on the training data (vocabularies, means, selected features)",
+    "data sets whose item i is made of other items too (mixup, mosaics, pairs, triplets): a record is then in many items",
     "running time and memory, which vary with the batches drawn",
 )
 
@@ -163,7 +164,7 @@ class PrivacyReport:
                 lines.append(f"  direction {name}: Renyi divergence {total:.6g} of the budget {self.budget.budget:.6g}")
         source = "public" if self.size_stage is None else "released with noise"
         lines.append(f"Number of records: {self.size:.6g}, {source}; sampling and steps follow from it alone.")
-        generator = "a cryptographically secure generator" if settings.secure_noise else "torch's generator"
+        generator = "a cryptographically secure generator" if settings.secure_noise else "numpy's SFC64"
         lines.append(f"Noise: from {generator}{'' if settings.seed is None else ', seeded'}.")
         lines.append(f"Steps: {self.steps} of {self.steps_planned}.{' ' + self.stopped if self.stopped else ''}")
         if self.replayed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
-from heliograph.dp.accounting.ledger import Ledger
+from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.dp.training import budget as budgets
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.checkpoint import Checkpoint
@@ -24,13 +25,16 @@ from heliograph.dp.training.metrics import Metrics, measured
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.dp.training.plan import Plan, make_plan
 from heliograph.dp.training.progress import Update, training_bar
-from heliograph.dp.training.records import Records
-from heliograph.dp.training.refuse import check_loss, check_module
+from heliograph.dp.training.records import Canaries, Records
+from heliograph.dp.training.refuse import check_loss, check_module, keep_frozen
 from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.run import Run
 from heliograph.dp.training.settings import ImportanceOptions, Method, Settings, check_size
 from heliograph.errors import HeliographError, ProgramError
+
+_MOST_TRIED = 512
+"""Records that a module is tried on before training."""
 
 
 class DPTrainer:
@@ -46,11 +50,13 @@ class DPTrainer:
     public; otherwise it is released first, with noise of standard deviation `size_noise`. It is never the length of the
     data set.
 
-    `secure_noise` draws noise and coins from a cryptographically secure generator; a `seed` makes a run repeatable and
-    voids the guarantee for whoever knows it. `public_set` is data that need no protection: accuracy and loss are measured
-    on it after every epoch. `checkpoint` is a folder: a run killed before its end goes on from there when it is made
-    again with the same parameters; it is written every epoch, or every `checkpoint_every` steps. `observer` is told of
-    every release. `dpis` holds the parameters of importance sampling.
+    Noise and coins come from a cryptographically secure generator, with values on a grid, unless `secure_noise=False`; a
+    `seed` makes a run repeatable, is not secure, and voids the guarantee for whoever knows it.
+
+    `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
+    folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
+    every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
+    importance sampling.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class DPTrainer:
         public_size: int | None = None,
         size_noise: float = 100.0,
         seed: int | None = None,
-        secure_noise: bool = False,
+        secure_noise: bool | None = None,
         physical_batch_size: int = 256,
         dpis: ImportanceOptions | None = None,
         public_set: object = None,
@@ -90,7 +96,7 @@ class DPTrainer:
             public_size=public_size,
             size_noise=size_noise,
             seed=seed,
-            secure_noise=secure_noise,
+            secure_noise=seed is None if secure_noise is None else secure_noise,
             physical_batch_size=physical_batch_size,
             dpis=dpis or ImportanceOptions(),
         )
@@ -104,10 +110,10 @@ class DPTrainer:
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
         self._records = Records(train_set, device)
         self._public = None if public_set is None else Records(public_set, device, "public_set")
-        module.train()
-        _check(loss, module, self._records, self._public)
+        keep_frozen(module)
+        _check(loss, module, self._records, self._public, physical_batch_size)
         self._engine = GradientEngine(module, loss)
-        self._noise = GaussianNoise(seed=seed, secure=secure_noise)
+        self._noise = GaussianNoise(seed=seed, secure=self.settings.secure_noise)
         self._observer = observer
         self._progress = progress
         self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
@@ -130,6 +136,10 @@ class DPTrainer:
                 why="a second run on the same data is another release, with a guarantee of its own",
                 hint="make a new DPTrainer; the epsilons of both runs add up",
             )
+        with contextlib.nullcontext() if self._checkpoint is None else self._checkpoint.held():
+            return self._fit()
+
+    def _fit(self) -> PrivacyReport:
         self._run = run = self._start()
         with training_bar(self._progress) as update:
             try:
@@ -143,6 +153,17 @@ class DPTrainer:
         if self._checkpoint is not None:
             self._checkpoint.finish()
         return self.report
+
+    def insert(self, canaries: Canaries) -> None:
+        """Train with an audit's canaries among the records. Raises ProgramError once training has begun."""
+        if self._run is not None:
+            raise ProgramError("training has begun", where="DPTrainer.insert")
+        self._records.canaries = canaries
+
+    @property
+    def last_release(self) -> Release | None:
+        """The last release of the run as it was charged: its mechanism, noise and sensitivity."""
+        return None if self._run is None else self._run.steps.releaser.last
 
     def _start(self) -> Run:
         """The run, new or from the checkpoint: N, the plan, and everything that keeps state."""
@@ -212,7 +233,7 @@ class DPTrainer:
         )
 
     def _loop(self, run: Run, update: Update) -> None:
-        self.module.train()
+        keep_frozen(self.module)
         while run.epoch < self.settings.epochs:
             started = time.perf_counter()
             try:
@@ -289,10 +310,17 @@ class DPTrainer:
         )
 
 
-def _check(loss: Any, module: nn.Module, records: Records, public: Records | None) -> None:
-    """Try loss and module on public records, or on made-up ones: a refusal must not depend on private records."""
+def _check(loss: Any, module: nn.Module, records: Records, public: Records | None, physical: int) -> None:
+    """Try loss and module on public records, or on made-up ones: a refusal must not depend on private records.
+
+    As many as a physical batch has: some layers mix records of large batches only.
+    """
     made_up = public is None or len(public) < 2
-    sample = records.made_up(4) if public is None or made_up else public.batch(torch.arange(min(4, len(public))))
+    count = max(min(physical, _MOST_TRIED), 4)
+    if public is None or made_up:
+        sample = records.made_up(count)
+    else:
+        sample = public.batch(torch.arange(count) % len(public))
     try:
         check_loss(loss, module, sample)
     except HeliographError:
