@@ -11,7 +11,7 @@ itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -247,7 +247,7 @@ def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, slack:
     need = min(max(moments[0] - theta * epsilon - log_delta, 0.0), 22.0) + _MARGIN
     low, high = window(terms, theta, moments, need)
     length = length_for(step, theta, epsilon, low, high, need, slack)
-    spectra = [(spectrum(lattice, theta, length), count) for lattice, count in terms]
+    spectra = ((spectrum(lattice, theta, length), count) for lattice, count in terms)
     return combine(spectra, step, theta, low, high, need, length)
 
 
@@ -261,7 +261,7 @@ def length_for(step: float, theta: float, epsilon: float, low: float, high: floa
 
 
 def combine(
-    spectra: Sequence[tuple[Spectrum, int]],
+    spectra: Iterable[tuple[Spectrum, int]],
     step: float,
     theta: float,
     low: float,
@@ -269,24 +269,22 @@ def combine(
     need: float,
     length: int,
 ) -> Composed:
-    """The composition from the spectra of its mechanisms and their counts."""
-    bound = np.zeros(spectra[0][0].away.size)
-    for each, count in spectra:
-        bound += count * np.log(np.exp(each.log_size) + each.error + 4 * UNIT)
-    # Where the product is below e^-55 it is nothing beside round-off.
-    kept = np.flatnonzero(bound > -55.0)
-    log_size, angle, drift, noise = (np.zeros(kept.size) for _ in range(4))
+    """The composition from the spectra of its mechanisms and their counts; each is taken in turn, and let go."""
+    frequencies = length // 2 + 1
+    # Where the product is below e^-55 it is nothing beside round-off; factors are at most 1, so it stays there.
+    kept = np.arange(frequencies)
+    bound, log_size, angle, drift, noise = (np.zeros(frequencies) for _ in range(5))
     log_scale = relative = origin = shift = 0.0
     log_total = log_finite = 0.0
     for each, count in spectra:
-        size = np.exp(each.log_size[kept])
-        log_size += count * each.log_size[kept]
+        sizes = each.log_size[kept]
+        size = np.exp(sizes)
+        bound += count * np.log(size + each.error + 4 * UNIT)
+        log_size += count * sizes
         angle += np.remainder(count * each.angle[kept], 2 * np.pi)
         drift += count * np.log1p(each.error / np.maximum(size, 1e-300))
         # The logarithm and the angle of 1 + z err by a few units of |z| / |1 + z|, their multiples by as much again.
-        noise += count * (
-            np.abs(each.log_size[kept]) + np.abs(each.angle[kept]) + each.away[kept] / np.maximum(size, 1e-300)
-        )
+        noise += count * (np.abs(sizes) + np.abs(each.angle[kept]) + each.away[kept] / np.maximum(size, 1e-300))
         log_scale += count * each.log_weight
         relative += count * each.relative
         origin += count * each.origin
@@ -294,8 +292,13 @@ def combine(
         total = each.total + each.infinite
         log_total += count * math.log(total)
         log_finite += count * math.log1p(-min(each.infinite / total, 1.0)) if each.infinite < total else -np.inf
+        still = bound > -55.0
+        if not bool(still.all()):
+            kept, bound, log_size, angle, drift, noise = (
+                array[still] for array in (kept, bound, log_size, angle, drift, noise)
+            )
     size = np.exp(np.minimum(log_size, 50.0))
-    product = np.zeros(bound.size, dtype=np.complex128)
+    product = np.zeros(frequencies, dtype=np.complex128)
     product[kept] = size * np.exp(1j * angle)
     error = size * np.expm1(np.minimum(drift + 8 * UNIT * noise + 32 * UNIT, 200.0))
     values = fft.irfft(product, length)

@@ -36,6 +36,8 @@ from heliograph.dp.pairs import Pair
 PairTerms = Sequence[tuple[Pair, int]]
 
 _ROUNDS = 14
+_SEARCHED = 16
+"""Of no more kinds than these the best offsets are searched for."""
 _WIDEN = 1e-12
 """Relative widening of every bracket, for the few roundings that are not bounded one by one."""
 
@@ -110,7 +112,9 @@ def _lattices(pairs: PairTerms, meshes: Sequence[Mesh], log_tail: float, goal: f
     for (pair, count), mesh in zip(pairs, meshes, strict=True):
         above.append((pessimistic(pair, mesh, offset_for(pair, mesh.step), log_tail), count))
         spare = goal / (100 * count * len(pairs))
-        below.append((optimistic(pair, mesh, merging_offset(pair, mesh.step), log_tail, spare), count))
+        # The best offset takes some dozen discretizations to find: of many kinds each would wait for the others.
+        offset = merging_offset(pair, mesh.step) if len(pairs) <= _SEARCHED else offset_for(pair, mesh.step)
+        below.append((optimistic(pair, mesh, offset, log_tail, spare), count))
     return above, below
 
 
