@@ -159,13 +159,16 @@ def verify(report: Path, delta: float | None, as_json: bool) -> None:
 @click.option("--epsilon", "epsilon_", type=_NUMBER, required=True, help="Target epsilon.")
 @click.option("--delta", type=_NUMBER, required=True, help="Target delta.")
 @click.option("--with", "besides", default=None, help="Further mechanisms of the same run, as an expression.")
+@_neighbors
 @_as_json
-def noise(p: float, steps: int, epsilon_: float, delta: float, besides: str | None, as_json: bool) -> None:
+def noise(
+    p: float, steps: int, epsilon_: float, delta: float, besides: str | None, neighboring: Any, as_json: bool
+) -> None:
     """The smallest noise multiplier of (sampled) Gaussian steps for a target."""
     from heliograph.dp.calibrate import noise_multiplier
 
     rest = _parse(besides) if besides is not None else None
-    found = noise_multiplier(epsilon_, delta, p=p, steps=steps, besides=rest)
+    found = noise_multiplier(epsilon_, delta, p=p, steps=steps, besides=rest, neighboring=neighboring)
     if as_json:
         _print_json(found.to_json())
         return
@@ -174,6 +177,28 @@ def noise(p: float, steps: int, epsilon_: float, delta: float, besides: str | No
     click.echo(
         "0.1 % less noise is proved not to be enough" if found.tight else "not shown to be within 0.1 % of the best"
     )
+
+
+@dp.command()
+@click.option("--batches", type=_Whole(), required=True, help="Batches of the epoch.")
+@click.option("--noise", "noise_", type=_NUMBER, required=True, help="Noise multiplier.")
+@click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
+@_as_json
+def shuffle(batches: int, noise_: float, delta: float, as_json: bool) -> None:
+    """A lower bound on epsilon of one epoch of shuffled batches, beside the figure of Poisson sampling."""
+    from heliograph.dp.shuffling import ShuffledEpoch
+
+    epoch = ShuffledEpoch(batches, noise_)
+    lower, poisson = epoch.epsilon_lower(delta), epoch.poisson(delta)
+    if as_json:
+        _print_json({"delta": delta, "epsilon_lower": lower, "poisson": poisson.to_json()})
+        return
+    click.echo(
+        f"shuffled: epsilon is at least {_shown(lower)} at delta {delta:.3g}, for a record that is there or null"
+    )
+    click.echo(f"accounted as Poisson samples: [{_shown(poisson.lower)}, {_shown(poisson.upper)}]")
+    if poisson.upper is not None and lower > poisson.upper:
+        click.echo("that figure is no bound for shuffled batches")
 
 
 @dp.command()

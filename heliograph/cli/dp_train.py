@@ -26,6 +26,14 @@ _RUN = "run.json"
 @click.option("--delta", type=float, required=True, help="The delta of the guarantee, well below 1/N.")
 @click.option("--epochs", type=int, required=True)
 @click.option("--batch-size", type=float, required=True, help="Expected records of a step.")
+@click.option(
+    "--sampler",
+    type=click.Choice(["poisson", "fixed_size", "with_replacement", "allocation"]),
+    default="poisson",
+    show_default=True,
+    help="How batches are drawn; others than poisson need dp_sgd and --public-size.",
+)
+@click.option("--most", type=int, default=None, help="With poisson: keep at most so many records of a batch.")
 @click.option("--lr", type=float, required=True, help="Learning rate.")
 @click.option("--clip", type=float, required=True, help="Bound on the norm of a record's gradient.")
 @click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
@@ -183,7 +191,7 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         noise_multiplier=settings["noise"],
         delta=settings["delta"],
         epochs=settings["epochs"],
-        batch_size=settings["batch_size"],
+        **_batches(settings),
         max_grad_norm=settings["clip"],
         public_size=settings["public_size"],
         size_noise=settings["size_noise"],
@@ -198,6 +206,26 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         ),
         **further,
     )
+
+
+def _batches(settings: dict[str, Any]) -> dict[str, Any]:
+    """`batch_size`, or the sampler that was asked for."""
+    from heliograph.dp import samplers
+
+    size, kind, most = settings["batch_size"], settings.get("sampler", "poisson"), settings.get("most")
+    if most is not None and kind != "poisson":
+        raise ProgramError("--most is for Poisson sampling", where="--most")
+    if kind == "poisson":
+        return {"batch_size": size} if most is None else {"sampler": samplers.TruncatedPoissonSampler(size, most)}
+    records = settings["public_size"]
+    if records is None:
+        raise ProgramError(f"the sampler {kind} needs a public number of records", where="--public-size")
+    if kind == "allocation":
+        return {"sampler": samplers.AllocationSampler(max(1, int(records // size)), float(records))}
+    if size != int(size):
+        raise ProgramError(f"a batch of {size:g} records", where="--batch-size", why="its size is a whole number here")
+    chosen = samplers.FixedSizeSampler if kind == "fixed_size" else samplers.WithReplacementSampler
+    return {"sampler": chosen(int(size))}
 
 
 def _shares(text: str | None) -> float | tuple[float, ...] | None:

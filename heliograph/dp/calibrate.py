@@ -76,14 +76,19 @@ def noise_multiplier(
     return _smallest("noise_multiplier", build, target, delta, (1e-3, 1e9), neighboring)
 
 
-def smallest_noise(target: float, delta: float, build: Callable[[float], Composition]) -> Calibration:
+def smallest_noise(
+    target: float,
+    delta: float,
+    build: Callable[[float], Composition],
+    limits: tuple[float, float] = (1e-3, 1e6),
+) -> Calibration:
     """The smallest noise multiplier with which `build` of it is (target, delta)-private, for mechanisms of several kinds.
 
-    The epsilon of `build(x)` must fall in x, for x from 1e-3 to 1e6. Raises PlanningError as `noise_multiplier` does.
+    The epsilon of `build(x)` must fall in x, for x within the limits. Raises PlanningError as `noise_multiplier` does.
     """
     _check_target(target)
     check_delta(delta)
-    return _smallest("noise_multiplier", build, target, delta, (1e-3, 1e6), "add_remove")
+    return _smallest("noise_multiplier", build, target, delta, limits, "add_remove")
 
 
 def largest_p(
@@ -181,20 +186,20 @@ def _smallest(
     fine = _tolerance(target)
     low, high = limits  # epsilon(low) > target >= epsilon(high), in logarithms below
     x = min(max(1.0, low * 1.5), high)
-    if ask(high, rough).estimate > target:
+    if _level(ask(high, rough)) > target:
         raise PlanningError(
             f"epsilon {target:g} at delta {delta:g} cannot be reached",
             where=name,
             why="the other mechanisms alone exceed it, or delta is below what they lose",
         )
     # Bracket the answer by factors, roughly.
-    if ask(x, rough).estimate > target:
+    if _level(ask(x, rough)) > target:
         low = x
         while True:
             x = x * 4
             if x >= high:
                 break
-            if ask(x, rough).estimate <= target:
+            if _level(ask(x, rough)) <= target:
                 high = x
                 break
             low = x
@@ -205,19 +210,15 @@ def _smallest(
             if x <= low:
                 low = limits[0]
                 break
-            if ask(x, rough).estimate > target:
+            if _level(ask(x, rough)) > target:
                 low = x
                 break
             high = x
     # Secant on the logarithms: epsilon is near a power of the noise.
     left, right = math.log(low), math.log(high)
-    value = {}
 
     def gap(log_x: float, tolerance: Tolerance) -> float:
-        found = ask(math.exp(log_x), tolerance)
-        value[log_x] = found
-        best = min(max(found.estimate, 1e-12), 1e9)
-        return math.log(best / target)
+        return math.log(min(max(_level(ask(math.exp(log_x), tolerance)), 1e-12), 1e9) / target)
 
     gap_left, gap_right = gap(left, rough), gap(right, rough)
     middle = right
@@ -253,6 +254,13 @@ def _smallest(
         bracket = ask(answer, fine)
     beyond = ask(max(answer * 0.999, limits[0]), fine).lower
     return Calibration(name, answer, bracket, target, beyond is not None and beyond > target)
+
+
+def _level(bracket: Bracket) -> float:
+    """What is compared with a target: the estimate, or the upper bound where that is far from the lower."""
+    if bracket.upper is None or (bracket.lower is not None and bracket.upper <= 1.1 * bracket.lower):
+        return bracket.estimate
+    return bracket.upper
 
 
 def _check_target(target: float) -> None:

@@ -13,6 +13,7 @@ from heliograph.dp.mechanisms import (
     Neighboring,
     SampledGaussian,
     SampledLaplace,
+    Side,
 )
 from heliograph.errors import ProgramError
 
@@ -115,6 +116,19 @@ class Composition:
             if count and not (sampled and mechanism.arguments()["p"] == 0.0):
                 items.append((mechanism, count))
         return Composition(tuple(items))
+
+    def bounded(self, side: Side, delta: float) -> Composition:
+        """A composition of mechanisms with pairs that bounds this one from a side; itself where all have them."""
+        whole = Composition()
+        for mechanism, count in self.items:
+            found = mechanism.bounded(side, count, delta)
+            whole = whole + (Composition(((mechanism, count),)) if found is None else found)
+        return whole.simplified()
+
+    @property
+    def distance(self) -> float:
+        """A bound on the total variation between this composition and the one that bounds it."""
+        return math.fsum(count * mechanism.distance for mechanism, count in self.items)
 
     def with_sensitivity(self, factor: float) -> Composition:
         """The composition of Gaussians whose sensitivity is `factor` times as large, with counts kept.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Direction = Literal["add", "remove"]
 Neighboring = Literal["add_remove", "replace"]
+Side = Literal["above", "below"]
 DIRECTIONS: tuple[Direction, Direction] = ("add", "remove")
 
 _SMALLEST_P = 1e-12
@@ -60,6 +61,21 @@ class Mechanism(ABC):
             why="a tight dominating pair is known for it under adding or removing a record only",
             hint="account under add_remove; a replacement is one removal and one addition (see group privacy)",
         )
+
+    def bounded(self, side: Side, count: int, delta: float) -> Composition | None:
+        """Mechanisms with pairs whose composition bounds `count` runs of this one from a side; None: it has a pair itself.
+
+        `delta` is about where bounds are wanted: what is cut off a tail counts as little beside it.
+        """
+        return None
+
+    @property
+    def distance(self) -> float:
+        """A bound on the total variation between one run and the mechanism that `bounded` stands for, on any data set.
+
+        From (e, d) of the latter follows (e, d + (1 + exp(e)) distance) of this one, and the other way about.
+        """
+        return 0.0
 
     def arguments(self) -> dict[str, float]:
         """The parameters by name."""
@@ -373,5 +389,6 @@ __all__ = [
     "RandomizedResponse",
     "SampledGaussian",
     "SampledLaplace",
+    "Side",
     "atomic_pair",
 ]

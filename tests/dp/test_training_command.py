@@ -135,3 +135,33 @@ def test_audit_refuses_a_folder_without_a_run(tmp_path: Path, capsys: pytest.Cap
     code, _, err = run(capsys, "audit", str(tmp_path))
     assert code == 2
     assert "no run" in err
+
+
+@pytest.mark.parametrize(
+    "how", ["--sampler fixed_size", "--sampler with_replacement", "--sampler allocation", "--most 120"]
+)
+def test_train_with_a_sampler(how: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    options = "--method dp_sgd --noise 4 --delta 1e-4 --epochs 1 --batch-size 50 --lr 0.5 --clip 1 --public-size 600"
+    code, printed, err = run(capsys, *f"train {file}:make {options} {how} --out {out} --json --quiet".split())
+    assert code == 0, err
+    kinds = {"--most": "truncated_gaussian"}
+    expected = kinds.get(how.split()[0]) or how.split()[1].replace("allocation", "allocated") + "_gaussian"
+    assert [release["mechanism"].split("(")[0] for release in json.loads(printed)["releases"]] == [expected]
+    assert run(capsys, "verify", str(out / "report.json"))[0] == 0
+    assert run(capsys, *f"train {file}:make {options} --sampler allocation --most 9 --out {out}".split())[0] != 0
+
+
+def test_shuffle_prints_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, *["shuffle", "--batches", "100", "--noise", "1.0", "--delta", "1e-5"])
+    assert code == 0
+    assert "at least 4.06" in printed
+    assert "no bound for shuffled batches" in printed
+    values = json.loads(run(capsys, *["shuffle", "--batches", "100", "--noise", "1.0", "--delta", "1e-5", "--json"])[1])
+    assert values["epsilon_lower"] > 5 * values["poisson"]["upper"]
+
+
+def test_noise_for_replaced_records(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "noise --steps 10 --epsilon 2 --delta 1e-5 --json"
+    plain, replaced = (json.loads(run(capsys, *f"{command} {how}".split())[1]) for how in ("", "--neighbors replace"))
+    assert replaced["noise_multiplier"] == pytest.approx(2 * plain["noise_multiplier"], rel=1e-3)

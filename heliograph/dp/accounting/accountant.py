@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
@@ -134,14 +135,19 @@ def _ask(
     asked = Composition.of(composition)
     simple = asked.under(neighboring).simplified()
     directions: dict[Direction, Estimate] = {}
-    symmetric = all(mechanism.symmetric for mechanism, _ in simple)
+    near = given if quantity == "epsilon" else 1e-10
+    above, below = simple.bounded("above", near), simple.bounded("below", near)
+    symmetric = all(mechanism.symmetric for mechanism, _ in above + below)
     for direction in DIRECTIONS:
         if symmetric and directions:
             # Both directions have one pair: what was computed for it is computed for both.
             directions[direction] = next(iter(directions.values()))
             continue
-        ask = chosen.epsilon if quantity == "epsilon" else chosen.delta
-        directions[direction] = ask(simple, direction, given, tolerance)
+        asked_of = _Asked(chosen, quantity, direction, tolerance, simple.distance)
+        found = asked_of.upper(above, given)
+        if below != above or simple.distance:
+            found = _joined(asked_of.lower(below, given), found)
+        directions[direction] = found
     worst: Direction = max(DIRECTIONS, key=lambda name: (directions[name].estimate, name == "remove"))
     lowers = [each.lower for each in directions.values() if each.lower is not None]
     uppers = [each.upper for each in directions.values() if each.upper is not None]
@@ -150,7 +156,7 @@ def _ask(
     estimate = max(each.estimate for each in directions.values())
     reason = chosen.remark
     if quantity == "epsilon" and upper is not None and math.isinf(upper):
-        reason = infinite_reason(simple, given)
+        reason = infinite_reason(above, given)
     width = math.inf if lower is None or upper is None else 0.0 if lower == upper else upper - lower
     allowed = tolerance.for_epsilon(lower or 0.0) if quantity == "epsilon" else tolerance.delta_share * (lower or 0.0)
     reached = width <= max(allowed, 1e-300)
@@ -176,6 +182,65 @@ def _ask(
         reason=reason,
         composition=asked.text(),
     )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An accountant asked for a bound in one direction, of mechanisms that are `distance` from those with pairs."""
+
+    accountant: Accountant
+    quantity: str
+    direction: Direction
+    tolerance: Tolerance
+    distance: float
+
+    def _plain(self, composition: Composition, given: float) -> Estimate:
+        ask = self.accountant.epsilon if self.quantity == "epsilon" else self.accountant.delta
+        return ask(composition, self.direction, given, self.tolerance)
+
+    def _apart(self, epsilon: float) -> float:
+        # Either data set's outputs may be as far off: once on the left of P <= e^epsilon Q + delta, once on the right.
+        return self.distance * (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-12)
+
+    def upper(self, composition: Composition, given: float) -> Estimate:
+        """Its estimate, with the upper bound widened by the distance."""
+        found = self._plain(composition, given)
+        if not self.distance or found.upper is None:
+            return found
+        if self.quantity == "delta":
+            return Estimate(found.lower, found.estimate, min(found.upper + self._apart(given), 1.0))
+        epsilon = found.upper
+        for _ in range(40):
+            left = given - self._apart(epsilon)
+            if not math.isfinite(epsilon) or left < 1e-300:
+                return Estimate(found.lower, math.inf, math.inf)
+            again = self._plain(composition, left)
+            assert again.upper is not None
+            if again.upper <= epsilon:
+                return Estimate(found.lower, epsilon, epsilon)
+            # A little beyond: the next bound is no more than this, or it goes on.
+            epsilon = again.upper + 0.25 * self.tolerance.for_epsilon(again.upper)
+        return Estimate(found.lower, math.inf, math.inf)
+
+    def lower(self, composition: Composition, given: float) -> Estimate:
+        """Its estimate, with the lower bound widened by the distance."""
+        found = self._plain(composition, given)
+        if not self.distance or found.lower is None:
+            return found
+        if self.quantity == "delta":
+            return Estimate(max(found.lower - self._apart(given), 0.0), found.estimate, found.upper)
+        # Epsilons that are too small are sure: the distance at the largest that may be is more than at all below.
+        more = given + self._apart(found.lower)
+        again = self._plain(composition, more) if more < 1 else Estimate(0.0, 0.0, None)
+        return Estimate(again.lower, again.estimate, found.upper)
+
+
+def _joined(below: Estimate, above: Estimate) -> Estimate:
+    """The lower bound of one and the upper bound of the other."""
+    if below.lower is None or above.upper is None:
+        return Estimate(below.lower, above.estimate, above.upper)
+    middle = above.upper if math.isinf(above.upper) else (below.lower + above.upper) / 2
+    return Estimate(below.lower, middle, above.upper)
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:

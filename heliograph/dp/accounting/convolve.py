@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import fft
 from scipy.signal import lfilter
 
@@ -272,8 +273,9 @@ def combine(
     """The composition from the spectra of its mechanisms and their counts; each is taken in turn, and let go."""
     frequencies = length // 2 + 1
     # Where the product is below e^-55 it is nothing beside round-off; factors are at most 1, so it stays there.
-    kept = np.arange(frequencies)
-    bound, log_size, angle, drift, noise = (np.zeros(frequencies) for _ in range(5))
+    kept: npt.NDArray[np.int64] = np.arange(frequencies)
+    zeros: Array = np.zeros(frequencies)
+    bound, log_size, angle, drift, noise = (zeros.copy() for _ in range(5))
     log_scale = relative = origin = shift = 0.0
     log_total = log_finite = 0.0
     for each, count in spectra:
@@ -294,9 +296,8 @@ def combine(
         log_finite += count * math.log1p(-min(each.infinite / total, 1.0)) if each.infinite < total else -np.inf
         still = bound > -55.0
         if not bool(still.all()):
-            kept, bound, log_size, angle, drift, noise = (
-                array[still] for array in (kept, bound, log_size, angle, drift, noise)
-            )
+            kept = kept[still]
+            bound, log_size, angle, drift, noise = (array[still] for array in (bound, log_size, angle, drift, noise))
     size = np.exp(np.minimum(log_size, 50.0))
     product = np.zeros(frequencies, dtype=np.complex128)
     product[kept] = size * np.exp(1j * angle)

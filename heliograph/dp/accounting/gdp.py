@@ -39,12 +39,12 @@ def _variance(mechanism: Mechanism, direction: Direction) -> float:
     if isinstance(mechanism, SampledGaussian):
         return mechanism.p**2 * math.expm1(min(mechanism.noise_multiplier**-2, 700.0))
     pair = mechanism.pair(direction)
-    span = pair.part.high - pair.part.low if pair.part is not None else 0.0
+    low, high = pair.part.loss_range(-60.0, -60.0) if pair.part is not None else (0.0, 0.0)
     if pair.part is None:
         mass, loss = pair.atoms.a, pair.atoms.loss
         mean = float((mass * loss).sum() / mass.sum())
         return float((mass * (loss - mean) ** 2).sum() / mass.sum())
-    step = span / 2000
+    step = (high - low) / 2000
     return convolve.tilted_moments([(pessimistic(pair, Mesh(step), offset_for(pair, step), -60.0), 1)], 0.0)[2]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
+from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import MAX_STEPS, Composition
 from heliograph.dp.custom import Table
 from heliograph.dp.mechanisms import (
@@ -35,9 +36,11 @@ _MAX_LIST = 4_000
 MECHANISMS: dict[str, type[Mechanism]] = {
     kind.name: kind
     for kind in (
+        AllocatedGaussian,
         Approximate,
         DiscreteGaussian,
         DiscreteLaplace,
+        FixedSizeGaussian,
         Gaussian,
         Laplace,
         Pure,
@@ -45,6 +48,8 @@ MECHANISMS: dict[str, type[Mechanism]] = {
         SampledGaussian,
         SampledLaplace,
         Table,
+        TruncatedGaussian,
+        WithReplacementGaussian,
     )
 }
 

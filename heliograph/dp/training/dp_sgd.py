@@ -1,4 +1,4 @@
-"""DP-SGD: Poisson sampling with probability b/N, gradients clipped at C, Gaussian noise on their sum.
+"""DP-SGD: Poisson sampling with probability b/N or another sampler, gradients clipped at C, Gaussian noise on their sum.
 
 A step adds up min(1, C / norm) g over the records taken and N(0, (sigma C)^2), and divides by b: a sampled Gaussian with
 probability b/N and multiplier sigma (Abadi et al. 2016). N is public or the released N~, never the length of the data.
@@ -6,13 +6,16 @@ probability b/N and multiplier sigma (Abadi et al. 2016). N is public or the rel
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from heliograph.dp.mechanisms import SampledGaussian
+from heliograph.dp.batches import AllocatedGaussian
+from heliograph.dp.mechanisms import Mechanism, SampledGaussian
+from heliograph.dp.samplers import EpochPlan, Sampler
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.records import Records
 from heliograph.dp.training.releases import Releaser
@@ -65,10 +68,12 @@ class PoissonSteps:
         records: Records,
         releaser: Releaser,
         *,
-        mechanism: SampledGaussian,
+        mechanism: Mechanism,
         max_grad_norm: float,
         batch_size: float,
         physical: int,
+        sampler: Sampler | None = None,
+        steps: int = 1,
     ) -> None:
         self.engine = engine
         self.records = records
@@ -77,19 +82,41 @@ class PoissonSteps:
         self.max_grad_norm = max_grad_norm
         self.batch_size = batch_size
         self.physical = physical
+        self.sampler = sampler
+        self.plan = EpochPlan(steps, mechanism, isinstance(mechanism, AllocatedGaussian))
+        self._batches: Iterator[Any] = iter(())
 
     def start_epoch(self, epoch: int) -> None:
-        """Nothing: no statistic is released."""
+        """Draw the batches of an epoch; where it is accounted for as a whole, charge it. Raises BudgetError."""
+        if self.plan.by_epoch:
+            self.releaser.epoch("gradient sums of an epoch", self.mechanism, self.max_grad_norm)
+        if self.sampler is not None:
+            self._batches = self.sampler.epoch(len(self.records), self.plan, self._uniform)
+
+    def _uniform(self, count: int) -> Any:
+        return self.releaser.noise.uniform(count).numpy()
+
+    def _taken(self) -> Tensor:
+        if self.sampler is None:
+            assert isinstance(self.mechanism, SampledGaussian)
+            return poisson_sample(len(self.records), self.mechanism.p, self.releaser.noise)
+        found = next(self._batches, None)
+        if found is None:
+            # A run that goes on within an epoch: its batches are drawn one by one, and do not depend on each other.
+            self._batches = self.sampler.epoch(len(self.records), self.plan, self._uniform)
+            found = next(self._batches)
+        return torch.from_numpy(found)
 
     def step(self) -> list[Tensor]:
         """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
-        taken = poisson_sample(len(self.records), self.mechanism.p, self.releaser.noise)
+        taken = self._taken()
         sums = clipped_sum(self.engine, self.records, taken, self.max_grad_norm, self.physical)
         noisy = self.releaser.gradient_sum(
             "gradient sum of a step",
             sums,
             sensitivity=self.max_grad_norm,
-            noise_std=self.mechanism.noise_multiplier * self.max_grad_norm,
+            noise_std=self.mechanism.arguments()["noise_multiplier"] * self.max_grad_norm,
             mechanism=self.mechanism,
+            charged=self.plan.by_epoch,
         )
         return [each / self.batch_size for each in noisy]

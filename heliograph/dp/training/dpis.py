@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
-from heliograph.dp.mechanisms import Gaussian, SampledGaussian
+from heliograph.dp.language import parse
+from heliograph.dp.mechanisms import Gaussian, Mechanism, SampledGaussian
 from heliograph.dp.training.dp_sgd import ROUND_OFF, weighted_sum
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.plan import least_noise
@@ -94,7 +95,7 @@ class Epoch:
     bound: float
     norm_total: float
     sigma: float
-    mechanism: SampledGaussian
+    mechanism: Mechanism
 
 
 @dataclass
@@ -106,7 +107,7 @@ class ImportanceSteps:
     releaser: Releaser
     schedule: Schedule
     sigma: float | None
-    planned: tuple[SampledGaussian, ...] = ()
+    planned: tuple[Mechanism, ...] = ()
     sampler: ImportanceSampler = field(init=False)
     epochs: list[Epoch] = field(default_factory=list)
 
@@ -178,12 +179,12 @@ class ImportanceSteps:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the released values, and the kept norms, which are secret."""
-        epochs = [[e.bound, e.norm_total, e.sigma, e.mechanism.p, e.mechanism.noise_multiplier] for e in self.epochs]
+        epochs = [[e.bound, e.norm_total, e.sigma, e.mechanism.text()] for e in self.epochs]
         return {"epochs": epochs, "kept": self.sampler.kept}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        self.epochs = [Epoch(c, k, sigma, SampledGaussian(p, m)) for c, k, sigma, p, m in state["epochs"]]
+        self.epochs = [Epoch(c, k, sigma, parse(text).items[0][0]) for c, k, sigma, text in state["epochs"]]
         if self.epochs:
             self.sampler.bound, self.sampler.norm_total = self.epochs[-1].bound, self.epochs[-1].norm_total
         self.sampler.kept = state["kept"]

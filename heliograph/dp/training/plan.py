@@ -20,7 +20,9 @@ from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, total_log_moment
 from heliograph.dp.calibrate import smallest_noise
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, SampledGaussian
+from heliograph.dp.language import parse
+from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, Mechanism, SampledGaussian
+from heliograph.dp.samplers import AllocationSampler, Sampler
 from heliograph.dp.training.budget import PlannedBudget, restored
 from heliograph.dp.training.settings import Settings
 from heliograph.errors import PlanningError
@@ -37,19 +39,19 @@ class Plan:
     budget: PlannedBudget | RenyiFilter
     steps: int
     sigma: float | None
-    mechanisms: tuple[SampledGaussian, ...] = ()
+    mechanisms: tuple[Mechanism, ...] = ()
     bracket: Bracket | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The plan with what its budget has spent, for a checkpoint."""
-        mechanisms = [[each.p, each.noise_multiplier] for each in self.mechanisms]
+        mechanisms = [each.text() for each in self.mechanisms]
         return {"budget": self.budget.to_json(), "steps": self.steps, "sigma": self.sigma, "mechanisms": mechanisms}
 
     @classmethod
     def from_json(cls, state: dict[str, Any], settings: Settings, delta: float) -> Plan:
         """The plan of a checkpoint; `delta` is that of what is released under it."""
         budget = restored(state["budget"])
-        mechanisms = tuple(SampledGaussian(p, multiplier) for p, multiplier in state["mechanisms"])
+        mechanisms = tuple(parse(text).items[0][0] for text in state["mechanisms"])
         bracket = _bracket(budget.plan, settings, delta) if isinstance(budget, PlannedBudget) else None
         return cls(budget, state["steps"], state["sigma"], mechanisms, bracket)
 
@@ -71,6 +73,8 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
 
     Raises PlanningError where the target cannot be met.
     """
+    if settings.sampler is not None:
+        return _sampled(settings, settings.sampler, epsilon, delta, size)
     steps = steps_per_epoch(size, settings.batch_size)
     total = steps * settings.epochs
     p = min(settings.batch_size / size, 1.0)
@@ -98,6 +102,24 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
         return Plan(budget, steps, settings.noise_multiplier)
     order = _order(lambda sigma: SampledGaussian(p, sigma) * total + rest, epsilon, delta)
     return Plan(RenyiFilter(epsilon, delta, order), steps, None)
+
+
+def _sampled(settings: Settings, sampler: Sampler, epsilon: float | None, delta: float, size: float) -> Plan:
+    """A plan of DP-SGD with a sampler, which says what its epochs are accounted as."""
+
+    def plan(multiplier: float) -> Composition:
+        return sampler.plan(size, multiplier).composition(settings.epochs)
+
+    if epsilon is None:
+        assert settings.noise_multiplier is not None
+        multiplier = settings.noise_multiplier
+        bracket = _bracket(plan(multiplier), settings, delta)
+    else:
+        limits = (0.3, 1e4) if isinstance(sampler, AllocationSampler) else (1e-2, 1e6)
+        found = smallest_noise(epsilon, delta, plan, limits)
+        multiplier, bracket = found.value, found.bracket
+    epoch = sampler.plan(size, multiplier)
+    return Plan(PlannedBudget(plan(multiplier)), epoch.steps, multiplier, (epoch.mechanism,) * settings.epochs, bracket)
 
 
 def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -> float:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
-from heliograph.dp.mechanisms import Gaussian, Mechanism, SampledGaussian
+from heliograph.dp.mechanisms import Gaussian, Mechanism
 from heliograph.dp.training.budget import PlannedBudget
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.errors import InternalError
@@ -76,17 +76,29 @@ class Releaser:
         clipped = torch.nan_to_num(norms.double(), nan=0.0, posinf=bound).clamp(0.0, bound)
         return self._told(name, self._noised(float(clipped.sum()), multiplier * bound, bound))
 
+    def epoch(self, name: str, mechanism: Mechanism, sensitivity: float) -> None:
+        """Charge an epoch of steps that is accounted for as a whole, before the first of them."""
+        self._charge(name, mechanism, sensitivity, mechanism.arguments()["noise_multiplier"] * sensitivity, None)
+
     def gradient_sum(
-        self, name: str, sums: list[Tensor], *, sensitivity: float, noise_std: float, mechanism: SampledGaussian
+        self,
+        name: str,
+        sums: list[Tensor],
+        *,
+        sensitivity: float,
+        noise_std: float,
+        mechanism: Mechanism,
+        charged: bool = False,
     ) -> list[Tensor]:
         """A step's sum of weighted gradients with noise of standard deviation `noise_std` in every coordinate.
 
-        The caller took each record with at most the mechanism's probability, by its own coin, with a vector of at most
-        the norm `sensitivity`; the mechanism's multiplier is noise_std / sensitivity.
+        The caller took the records as the mechanism says, each with a vector of at most the norm `sensitivity`; the
+        mechanism's multiplier is noise_std / sensitivity. `charged`: the epoch of the step was charged as a whole.
         """
-        if abs(noise_std / sensitivity / mechanism.noise_multiplier - 1) > 1e-9:
+        if abs(noise_std / sensitivity / mechanism.arguments()["noise_multiplier"] - 1) > 1e-9:
             raise InternalError("the noise of a step is not what it is accounted as", where=name)
-        self._charge(name, mechanism, sensitivity, noise_std, mechanism.p)
+        if not charged:
+            self._charge(name, mechanism, sensitivity, noise_std, mechanism.arguments().get("p"))
         return self._told("gradients", self.noise.release(sums, noise_std, sensitivity))
 
     def _charge(

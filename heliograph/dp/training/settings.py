@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from heliograph.dp.accounting.accountant import check_delta
+from heliograph.dp.samplers import Sampler
 from heliograph.errors import ProgramError
 
 Method = Literal["dp_sgd", "dpis"]
@@ -75,8 +76,17 @@ class Settings:
     secure_noise: bool = False
     physical_batch_size: int = 256
     dpis: ImportanceOptions = field(default_factory=ImportanceOptions)
+    sampler: Sampler | None = None
+    """Of DP-SGD; None: Poisson sampling with `batch_size` over the number of records."""
 
     def __post_init__(self) -> None:
+        if self.sampler is not None and (self.method != "dp_sgd" or self.public_size is None):
+            raise ProgramError(
+                f"the sampler {self.sampler.name} is for dp_sgd with a public number of records",
+                where="sampler",
+                why="importance sampling draws by norms, and other probabilities are not known before the number is",
+                hint="use method='dp_sgd' and give public_size",
+            )
         if self.method not in ("dp_sgd", "dpis"):
             raise ProgramError(f"no method {self.method!r}", where="method", hint="use dp_sgd or dpis")
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -137,7 +147,9 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The parameters as a JSON object."""
-        return asdict(self)
+        value = asdict(self)
+        value["sampler"] = None if self.sampler is None else self.sampler.to_json()
+        return value
 
 
 def check_size(size: float, settings: Settings, where: str) -> None:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
+from heliograph.dp.samplers import AllocationSampler, PoissonSampler, Sampler
 from heliograph.dp.training import budget as budgets
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.checkpoint import Checkpoint
@@ -46,9 +47,10 @@ class DPTrainer:
 
     Give `epsilon` and the noise is found, or `noise_multiplier` (noise standard deviation over `max_grad_norm`) and
     epsilon is found. `batch_size` is the expected number of records of a step, `physical_batch_size` how many are
-    computed at a time; an epoch has max(1, floor(N / batch_size)) steps. N is `public_size` where the number of records is
-    public; otherwise it is released first, with noise of standard deviation `size_noise`. It is never the length of the
-    data set.
+    computed at a time; an epoch has max(1, floor(N / batch_size)) steps. In place of `batch_size` a `sampler` of
+    `heliograph.dp.samplers` may be given, which draws the batches and says what they are accounted as. N is `public_size`
+    where the number of records is public; otherwise it is released first, with noise of standard deviation `size_noise`. It
+    is never the length of the data set.
 
     Noise and coins come from a cryptographically secure generator, with values on a grid, unless `secure_noise=False`; a
     `seed` makes a run repeatable, is not secure, and voids the guarantee for whoever knows it.
@@ -71,8 +73,9 @@ class DPTrainer:
         noise_multiplier: float | None = None,
         delta: float,
         epochs: int,
-        batch_size: float,
+        batch_size: float | None = None,
         max_grad_norm: float,
+        sampler: Sampler | None = None,
         public_size: int | None = None,
         size_noise: float = 100.0,
         seed: int | None = None,
@@ -85,6 +88,15 @@ class DPTrainer:
         progress: bool = False,
         observer: Observer | None = None,
     ) -> None:
+        if (batch_size is None) == (sampler is None):
+            raise ProgramError(
+                "give either batch_size or sampler",
+                where="batch_size, sampler",
+                why="a sampler has its own expected size; batch_size alone is Poisson sampling",
+            )
+        if batch_size is None:
+            assert sampler is not None
+            batch_size = sampler.expected_size
         self.settings = Settings(
             method=method,
             epsilon=epsilon,
@@ -99,6 +111,8 @@ class DPTrainer:
             secure_noise=seed is None if secure_noise is None else secure_noise,
             physical_batch_size=physical_batch_size,
             dpis=dpis or ImportanceOptions(),
+            # Poisson sampling is what there is without a sampler.
+            sampler=None if isinstance(sampler, PoissonSampler) else sampler,
         )
         self.settings.clip_range  # noqa: B018 - checks it
         self.module = module
@@ -109,6 +123,14 @@ class DPTrainer:
         device = parameters[0].device
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
         self._records = Records(train_set, device)
+        chosen = self.settings.sampler
+        if chosen is not None and chosen.knows_count and len(self._records) != public_size:
+            raise ProgramError(
+                f"public_size is {public_size}, which is not the number of records",
+                where="public_size, sampler",
+                why=f"the sampler {chosen.name} is accounted for at the number of records that there is",
+                hint="give the number of records, if it is public; or use Poisson sampling or AllocationSampler",
+            )
         self._public = None if public_set is None else Records(public_set, device, "public_set")
         keep_frozen(module)
         _check(loss, module, self._records, self._public, physical_batch_size)
@@ -119,6 +141,13 @@ class DPTrainer:
         self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ProgramError(f"checkpoint_every = {checkpoint_every!r} is not positive", where="checkpoint_every")
+        if checkpoint_every is not None and isinstance(chosen, AllocationSampler):
+            raise ProgramError(
+                "an allocated epoch is not interrupted",
+                where="checkpoint_every",
+                why="it is accounted for as a whole: batches that a resumed run makes again would be released twice",
+                hint="leave checkpoint_every out: checkpoints are written after every epoch",
+            )
         self._every = checkpoint_every
         self._run: Run | None = None
         self.report: PrivacyReport | None = None
@@ -230,6 +259,8 @@ class DPTrainer:
             max_grad_norm=settings.max_grad_norm,
             batch_size=settings.batch_size,
             physical=settings.physical_batch_size,
+            sampler=settings.sampler,
+            steps=plan.steps,
         )
 
     def _loop(self, run: Run, update: Update) -> None:

@@ -1,0 +1,293 @@
+"""Gaussian sums over batches that are not Poisson samples: fixed sizes, bounds on the size, random allocation.
+
+Everywhere a record adds a vector of norm at most 1 to its batch and the noise multiplier is noise standard deviation over
+that. `samplers` has the objects that draw such batches. Each mechanism says which compositions of pairs bound it from
+above and from below (`bounded`), and what proves that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binom
+
+from heliograph.dp.allocation import allocated_pair
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import Direction, Gaussian, Mechanism, SampledGaussian, Side, _check_integer
+from heliograph.dp.pairs import NO_ATOMS, GaussianBase, Pair, SampledPart
+from heliograph.dp.sampled_pairs import MixturePart, joined_pair
+from heliograph.errors import ProgramError
+
+_MOST = 10**9
+
+
+class _Bounded(Mechanism):
+    """A mechanism without a pair of its own."""
+
+    def pair(self, direction: Direction) -> Pair:
+        raise ProgramError(
+            f"{self.name} has no one pair",
+            where=self.text(),
+            why="its bounds from above and from below are of different pairs",
+            hint="ask for epsilon or delta, or use `bounded`",
+        )
+
+    def _sizes(self, size: str, records: str) -> None:
+        for name in (size, records):
+            _check_integer(self, name, _MOST)
+        if not getattr(self, size) <= getattr(self, records):
+            raise ProgramError(f"{size} is above {records}", where=self.name)
+
+
+@dataclass(frozen=True)
+class TruncatedGaussian(_Bounded):
+    """A step of DP-SGD on a Poisson sample of which at most `most` records are kept: a batch never outgrows its memory.
+
+    Of a larger sample some are left out, chosen without looking at them. `records` is the largest number of records of
+    either data set. Batches differ from those of Poisson sampling with probability P(Binomial(records, p) > most) at most,
+    which bounds the total variation of a step; that of a composition adds up, from both sides (coupling; Chua et al. 2024,
+    Scalable DP-SGD: shuffling vs. Poisson subsampling, theorem 4.1 has the upper side).
+    """
+
+    p: float
+    noise_multiplier: float
+    most: int
+    records: int
+    name = "truncated_gaussian"
+
+    def __post_init__(self) -> None:
+        self._check_probability("p")
+        self._check_noise()
+        self._sizes("most", "records")
+
+    def bounded(self, side: Side, count: int, delta: float) -> Composition:
+        return SampledGaussian(self.p, self.noise_multiplier) * count
+
+    @property
+    def distance(self) -> float:
+        return float(binom.sf(self.most, self.records, self.p)) * (1 + 1e-9) + 1e-300
+
+
+@dataclass(frozen=True)
+class FixedSizeGaussian(_Bounded):
+    """A step on `size` of `records` records, drawn without replacement; a record added or removed.
+
+    The number of records that is meant is that of the larger data set. Where the record is not drawn the batch is one of the
+    smaller data set; where it is, it stands in for another: sensitivity 2. By joint convexity the pair is that of the
+    Poisson-sampled Gaussian with probability size / records and half the noise multiplier, from above (Balle, Barthe,
+    Gaboardi 2018, theorem 9); it is reached where all other gradients are opposite to the record's, so it is tight.
+    """
+
+    size: int
+    records: int
+    noise_multiplier: float
+    name = "fixed_size_gaussian"
+
+    def __post_init__(self) -> None:
+        self._check_noise()
+        self._sizes("size", "records")
+
+    @property
+    def _step(self) -> Mechanism:
+        return _sampled(self.size / self.records, self.noise_multiplier / 2)
+
+    def bounded(self, side: Side, count: int, delta: float) -> Composition:
+        return self._step * count
+
+    def replaced(self) -> FixedSizeReplaced:
+        return FixedSizeReplaced(self.size, self.records, self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class FixedSizeReplaced(_Bounded):
+    """The same for data sets of which one record is replaced by another.
+
+    From above: delta at epsilon >= 0 is at most that of the sampled pair in direction remove with half the multiplier, at
+    epsilon < 0 that in direction add (Zhu, Dong, Wang 2022, theorem 11; Balle, Barthe, Gaboardi 2018, theorem 10), a pair
+    that composes. From below: the sampled pair itself, in either direction, which two data sets have. For one step both are
+    the same number; over many they are apart.
+    """
+
+    size: int
+    records: int
+    noise_multiplier: float
+    name = "fixed_size_replaced"
+    relation = "replace"
+
+    def __post_init__(self) -> None:
+        self._check_noise()
+        self._sizes("size", "records")
+
+    def bounded(self, side: Side, count: int, delta: float) -> Composition:
+        p, half = self.size / self.records, self.noise_multiplier / 2
+        step: Mechanism = _sampled(p, half) if side == "below" or p == 1.0 else _JoinedGaussian(p, half)
+        return step * count
+
+    def replaced(self) -> FixedSizeReplaced:
+        return self
+
+
+@dataclass(frozen=True)
+class WithReplacementGaussian(_Bounded):
+    """A step on `size` draws, with replacement, from `records` records; a record added or removed.
+
+    A record is drawn k times with the binomial law of 1 / records and takes the places of k others: sensitivity 2 k. Given
+    these others, the ratio of the outputs' densities is a mixture of lognormals; its convex order is the largest where
+    all shifts are parallel and as long as can be (comonotone sums), so that the pair is the mixture of N(2 k / s, 1) against
+    N(0, 1), and data sets with opposite gradients reach it. What is drawn more often than some dozen times is of less mass
+    than 1e-40: counted as infinite loss above, as the most of these below.
+    """
+
+    size: int
+    records: int
+    noise_multiplier: float
+    name = "with_replacement_gaussian"
+
+    def __post_init__(self) -> None:
+        self._check_noise()
+        _check_integer(self, "size", 10**7)
+        _check_integer(self, "records", _MOST)
+
+    def bounded(self, side: Side, count: int, delta: float) -> Composition:
+        return _RepeatedGaussian(self.size, self.records, self.noise_multiplier, side) * count
+
+
+@dataclass(frozen=True)
+class AllocatedGaussian(_Bounded):
+    """An epoch of random allocation: every record in `times` of `batches` batches, chosen uniformly (balls in bins).
+
+    One run is one epoch of `batches` steps. For `times` = 1 both bounds are of the pair itself (see `allocation`). More: a
+    uniform choice is one from each part of a random partition into `times` parts, and given the partition the parts are
+    epochs of their own; by convexity their composition bounds it from above (Feldman, Shenfeld 2025). From below: the sum of
+    all batches alone is a Gaussian with multiplier s sqrt(batches) / times, which is far from tight.
+    """
+
+    batches: int
+    noise_multiplier: float
+    times: int = 1
+    name = "allocated_gaussian"
+
+    def __post_init__(self) -> None:
+        self._check("noise_multiplier", 0.3, 1e6, "the ratios of an epoch spread too far for a lattice below 0.3")
+        _check_integer(self, "batches", 10**7)
+        _check_integer(self, "times", 10**5)
+        if self.times > self.batches:
+            raise ProgramError("times is above batches", where=self.name)
+
+    def bounded(self, side: Side, count: int, delta: float) -> Composition:
+        if side == "below" and self.times > 1:
+            return Gaussian(self.noise_multiplier * math.sqrt(self.batches) / self.times) * count
+        # Of what is cut off a thousandth of delta may come, all epochs together; and a power of ten, for the cache.
+        tail = max(min(delta, 0.1) * 1e-3 / (count * self.times), 1e-15)
+        tail = 10.0 ** math.floor(math.log10(tail))
+        fewer, more = divmod(self.batches, self.times)
+        parts = Composition()
+        for batches, parts_of_it in ((fewer, self.times - more), (fewer + 1, more)):
+            if parts_of_it:
+                part = (
+                    Gaussian(self.noise_multiplier)
+                    if batches == 1
+                    else _Allocation(batches, self.noise_multiplier, side, tail)
+                )
+                parts = parts + part * (parts_of_it * count)
+        return parts
+
+
+# What bounds are made of: mechanisms with pairs, which no expression names.
+
+
+def _sampled(p: float, noise_multiplier: float) -> Mechanism:
+    if p >= 1.0:
+        return Gaussian(noise_multiplier)
+    return SampledGaussian(math.nextafter(p, 1.0), noise_multiplier)
+
+
+@dataclass(frozen=True)
+class _JoinedGaussian(Mechanism):
+    """Losses above 0 of the sampled Gaussian in direction remove, below 0 in direction add."""
+
+    p: float
+    noise_multiplier: float
+    name: ClassVar[str] = "joined_gaussian"
+    symmetric = True
+    relation = "replace"
+
+    def pair(self, direction: Direction) -> Pair:
+        return _joined_gaussian(self.p, self.noise_multiplier)
+
+
+@lru_cache(maxsize=64)
+def _joined_gaussian(p: float, noise_multiplier: float) -> Pair:
+    base = GaussianBase(1 / noise_multiplier)
+    return joined_pair(SampledPart(base, p, True), SampledPart(base, p, False))
+
+
+@dataclass(frozen=True)
+class _RepeatedGaussian(Mechanism):
+    """A mixture of Gaussians by how often a record is drawn."""
+
+    size: int
+    records: int
+    noise_multiplier: float
+    side: Side
+    name: ClassVar[str] = "repeated_gaussian"
+
+    def pair(self, direction: Direction) -> Pair:
+        return _repeated_gaussian(self.size, self.records, self.noise_multiplier, self.side, direction)
+
+
+@lru_cache(maxsize=64)
+def _repeated_gaussian(size: int, records: int, noise_multiplier: float, side: Side, direction: Direction) -> Pair:
+    # Draws are of 53 bits: a record's probability may be larger by as much.
+    p = min((1 / records) * (1 + 1e-12) + 2.0**-53, 1.0)
+    k: npt.NDArray[np.int64] = np.arange(min(size, 400) + 1)
+    weights = binom.pmf(k, size, p)
+    most = int(np.flatnonzero(binom.sf(k, size, p) < 1e-40)[0]) if binom.sf(k[-1], size, p) < 1e-40 else -1
+    if most < 0:
+        raise ProgramError(
+            "a record may be drawn hundreds of times",
+            where="with_replacement_gaussian",
+            why=f"{size} draws are from {records} records only",
+            hint="use fewer draws",
+        )
+    weights, k = weights[: most + 1], k[: most + 1]
+    lost = 1e-40 if most < size else 0.0
+    if side == "below":
+        weights = np.append(weights[:-1], weights[-1] + lost)
+    # Probabilities of scipy are good to some 1e-13; those above 0 are rounded up (remove) for the bound above.
+    slack = 1e-12 if side == "above" else -1e-12
+    weights = weights.copy()
+    weights[1:] *= 1 + slack
+    weights[0] = 1 - float(weights[1:].sum()) - (lost if side == "above" else 0.0)
+    some = weights > 0
+    part = MixturePart(weights[some], 2 * k[some] / noise_multiplier, direction == "remove")
+    infinite = lost if side == "above" and direction == "remove" else 0.0
+    return Pair(NO_ATOMS, part, infinite)
+
+
+@dataclass(frozen=True)
+class _Allocation(Mechanism):
+    """One epoch of random allocation with each record once, bounded from one side."""
+
+    batches: int
+    noise_multiplier: float
+    side: Side
+    tail: float
+    name: ClassVar[str] = "allocation"
+
+    def pair(self, direction: Direction) -> Pair:
+        return allocated_pair(self.batches, self.noise_multiplier, direction, self.side, math.log(self.tail))
+
+
+__all__ = [
+    "AllocatedGaussian",
+    "FixedSizeGaussian",
+    "FixedSizeReplaced",
+    "TruncatedGaussian",
+    "WithReplacementGaussian",
+]

@@ -1,0 +1,256 @@
+"""Ways to draw the batches of an epoch, each of which also says what it is accounted as: one object, so that they agree.
+
+A sampler is a record of public parameters. `plan` gives, for a public number of records, the steps of an epoch and the
+mechanism of a step (or of an epoch); `epoch` draws the batches of an epoch. A record adds a vector of norm at most 1 to
+every batch that it is in, so that the noise multiplier is noise standard deviation over the clipping bound.
+
+What is drawn is secret: indices, and for Poisson sampling the sizes of batches too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import Mechanism, SampledGaussian
+from heliograph.errors import ProgramError
+
+Uniform = Callable[[int], npt.NDArray[np.float64]]
+"""Uniform draws in (0, 1], multiples of 2^-53."""
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """An epoch: its steps, what a step is accounted as, or what the whole epoch is (then `mechanism` ran once)."""
+
+    steps: int
+    mechanism: Mechanism
+    by_epoch: bool = False
+
+    def composition(self, epochs: int) -> Composition:
+        """What so many epochs are accounted as."""
+        return self.mechanism * (epochs if self.by_epoch else epochs * self.steps)
+
+
+class Sampler(ABC):
+    """A way to draw batches. `expected_size` is what sums are divided by: public, never the size of a batch."""
+
+    name: ClassVar[str] = ""
+    knows_count: ClassVar[bool] = True
+    """The analysis is for a public number of records: another number in the data is refused."""
+
+    @property
+    @abstractmethod
+    def expected_size(self) -> float:
+        """The public number that a step's sum is divided by."""
+
+    @abstractmethod
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        """What an epoch over a public number of records is accounted as."""
+
+    @abstractmethod
+    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
+        """The batches of an epoch, as indices of records."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The sampler as a JSON object."""
+        return {"sampler": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+
+def _steps(records: float, size: float) -> int:
+    return max(1, int(records // size))
+
+
+@dataclass(frozen=True)
+class PoissonSampler(Sampler):
+    """Every record by its own coin, with probability batch_size / records."""
+
+    batch_size: float
+    name = "poisson"
+    knows_count = False
+
+    def __post_init__(self) -> None:
+        _positive(self.batch_size, "batch_size")
+
+    @property
+    def expected_size(self) -> float:
+        return float(self.batch_size)
+
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        p = min(self.batch_size / records, 1.0)
+        return EpochPlan(_steps(records, self.batch_size), SampledGaussian(p, noise_multiplier))
+
+    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
+        assert isinstance(plan.mechanism, SampledGaussian)
+        for _ in range(plan.steps):
+            yield np.flatnonzero(uniform(records) < plan.mechanism.p)
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampler(Sampler):
+    """Poisson sampling of which at most `most` records are kept, chosen at random: a bound on the physical batch."""
+
+    batch_size: float
+    most: int
+    name = "truncated_poisson"
+
+    def __post_init__(self) -> None:
+        _positive(self.batch_size, "batch_size")
+        if self.most < self.batch_size:
+            raise ProgramError("most is below the expected batch size", where="TruncatedPoissonSampler")
+
+    @property
+    def expected_size(self) -> float:
+        return float(self.batch_size)
+
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        p, size = min(self.batch_size / records, 1.0), int(records) + 1
+        return EpochPlan(
+            _steps(records, self.batch_size), TruncatedGaussian(p, noise_multiplier, min(self.most, size), size)
+        )
+
+    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
+        assert isinstance(plan.mechanism, TruncatedGaussian)
+        for _ in range(plan.steps):
+            taken = np.flatnonzero(uniform(records) < plan.mechanism.p)
+            yield taken if taken.size <= self.most else taken[_chosen(taken.size, self.most, uniform)]
+
+
+@dataclass(frozen=True)
+class FixedSizeSampler(Sampler):
+    """Batches of one size, each drawn without replacement, anew for every step."""
+
+    size: int
+    name = "fixed_size"
+
+    def __post_init__(self) -> None:
+        _positive(self.size, "size")
+
+    @property
+    def expected_size(self) -> float:
+        return float(self.size)
+
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        return EpochPlan(_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
+
+    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
+        for _ in range(plan.steps):
+            yield _chosen(records, self.size, uniform)
+
+
+@dataclass(frozen=True)
+class WithReplacementSampler(Sampler):
+    """Batches of one size, each record of a batch drawn from all."""
+
+    size: int
+    name = "with_replacement"
+
+    def __post_init__(self) -> None:
+        _positive(self.size, "size")
+
+    @property
+    def expected_size(self) -> float:
+        return float(self.size)
+
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        return EpochPlan(_steps(records, self.size), WithReplacementGaussian(self.size, int(records), noise_multiplier))
+
+    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
+        for _ in range(plan.steps):
+            yield np.sort(_uniform_integers(records, self.size, uniform))
+
+
+@dataclass(frozen=True)
+class AllocationSampler(Sampler):
+    """Balls in bins: at the start of an epoch every record is put into `times` of its batches, chosen uniformly.
+
+    An epoch has `batches` steps; each record is in exactly `times` of them, so that an epoch passes the data that often.
+    """
+
+    batches: int
+    records_expected: float
+    times: int = 1
+    name = "allocation"
+    knows_count = False
+
+    def __post_init__(self) -> None:
+        _positive(self.batches, "batches")
+        _positive(self.records_expected, "records_expected")
+
+    @property
+    def expected_size(self) -> float:
+        return self.records_expected * self.times / self.batches
+
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        return EpochPlan(self.batches, AllocatedGaussian(self.batches, noise_multiplier, self.times), True)
+
+    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
+        places = _allocated(records, self.batches, self.times, uniform)
+        order = np.argsort(places.ravel(), kind="stable")
+        ends = np.searchsorted(places.ravel()[order], np.arange(self.batches + 1))
+        for start, end in itertools.pairwise(ends):
+            yield np.sort(order[start:end] // self.times)
+
+
+def _allocated(records: int, batches: int, times: int, uniform: Uniform) -> Indices:
+    """For each record `times` different batches, [records, times], every choice equally likely."""
+    if times == 1:
+        return _uniform_integers(batches, records, uniform)[:, None]
+    found = np.empty((records, times), dtype=np.int64)
+    # Floyd's way: the j-th draw is one of the first so many; where it was drawn before, the last of them.
+    for draw, last in enumerate(range(batches - times, batches)):
+        new = _uniform_integers(last + 1, records, uniform)
+        known = (found[:, :draw] == new[:, None]).any(axis=1)
+        found[:, draw] = np.where(known, last, new)
+    return found
+
+
+def _uniform_integers(below: int, count: int, uniform: Uniform) -> Indices:
+    """Uniform integers in [0, below), each with a probability within 2^-53 of equal."""
+    return np.minimum(np.ceil(uniform(count) * below).astype(np.int64) - 1, below - 1).clip(0)
+
+
+def _chosen(records: int, size: int, uniform: Uniform) -> Indices:
+    """A uniformly drawn subset, ascending: the smallest of random keys of 106 bits."""
+    if size > records:
+        raise ProgramError("a batch is larger than the data", where="sampler")
+    order = np.lexsort((uniform(records), uniform(records)))
+    return np.sort(order[:size])
+
+
+def _positive(value: float, name: str) -> None:
+    if isinstance(value, bool) or not value >= 1 or not math.isfinite(value):
+        raise ProgramError(f"{name} = {value!r} is below 1", where="sampler")
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    kind.name: kind
+    for kind in (
+        PoissonSampler,
+        TruncatedPoissonSampler,
+        FixedSizeSampler,
+        WithReplacementSampler,
+        AllocationSampler,
+    )
+}
+
+
+__all__ = [
+    "AllocationSampler",
+    "EpochPlan",
+    "FixedSizeSampler",
+    "PoissonSampler",
+    "Sampler",
+    "TruncatedPoissonSampler",
+    "WithReplacementSampler",
+]
