@@ -289,6 +289,44 @@ def curve(expr: str, png: Path, smallest: float, largest: float, points: int, as
     click.echo(f"drawn to {png}")
 
 
+@dp.command()
+@click.argument("expr")
+@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Draw the curve.")
+@click.option("--lowest", type=_NUMBER, default=0.01, show_default=True, help="The smallest rate of the Gaussian fit.")
+@click.option(
+    "--points", type=click.IntRange(3, 400), default=48, show_default=True, help="Epsilons that are asked for."
+)
+@_neighbors
+@_as_json
+def tradeoff(expr: str, png: Path | None, lowest: float, points: int, neighboring: Any, as_json: bool) -> None:
+    """The least false-negative rate of an attacker at a false-positive rate, between proved bounds, and mu-GDP fits."""
+    from heliograph.dp.accounting.curves import gaussian_fit, gaussian_rates, trade_off
+    from heliograph.dp.accounting.draw import draw_trade_off
+
+    composition = _parse(expr)
+    curve = trade_off(composition, gaussian_rates(lowest).tolist(), points, neighboring=neighboring)
+    fit = gaussian_fit(curve)
+    if png is not None:
+        draw_trade_off(curve, (fit.private[1], fit.leaky[0]), png, composition.text())
+    rows = [
+        {"false_positive_rate": rate, "lower": low, "upper": high}
+        for rate, low, high in zip(curve.false_positive_rate, curve.lower, curve.upper, strict=True)
+    ]
+    if as_json:
+        fits = {"rates": [lowest, 1 - lowest], "private_mu": list(fit.private), "leaky_mu": list(fit.leaky)}
+        _print_json({"curve": rows, **fits, "png": None if png is None else str(png)})
+        return
+    for row in rows[:: max(len(rows) // 10, 1)]:
+        rate, low, high = row.values()
+        click.echo(f"false positives {rate:.4g}: false negatives at least {low:.6g}, and some attack has {high:.6g}")
+    click.echo(
+        f"mu-GDP for rates in [{lowest:g}, {1 - lowest:g}] with mu in [{fit.private[0]:.4f}, {fit.private[1]:.4f}]"
+    )
+    click.echo(f"nowhere more private than mu in [{fit.leaky[0]:.4f}, {fit.leaky[1]:.4f}]")
+    if png is not None:
+        click.echo(f"drawn to {png}")
+
+
 def _parse(expr: str) -> Composition:
     from heliograph.dp.language import parse
 

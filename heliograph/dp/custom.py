@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 
+import mpmath
 import numpy as np
+from mpmath import mp, mpf
 
 from heliograph.dp.mechanisms import Direction, Mechanism
-from heliograph.dp.pairs import NO_ATOMS, Array, Cells, Pair, atomic_pair
+from heliograph.dp.pairs import NO_ATOMS, Array, Atoms, Cells, Pair, atomic_pair
 from heliograph.errors import ProgramError
 
 _QUADRATURE = 10
@@ -205,4 +208,63 @@ def _nodes(points: Array, count: int) -> Array:
     return np.asarray(middle + half * np.polynomial.legendre.leggauss(count)[0], dtype=np.float64)
 
 
-__all__ = ["Densities", "DensityPart", "Table"]
+@dataclass(frozen=True)
+class Profile(Mechanism):
+    """Any mechanism that is (epsilons[i], deltas[i])-private for all i, in both directions; the worst of them.
+
+    As a function of e^epsilon delta is convex, falls, and is at least 1 - e^epsilon; (e, d) in one direction is one of the
+    other at -e. The largest such curve below the points is their lower convex hull, whose corners are the losses of the
+    pair. With one point this is `approximate`.
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    name = "profile"
+    symmetric = True
+    relation = None
+
+    def __post_init__(self) -> None:
+        for name in ("epsilons", "deltas"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        points = list(zip(self.epsilons, self.deltas, strict=False))
+        if len(self.epsilons) != len(self.deltas) or not points:
+            raise ProgramError("epsilons and deltas must have the same length, at least 1", where=self.name)
+        if any(not 0 <= e <= 500 or not 0 <= d <= 1 for e, d in points):
+            raise ProgramError("epsilons lie in [0, 500], deltas in [0, 1]", where=self.name)
+
+    def pair(self, direction: Direction) -> Pair:
+        return _profile_pair(self.epsilons, self.deltas)
+
+    def text(self) -> str:
+        return f"profile(epsilons={list(self.epsilons)!r}, deltas={list(self.deltas)!r})"
+
+
+@lru_cache(maxsize=64)
+def _profile_pair(epsilons: tuple[float, ...], deltas: tuple[float, ...]) -> Pair:
+    with mp.workdps(60 + int(2 * max(epsilons))):
+        points = {mpf(0): mpf(1)}
+        for e, d in zip(epsilons, deltas, strict=True):
+            x = mpmath.exp(mpf(e))
+            for at, value in ((x, mpf(d)), (1 / x, 1 - (1 - mpf(d)) / x)):
+                points[at] = min(points.get(at, mpf(1)), value)
+        hull: list[tuple[mpf, mpf]] = []
+        for x, y in sorted(points.items()):
+            # Beyond a point delta is no more than there.
+            if hull and y >= hull[-1][1]:
+                continue
+            while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], (x, y)):
+                hull.pop()
+            hull.append((x, y))
+        slopes = [_slope(a, b) for a, b in pairwise(hull)] + [mpf(0)]
+        losses, masses = [], []
+        for (x, _), before, after in zip(hull[1:], slopes, slopes[1:], strict=False):
+            losses.append(float(mpmath.log(x)))
+            masses.append(float(x * (after - before)))
+        return Pair(Atoms(np.array(losses), np.array(masses), 1e-15), None, float(hull[-1][1]))
+
+
+def _slope(a: tuple[mpf, mpf], b: tuple[mpf, mpf]) -> mpf:
+    return (b[1] - a[1]) / (b[0] - a[0])
+
+
+__all__ = ["Densities", "DensityPart", "Profile", "Table"]

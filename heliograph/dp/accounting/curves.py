@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from heliograph.dp.accounting.accountant import delta as delta_of
 from heliograph.dp.accounting.accountant import epsilon as epsilon_of
 from heliograph.dp.accounting.result import Bracket, Tolerance
+from heliograph.dp.accounting.trade_off import GaussianFit, TradeOff, gaussian_fit, gaussian_rates, trade_off
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, Mechanism
+from heliograph.dp.mechanisms import Gaussian, Mechanism
 from heliograph.errors import ProgramError
 
 
@@ -33,45 +31,6 @@ def epsilon_by_steps(
 def advantage(composition: Composition | Mechanism) -> Bracket:
     """The largest advantage (true less false positive rate) of any membership attacker: delta at epsilon 0."""
     return delta_of(composition, 0.0)
-
-
-@dataclass(frozen=True)
-class TradeOff:
-    """An attacker's false-negative rate against the false-positive rate; no attacker does better than `lower`.
-
-    `lower` is proved, in both neighbouring directions (their curves are each other's inverses; the lower of the two is
-    taken); `estimate` is the same from the middle of the brackets.
-    """
-
-    false_positive_rate: tuple[float, ...]
-    lower: tuple[float, ...]
-    estimate: tuple[float, ...]
-
-
-def trade_off(
-    composition: Composition | Mechanism, false_positive_rates: Sequence[float], points: int = 24
-) -> TradeOff:
-    """The least false-negative rate at each false-positive rate: max over epsilon of 1 - delta - e^epsilon fpr and of
-    e^-epsilon (1 - delta - fpr) (Dong, Roth, Su 2019, proposition 2.12); any grid of epsilons gives a bound."""
-    rates = np.asarray(false_positive_rates, dtype=np.float64)
-    if rates.size == 0 or not np.all((rates >= 0) & (rates <= 1)):
-        raise ProgramError("false-positive rates lie in [0, 1]", where="trade_off")
-    top = epsilon_of(composition, 1e-6)
-    end = top.upper if top.upper is not None and math.isfinite(top.upper) else 30.0
-    curves = {"upper": np.zeros(rates.size), "estimate": np.zeros(rates.size)}
-    for epsilon in np.linspace(0.0, max(end, 1e-3), points):
-        bracket = delta_of(composition, float(epsilon), tolerance=Tolerance(delta_share=0.02))
-        for name, curve in curves.items():
-            values = [getattr(bracket.directions[direction], name) for direction in DIRECTIONS]
-            worst = max(1.0 if value is None else value for value in values)
-            straight = 1 - worst - math.exp(epsilon) * rates
-            turned = math.exp(-epsilon) * (1 - worst - rates)
-            np.maximum(curve, np.maximum(straight, turned), out=curve)
-    return TradeOff(
-        tuple(rates.tolist()),
-        tuple(np.clip(curves["upper"], 0, 1).tolist()),
-        tuple(np.clip(curves["estimate"], 0, 1).tolist()),
-    )
 
 
 def group_epsilon(composition: Composition | Mechanism, group: int, delta: float) -> float:
@@ -122,3 +81,16 @@ def _admits(composition: Composition, epsilon: float, log_delta: float) -> bool:
 
 def _upper(bracket: Bracket) -> float:
     return math.inf if bracket.upper is None else bracket.upper
+
+
+__all__ = [
+    "GaussianFit",
+    "TradeOff",
+    "advantage",
+    "epsilon_by_steps",
+    "epsilon_curve",
+    "gaussian_fit",
+    "gaussian_rates",
+    "group_epsilon",
+    "trade_off",
+]

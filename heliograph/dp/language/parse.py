@@ -13,7 +13,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput
 
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import MAX_STEPS, Composition
-from heliograph.dp.custom import Table
+from heliograph.dp.custom import Profile, Table
 from heliograph.dp.mechanisms import (
     Approximate,
     DiscreteGaussian,
@@ -43,6 +43,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
         FixedSizeGaussian,
         Gaussian,
         Laplace,
+        Profile,
         Pure,
         RandomizedResponse,
         SampledGaussian,
@@ -246,13 +247,13 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
 def _value(kind: type[Mechanism], node: Any) -> Any:
     child = node.children[0]
     if isinstance(child, Token):
-        if kind is Table:
-            raise ProgramError("a table takes lists of probabilities", where=_where(child), hint="upper=[0.6, 0.4]")
+        if kind in (Table, Profile):
+            raise ProgramError(f"a {kind.name} takes lists of numbers", where=_where(child), hint="upper=[0.6, 0.4]")
         value = _float(child)
         return (
             int(value) if value.is_integer() and abs(value) < 1e15 and "." not in child and "e" not in child else value
         )
-    if kind is not Table:
+    if kind not in (Table, Profile):
         raise ProgramError("a list where a number belongs", where=_where(node))
     if len(child.children) > _MAX_LIST:
         raise ProgramError(f"a list of {len(child.children)}", where=_where(node), why=f"at most {_MAX_LIST} entries")
