@@ -101,11 +101,31 @@ def _tolerance_option(text: str) -> Callable[[Command], Command]:
 @_method
 @_tolerance_option("Width of the bracket (default: the larger of 1e-3 and 1e-4 of epsilon).")
 @_neighbors
+@click.option(
+    "--certificate",
+    "certificate_",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write the bracket as a file that `heliograph dp verify`, or another program, can check.",
+)
 @_as_json
-def epsilon(expr: str, delta: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool) -> None:
+def epsilon(
+    expr: str,
+    delta: float,
+    method: str,
+    tolerance: float | None,
+    neighboring: Any,
+    certificate_: Path | None,
+    as_json: bool,
+) -> None:
     """Epsilon of a composition at a delta, between proved bounds."""
     from heliograph.dp import accounting
 
+    if certificate_ is not None:
+        from heliograph.dp.accounting.certificate import certificate, write_certificate
+
+        found = certificate(_parse(expr), delta, neighboring=neighboring, tolerance=_tolerance(tolerance))
+        write_certificate(certificate_, found)
     bracket = accounting.epsilon(
         _parse(expr), delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
     )
@@ -136,9 +156,37 @@ def delta(expr: str, epsilon_: float, method: str, tolerance: float | None, neig
 @click.option("--delta", type=_NUMBER, default=None, help="The delta, where the file names none.")
 @_as_json
 def verify(report: Path, delta: float | None, as_json: bool) -> None:
-    """Recompute epsilon from the ledger of releases of a report, an Opacus history or a dp-accounting event."""
+    """Recompute epsilon from the ledger of releases of a report, an Opacus history or a dp-accounting event.
+
+    A certificate of `heliograph dp epsilon --certificate` is checked claim by claim: delta is computed at each end of its
+    brackets.
+    """
+    from heliograph.dp.accounting.certificate import check, is_certificate
+    from heliograph.dp.accounting.ledger import load_json
     from heliograph.dp.accounting.ledger import verify as verify_file
 
+    data = load_json(report)
+    if is_certificate(data):
+        checked = check(data)
+        if as_json:
+            _print_json(
+                {
+                    "holds": checked.holds,
+                    "claims": checked.claims,
+                    "delta": checked.delta,
+                    "problems": list(checked.problems),
+                    "undecided": list(checked.undecided),
+                }
+            )
+        else:
+            for line in (*checked.problems, *checked.undecided):
+                click.echo(f"  problem: {line}")
+            click.echo(
+                f"{checked.claims} claims at delta {checked.delta:g}: {'they stand' if checked.holds else 'NOT ALL STAND'}"
+            )
+        if not checked.holds:
+            sys.exit(1)
+        return
     found = verify_file(report, delta)
     if as_json:
         _print_json(found.to_json())

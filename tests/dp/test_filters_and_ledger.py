@@ -306,7 +306,7 @@ def test_dp_accounting_events() -> None:
     }
     assert read_history(as_json) == SampledGaussian(0.01, 1.0) * 100
     with pytest.raises(WireError, match="not accounted for"):
-        read_history({"class_name": "SampledWithoutReplacementDpEvent"})
+        read_history({"class_name": "SingleEpochTreeAggregationDpEvent"})
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.dp.accounting.accountant import epsilon
+from heliograph.dp.accounting.exchange import read_history
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
-from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, Neighboring, SampledGaussian, SampledLaplace
+from heliograph.dp.mechanisms import Mechanism, Neighboring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file
 
@@ -172,7 +173,7 @@ def verify(path: str | Path, delta: float | None = None, tolerance: Tolerance | 
     Reads privacy reports, histories of Opacus accountants and events of dp-accounting (as JSON). `delta` is needed where
     the file names none. Raises WireError for a file that is none of these.
     """
-    data = _load(Path(path))
+    data = load_json(path)
     if isinstance(data, dict) and data.get("format") == FORMAT:
         return _verify_report(data, delta, tolerance)
     composition = read_history(data)
@@ -274,7 +275,9 @@ def _need_delta(value: object) -> float:
     return float(value)
 
 
-def _load(path: Path) -> Any:
+def load_json(path: str | Path) -> Any:
+    """The JSON value of a file. Raises WireError where it cannot be read, is too large, or is no JSON."""
+    path = Path(path)
     try:
         with open_file(path) as file:
             data = file.read(_MAX_BYTES + 1)
@@ -287,81 +290,4 @@ def _load(path: Path) -> Any:
         raise WireError("the file is not JSON", where=path, why=str(error)[:200]) from None
 
 
-def read_history(data: object) -> Composition:
-    """The composition of an Opacus accountant's history or a dp-accounting event; objects or their JSON forms.
-
-    Opacus: a list of (noise_multiplier, sample_rate, steps), or the accountant or its state_dict with a `history`; a
-    sample rate is a Poisson probability. dp-accounting: a DpEvent, its named tuple, or that as nested JSON objects with
-    `class_name`. Raises WireError for anything else, and for events that are not private or have no Poisson sampling.
-    """
-    history = data.get("history") if isinstance(data, dict) else getattr(data, "history", None)
-    if history is None and isinstance(data, list | tuple) and not hasattr(data, "class_name"):
-        history = data
-    if history is not None:
-        return _opacus(history)
-    return Composition(tuple(_event(data, "event", 0)))
-
-
-def _opacus(history: Any) -> Composition:
-    items: list[tuple[Mechanism, int]] = []
-    for number, entry in enumerate(history):
-        where = f"history[{number}]"
-        try:
-            multiplier, rate, steps = entry
-        except (TypeError, ValueError):
-            raise WireError("an entry is (noise_multiplier, sample_rate, steps)", where=where) from None
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise WireError(f"steps = {steps!r} is no count", where=where)
-        mechanism = Gaussian(multiplier) if rate == 1 else SampledGaussian(rate, multiplier)
-        items.append((mechanism, steps))
-    return Composition(tuple(items))
-
-
-def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
-    if depth > 50:
-        raise WireError("events are nested too deep", where=where)
-
-    def get(key: str) -> Any:
-        value = event.get(key) if isinstance(event, dict) else getattr(event, key, None)
-        if value is None:
-            raise WireError(f"the event has no {key}", where=where)
-        return value
-
-    if isinstance(event, dict):
-        kind = event.get("class_name")
-    else:
-        kind = getattr(event, "class_name", None) or type(event).__name__
-    if kind == "NoOpDpEvent":
-        return []
-    if kind == "GaussianDpEvent":
-        return [(Gaussian(get("noise_multiplier")), 1)]
-    if kind == "LaplaceDpEvent":
-        # Its noise multiplier is scale over sensitivity.
-        return [(Laplace(1 / get("noise_multiplier")), 1)]
-    if kind == "SelfComposedDpEvent":
-        count = get("count")
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise WireError(f"count = {count!r} is no count", where=where)
-        return [(mechanism, each * count) for mechanism, each in _event(get("event"), f"{where}.event", depth + 1)]
-    if kind == "ComposedDpEvent":
-        found: list[tuple[Mechanism, int]] = []
-        for number, each in enumerate(get("events")):
-            found.extend(_event(each, f"{where}.events[{number}]", depth + 1))
-        return found
-    if kind == "PoissonSampledDpEvent":
-        inner = _event(get("event"), f"{where}.event", depth + 1)
-        if not inner:
-            return []
-        p = get("sampling_probability")
-        mechanism, count = inner[0]
-        if len(inner) == 1 and count == 1 and isinstance(mechanism, Gaussian):
-            return [(SampledGaussian(p, mechanism.noise_multiplier), 1)]
-        if len(inner) == 1 and count == 1 and isinstance(mechanism, Laplace):
-            return [(SampledLaplace(p, mechanism.epsilon), 1)]
-        raise WireError("only one Gaussian or Laplace mechanism can be Poisson-sampled", where=where)
-    raise WireError(
-        f"the event {str(kind)[:60]!r} is not accounted for",
-        where=where,
-        why="it is not private, not Poisson-sampled, or not known",
-        hint="known: Gaussian, Laplace, PoissonSampled, SelfComposed, Composed, NoOp",
-    )
+__all__ = ["FORMAT", "VERSION", "Ledger", "Release", "Verification", "load_json", "read_history", "verify"]

@@ -1,0 +1,247 @@
+"""Compositions exchanged with other libraries: histories of Opacus, events of dp-accounting, both ways.
+
+Conventions are theirs as documented: a Gaussian event's noise multiplier is noise standard deviation over the bound on one
+record's vector, also inside of events that draw batches of one size; a Laplace event's is scale over sensitivity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from heliograph.dp.batches import FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import (
+    Approximate,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    RandomizedResponse,
+    SampledGaussian,
+    SampledLaplace,
+)
+from heliograph.errors import UnsupportedError, WireError
+
+Get = Callable[[str], Any]
+
+
+def _response(get: Get) -> Mechanism:
+    # With probability p another draw, uniform over all k: the true answer has 1 - p + p / k, another p / k.
+    p, buckets = get("noise_parameter"), get("num_buckets")
+    if not 0 < p < 1:
+        raise WireError(f"noise_parameter = {p!r} is not inside (0, 1)", where="RandomizedResponseDpEvent")
+    return RandomizedResponse(math.log1p(buckets * (1 - p) / p), buckets)
+
+
+_SIMPLE: dict[str, Callable[[Get], Mechanism]] = {
+    "GaussianDpEvent": lambda get: Gaussian(get("noise_multiplier")),
+    "LaplaceDpEvent": lambda get: Laplace(1 / get("noise_multiplier")),
+    "DiscreteLaplaceDpEvent": lambda get: DiscreteLaplace(get("noise_parameter"), get("sensitivity")),
+    "EpsilonDeltaDpEvent": lambda get: Approximate(get("epsilon"), get("delta")),
+    "RandomizedResponseDpEvent": _response,
+    "TruncatedSubsampledGaussianDpEvent": lambda get: TruncatedGaussian(
+        get("sampling_probability"), get("noise_multiplier"), get("truncated_batch_size"), get("dataset_size")
+    ),
+}
+_KNOWN = (
+    *(name.removesuffix("DpEvent") for name in _SIMPLE),
+    "PoissonSampled",
+    "SampledWithoutReplacement",
+    "SampledWithReplacement",
+    "SelfComposed",
+    "Composed",
+    "NoOp",
+)
+
+
+def read_history(data: object) -> Composition:
+    """The composition of an Opacus accountant's history or a dp-accounting event; objects or their JSON forms.
+
+    Opacus: a list of (noise_multiplier, sample_rate, steps), or the accountant or its state_dict with a `history`; a
+    sample rate is a Poisson probability. dp-accounting: a DpEvent, its named tuple, or that as nested JSON objects with
+    `class_name`. Raises WireError for anything else, and for events that are not private or have no Poisson sampling.
+    """
+    history = data.get("history") if isinstance(data, dict) else getattr(data, "history", None)
+    if history is None and isinstance(data, list | tuple) and not hasattr(data, "class_name"):
+        history = data
+    if history is not None:
+        return _opacus(history)
+    return Composition(tuple(_event(data, "event", 0)))
+
+
+def _opacus(history: Any) -> Composition:
+    items: list[tuple[Mechanism, int]] = []
+    for number, entry in enumerate(history):
+        where = f"history[{number}]"
+        try:
+            multiplier, rate, steps = entry
+        except (TypeError, ValueError):
+            raise WireError("an entry is (noise_multiplier, sample_rate, steps)", where=where) from None
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise WireError(f"steps = {steps!r} is no count", where=where)
+        mechanism = Gaussian(multiplier) if rate == 1 else SampledGaussian(rate, multiplier)
+        items.append((mechanism, steps))
+    return Composition(tuple(items))
+
+
+def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
+    if depth > 50:
+        raise WireError("events are nested too deep", where=where)
+
+    def get(key: str) -> Any:
+        value = event.get(key) if isinstance(event, dict) else getattr(event, key, None)
+        if value is None:
+            raise WireError(f"the event has no {key}", where=where)
+        return value
+
+    if isinstance(event, dict):
+        kind = event.get("class_name")
+    else:
+        kind = getattr(event, "class_name", None) or type(event).__name__
+    if kind == "NoOpDpEvent":
+        return []
+    simple = _SIMPLE.get(str(kind))
+    if simple is not None:
+        return [(simple(get), 1)]
+    if kind == "SelfComposedDpEvent":
+        count = get("count")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise WireError(f"count = {count!r} is no count", where=where)
+        return [(mechanism, each * count) for mechanism, each in _event(get("event"), f"{where}.event", depth + 1)]
+    if kind == "ComposedDpEvent":
+        found: list[tuple[Mechanism, int]] = []
+        for number, each in enumerate(get("events")):
+            found.extend(_event(each, f"{where}.events[{number}]", depth + 1))
+        return found
+    if kind in ("SampledWithoutReplacementDpEvent", "SampledWithReplacementDpEvent"):
+        inner = _event(get("event"), f"{where}.event", depth + 1)
+        if len(inner) != 1 or inner[0][1] != 1 or not isinstance(inner[0][0], Gaussian):
+            raise WireError("only one Gaussian mechanism can be sampled in batches of one size", where=where)
+        made = FixedSizeGaussian if kind == "SampledWithoutReplacementDpEvent" else WithReplacementGaussian
+        return [(made(get("sample_size"), get("source_dataset_size"), inner[0][0].noise_multiplier), 1)]
+    if kind == "PoissonSampledDpEvent":
+        inner = _event(get("event"), f"{where}.event", depth + 1)
+        if not inner:
+            return []
+        p = get("sampling_probability")
+        mechanism, count = inner[0]
+        if len(inner) == 1 and count == 1 and isinstance(mechanism, Gaussian):
+            return [(SampledGaussian(p, mechanism.noise_multiplier), 1)]
+        if len(inner) == 1 and count == 1 and isinstance(mechanism, Laplace):
+            return [(SampledLaplace(p, mechanism.epsilon), 1)]
+        raise WireError("only one Gaussian or Laplace mechanism can be Poisson-sampled", where=where)
+    raise WireError(
+        f"the event {str(kind)[:60]!r} is not accounted for",
+        where=where,
+        why="it is not private, or not known",
+        hint=f"known: {', '.join(_KNOWN)}",
+    )
+
+
+def to_event(composition: Composition | Mechanism) -> dict[str, Any]:
+    """The composition as dp-accounting's event, nested JSON objects with `class_name`.
+
+    Raises UnsupportedError for mechanisms that it has no event for.
+    """
+    events = [_repeated(_event_of(mechanism), count) for mechanism, count in Composition.of(composition)]
+    if not events:
+        return _made("NoOpDpEvent")
+    return events[0] if len(events) == 1 else _made("ComposedDpEvent", events=events)
+
+
+def dp_accounting_event(composition: Composition | Mechanism) -> Any:
+    """The composition as an event object of dp-accounting. Raises UnsupportedError where it is not installed."""
+    try:
+        from dp_accounting import dp_event
+    except ImportError as error:
+        raise UnsupportedError(
+            "dp-accounting is not installed",
+            where="dp_accounting_event",
+            why=str(error),
+            hint="pip install dp-accounting, or take `to_event`, which needs nothing",
+        ) from None
+
+    def built(value: Any) -> Any:
+        if isinstance(value, list):
+            return [built(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        return getattr(dp_event, value["class_name"])(
+            **{key: built(each) for key, each in value.items() if key != "class_name"}
+        )
+
+    return built(to_event(composition))
+
+
+def to_opacus(composition: Composition | Mechanism) -> list[tuple[float, float, int]]:
+    """The composition as the history of an Opacus accountant: (noise_multiplier, sample_rate, steps)."""
+    history = []
+    for mechanism, count in Composition.of(composition):
+        if not isinstance(mechanism, Gaussian | SampledGaussian):
+            raise UnsupportedError(
+                f"Opacus has no {mechanism.name}",
+                where="to_opacus",
+                why="its accountants know Gaussian noise, with Poisson sampling or without",
+            )
+        rate = mechanism.p if isinstance(mechanism, SampledGaussian) else 1.0
+        history.append((mechanism.noise_multiplier, rate, count))
+    return history
+
+
+def _made(name: str, **fields: Any) -> dict[str, Any]:
+    return {"class_name": name, **fields}
+
+
+def _repeated(event: dict[str, Any], count: int) -> dict[str, Any]:
+    return event if count == 1 else _made("SelfComposedDpEvent", event=event, count=count)
+
+
+def _event_of(mechanism: Mechanism) -> dict[str, Any]:
+    if isinstance(mechanism, Gaussian):
+        return _made("GaussianDpEvent", noise_multiplier=mechanism.noise_multiplier)
+    if isinstance(mechanism, Laplace):
+        return _made("LaplaceDpEvent", noise_multiplier=1 / mechanism.epsilon)
+    if isinstance(mechanism, SampledGaussian):
+        inner = _event_of(Gaussian(mechanism.noise_multiplier))
+        return _made("PoissonSampledDpEvent", sampling_probability=mechanism.p, event=inner)
+    if isinstance(mechanism, SampledLaplace):
+        return _made(
+            "PoissonSampledDpEvent", sampling_probability=mechanism.p, event=_event_of(Laplace(mechanism.epsilon))
+        )
+    if isinstance(mechanism, DiscreteLaplace):
+        return _made(
+            "DiscreteLaplaceDpEvent", noise_parameter=mechanism.epsilon, sensitivity=int(mechanism.sensitivity)
+        )
+    if isinstance(mechanism, RandomizedResponse):
+        k = int(mechanism.categories)
+        return _made(
+            "RandomizedResponseDpEvent", noise_parameter=k / (math.expm1(mechanism.epsilon) + k), num_buckets=k
+        )
+    if isinstance(mechanism, Approximate):
+        return _made("EpsilonDeltaDpEvent", epsilon=mechanism.epsilon, delta=mechanism.delta)
+    if isinstance(mechanism, TruncatedGaussian):
+        return _made(
+            "TruncatedSubsampledGaussianDpEvent",
+            dataset_size=int(mechanism.records),
+            sampling_probability=mechanism.p,
+            truncated_batch_size=int(mechanism.most),
+            noise_multiplier=mechanism.noise_multiplier,
+        )
+    if isinstance(mechanism, FixedSizeGaussian | WithReplacementGaussian):
+        how = "Without" if isinstance(mechanism, FixedSizeGaussian) else "With"
+        return _made(
+            f"Sampled{how}ReplacementDpEvent",
+            source_dataset_size=int(mechanism.records),
+            sample_size=int(mechanism.size),
+            event=_event_of(Gaussian(mechanism.noise_multiplier)),
+        )
+    raise UnsupportedError(
+        f"dp-accounting has no event for {mechanism.name}",
+        where="to_event",
+        hint="state what is known of it: approximate(epsilon=..., delta=...)",
+    )
+
+
+__all__ = ["dp_accounting_event", "read_history", "to_event", "to_opacus"]
