@@ -20,7 +20,8 @@ _RUN = "run.json"
 
 @click.command("train")
 @click.argument("target", metavar="FILE.py:MAKE")
-@click.option("--method", type=click.Choice(["dpis", "dp_sgd"]), default="dpis", show_default=True)
+@click.option("--method", type=click.Choice(["dpis", "dp_sgd", "band_mf"]), default="dpis", show_default=True)
+@click.option("--bands", type=int, default=None, help="BandMF: how many steps share noise.")
 @click.option("--epsilon", type=float, default=None, help="The guarantee; the noise is found from it.")
 @click.option("--noise", type=float, default=None, help="Noise multiplier in place of --epsilon; epsilon is found.")
 @click.option("--delta", type=float, required=True, help="The delta of the guarantee, well below 1/N.")
@@ -195,6 +196,7 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         max_grad_norm=settings["clip"],
         public_size=settings["public_size"],
         size_noise=settings["size_noise"],
+        bands=settings.get("bands"),
         seed=settings["seed"],
         secure_noise=settings["secure_noise"],
         physical_batch_size=settings["physical_batch_size"],

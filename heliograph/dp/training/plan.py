@@ -78,6 +78,12 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
     steps = steps_per_epoch(size, settings.batch_size)
     total = steps * settings.epochs
     p = min(settings.batch_size / size, 1.0)
+    if settings.bands is not None:
+        if settings.bands > total:
+            raise PlanningError(f"{settings.bands} bands for {total} steps", where="bands", hint="use fewer bands")
+        # Each record's group has its turn once in so many steps; the plan counts a record's turns.
+        cycles, turn = -(-total // settings.bands), min(p * settings.bands, 1.0)
+        return _cyclic(settings, epsilon, delta, turn, cycles, steps)
     if settings.method == "dp_sgd":
         return _fixed(settings, epsilon, delta, p, steps, (1.0,) * settings.epochs, Composition())
     norms = Gaussian(settings.dpis.norm_noise * size)
@@ -120,6 +126,23 @@ def _sampled(settings: Settings, sampler: Sampler, epsilon: float | None, delta:
         multiplier, bracket = found.value, found.bracket
     epoch = sampler.plan(size, multiplier)
     return Plan(PlannedBudget(plan(multiplier)), epoch.steps, multiplier, (epoch.mechanism,) * settings.epochs, bracket)
+
+
+def _cyclic(settings: Settings, epsilon: float | None, delta: float, p: float, cycles: int, steps: int) -> Plan:
+    """A plan of BandMF: every cycle of `bands` steps is one sampled Gaussian for each record."""
+
+    def plan(multiplier: float) -> Composition:
+        return SampledGaussian(p, multiplier) * cycles
+
+    if epsilon is None:
+        assert settings.noise_multiplier is not None
+        multiplier = settings.noise_multiplier
+        bracket = _bracket(plan(multiplier), settings, delta)
+    else:
+        found = smallest_noise(epsilon, delta, plan)
+        multiplier, bracket = found.value, found.bracket
+    mechanisms = (SampledGaussian(p, multiplier),) * settings.epochs
+    return Plan(PlannedBudget(plan(multiplier)), steps, multiplier, mechanisms, bracket)
 
 
 def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -> float:

@@ -78,7 +78,13 @@ class Releaser:
 
     def epoch(self, name: str, mechanism: Mechanism, sensitivity: float) -> None:
         """Charge an epoch of steps that is accounted for as a whole, before the first of them."""
-        self._charge(name, mechanism, sensitivity, mechanism.arguments()["noise_multiplier"] * sensitivity, None)
+        self._charge(
+            name,
+            mechanism,
+            sensitivity,
+            mechanism.arguments()["noise_multiplier"] * sensitivity,
+            mechanism.arguments().get("p"),
+        )
 
     def gradient_sum(
         self,

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from heliograph.dp.accounting.ledger import Release
+from heliograph.dp.training.band_mf import BandedSteps
 from heliograph.dp.training.budget import SizeStage
 from heliograph.dp.training.checkpoint import Checkpoint
 from heliograph.dp.training.dp_sgd import PoissonSteps
@@ -32,7 +33,7 @@ class Run:
     checkpoint: Checkpoint | None
     plan: Plan
     books: Books
-    steps: PoissonSteps | ImportanceSteps
+    steps: PoissonSteps | ImportanceSteps | BandedSteps
     size: float
     stage: SizeStage | None
     lost: list[Release]

@@ -13,7 +13,7 @@ from heliograph.dp.accounting.accountant import check_delta
 from heliograph.dp.samplers import Sampler
 from heliograph.errors import ProgramError
 
-Method = Literal["dp_sgd", "dpis"]
+Method = Literal["dp_sgd", "dpis", "band_mf"]
 
 _MAX_SIZE = 10**10
 
@@ -79,6 +79,9 @@ class Settings:
     sampler: Sampler | None = None
     """Of DP-SGD; None: Poisson sampling with `batch_size` over the number of records."""
 
+    bands: int | None = None
+    """Of BandMF: how many steps share noise."""
+
     def __post_init__(self) -> None:
         if self.sampler is not None and (self.method != "dp_sgd" or self.public_size is None):
             raise ProgramError(
@@ -87,8 +90,12 @@ class Settings:
                 why="importance sampling draws by norms, and other probabilities are not known before the number is",
                 hint="use method='dp_sgd' and give public_size",
             )
-        if self.method not in ("dp_sgd", "dpis"):
-            raise ProgramError(f"no method {self.method!r}", where="method", hint="use dp_sgd or dpis")
+        if self.method not in ("dp_sgd", "dpis", "band_mf"):
+            raise ProgramError(f"no method {self.method!r}", where="method", hint="use dp_sgd, dpis or band_mf")
+        if (self.bands is not None) != (self.method == "band_mf"):
+            raise ProgramError("bands belong to band_mf", where="bands", hint="give both, or neither")
+        if self.bands is not None:
+            _whole(self.bands, "bands", 1, 10**5)
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ProgramError(
                 "give either epsilon or noise_multiplier",
@@ -154,10 +161,11 @@ class Settings:
 
 def check_size(size: float, settings: Settings, where: str) -> None:
     """Raise ProgramError unless a number of records (public or released) suits the batch size and delta."""
-    least = settings.batch_size
+    least = settings.batch_size * (settings.bands or 1)
     if size < least or (settings.method == "dpis" and size <= least):
         raise ProgramError(
-            f"the number of records, {size:g}, is not above the batch size {settings.batch_size:g}",
+            f"the number of records, {size:g}, is not above the batch size {settings.batch_size:g}"
+            + (f" times {settings.bands} bands" if settings.bands else ""),
             where=where,
             why="a sampling probability would be 1 or more"
             + ("; norms that saturate it would pass the analysed bound" if settings.method == "dpis" else ""),

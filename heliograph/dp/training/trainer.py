@@ -15,8 +15,11 @@ from torch.optim import Optimizer
 
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
+from heliograph.dp.banded import optimal_bands
+from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.samplers import AllocationSampler, PoissonSampler, Sampler
 from heliograph.dp.training import budget as budgets
+from heliograph.dp.training.band_mf import BandedSteps
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.checkpoint import Checkpoint
 from heliograph.dp.training.dp_sgd import PoissonSteps
@@ -58,7 +61,7 @@ class DPTrainer:
     `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
     folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
     every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
-    importance sampling.
+    importance sampling; `bands` is how many steps share noise in the method band_mf.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class DPTrainer:
         batch_size: float | None = None,
         max_grad_norm: float,
         sampler: Sampler | None = None,
+        bands: int | None = None,
         public_size: int | None = None,
         size_noise: float = 100.0,
         seed: int | None = None,
@@ -113,6 +117,7 @@ class DPTrainer:
             dpis=dpis or ImportanceOptions(),
             # Poisson sampling is what there is without a sampler.
             sampler=None if isinstance(sampler, PoissonSampler) else sampler,
+            bands=bands,
         )
         self.settings.clip_range  # noqa: B018 - checks it
         self.module = module
@@ -246,8 +251,21 @@ class DPTrainer:
             run.save()
         return run
 
-    def _steps(self, plan: Plan, releaser: Releaser, size: float) -> PoissonSteps | ImportanceSteps:
+    def _steps(self, plan: Plan, releaser: Releaser, size: float) -> PoissonSteps | ImportanceSteps | BandedSteps:
         settings = self.settings
+        if settings.bands is not None:
+            mechanism = plan.mechanisms[0]
+            assert isinstance(mechanism, SampledGaussian)
+            return BandedSteps(
+                self._engine,
+                self._records,
+                releaser,
+                factor=optimal_bands(settings.bands, plan.steps * settings.epochs),
+                mechanism=mechanism,
+                max_grad_norm=settings.max_grad_norm,
+                batch_size=settings.batch_size,
+                physical=settings.physical_batch_size,
+            )
         if settings.method == "dpis":
             schedule = Schedule(settings, size, plan.steps)
             return ImportanceSteps(self._engine, self._records, releaser, schedule, plan.sigma, plan.mechanisms)
