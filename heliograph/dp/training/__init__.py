@@ -17,6 +17,7 @@ _PUBLIC: dict[str, str] = {
     "ImportanceOptions": "heliograph.dp.training.settings",
     "PrivacyReport": "heliograph.dp.training.report",
     "audit_training": "heliograph.dp.training.audit",
+    "make_private": "heliograph.dp.training.private",
 }
 
 __all__ = list(_PUBLIC)

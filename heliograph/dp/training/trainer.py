@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,30 +163,50 @@ class DPTrainer:
         A budget that is exhausted ends the training with the module so far, and the report says so. Raises ProgramError
         for a second call: another run is another release, for another trainer.
         """
+        for _ in self.steps():
+            self.optimizer.step()
+        assert self.report is not None
+        return self.report
+
+    def steps(self) -> Iterator[int]:
+        """Every step of the run, for a training loop of one's own: the private gradient is in `.grad` when it is yielded.
+
+            for step in trainer.steps():
+                optimizer.step()
+                scheduler.step()
+
+        gives the number of steps so far. Whatever is done with gradients and parameters is post-processing, as long as it
+        looks at nothing of the training data: schedules, averages of parameters, clipping once more, stopping early on
+        public data. `report` is there when the loop is over, also when it was left early: with the plan's guarantee then.
+        What the loop itself keeps (a scheduler, an average) is not in the checkpoints.
+        """
         if self._run is not None:
             raise ProgramError(
                 "this trainer has been used",
-                where="DPTrainer.fit",
+                where="DPTrainer",
                 why="a second run on the same data is another release, with a guarantee of its own",
                 hint="make a new DPTrainer; the epsilons of both runs add up",
             )
         with contextlib.nullcontext() if self._checkpoint is None else self._checkpoint.held():
-            return self._fit()
+            self._run = run = self._start()
+            with training_bar(self._progress) as update:
+                try:
+                    run.charge_lost()
+                    yield from self._loop(run, update)
+                except BudgetError as error:
+                    run.stopped = f"Stopped: {error.what}."
+                    run.metrics = self._measure()
+                except GeneratorExit:
+                    run.stopped = "Stopped by the training loop."
+                    self._end(run)
+                    raise
+            self._end(run)
 
-    def _fit(self) -> PrivacyReport:
-        self._run = run = self._start()
-        with training_bar(self._progress) as update:
-            try:
-                run.charge_lost()
-                self._loop(run, update)
-            except BudgetError as error:
-                run.stopped = f"Stopped: {error.what}."
-                run.metrics = self._measure()
+    def _end(self, run: Run) -> None:
         self.module.eval()
         self.report = self._reported(run)
         if self._checkpoint is not None:
             self._checkpoint.finish()
-        return self.report
 
     def insert(self, canaries: Canaries) -> None:
         """Train with an audit's canaries among the records. Raises ProgramError once training has begun."""
@@ -281,36 +301,37 @@ class DPTrainer:
             steps=plan.steps,
         )
 
-    def _loop(self, run: Run, update: Update) -> None:
-        keep_frozen(self.module)
+    def _loop(self, run: Run, update: Update) -> Iterator[int]:
         while run.epoch < self.settings.epochs:
-            started = time.perf_counter()
-            try:
-                self._epoch(run, update)
-            finally:
-                run.seconds += time.perf_counter() - started
+            yield from self._epoch(run, update)
             run.epoch, run.step = run.epoch + 1, 0
             run.metrics = self._measure()
             run.save()
 
-    def _epoch(self, run: Run, update: Update) -> None:
+    def _epoch(self, run: Run, update: Update) -> Iterator[int]:
         """What is left of an epoch."""
-        if run.step == 0:
-            run.steps.start_epoch(run.epoch)
         while run.step < run.plan.steps:
+            started, started_epoch = time.perf_counter(), run.step > 0
+            # A loop of the user's may have put the module into evaluation mode.
+            keep_frozen(self.module)
             try:
+                if run.step == 0:
+                    run.steps.start_epoch(run.epoch)
+                started_epoch = True
                 gradients = run.steps.step()
             except BudgetError as error:
-                if not isinstance(run.books.budget, PlannedBudget):
+                if not started_epoch or not isinstance(run.books.budget, PlannedBudget):
                     raise
                 # Steps that a killed run has made already; the plan of later epochs is not theirs.
                 run.stopped = f"Steps were left out: {error.what}."
                 return
+            finally:
+                run.seconds += time.perf_counter() - started
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient.to(parameter.dtype)
-            self.optimizer.step()
             run.step += 1
             run.taken += 1
+            yield run.taken
             words = "" if run.metrics is None else run.metrics.words()
             update(run.taken, run.plan.steps * self.settings.epochs, budgets.committed(run.books.budget), words)
             if self._every is not None and run.taken % self._every == 0 and run.step < run.plan.steps:

@@ -1,0 +1,77 @@
+"""`make_private`: a trainer from what a plain PyTorch program has, for those who come from Opacus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
+
+from heliograph.dp.training.trainer import DPTrainer
+from heliograph.errors import ProgramError
+
+
+def make_private(
+    module: nn.Module,
+    optimizer: Optimizer,
+    loader: DataLoader[Any],
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    **options: Any,
+) -> DPTrainer:
+    """A `DPTrainer` on a loader's data set, with its batch size as the expected one, and the optimizer as it is.
+
+    The loader itself is not used: batches are drawn by the trainer, by Poisson sampling or by `sampler`. Loop over
+    `trainer.steps()`, or call `fit`. `loss` gives one value for each record. `options` are those of `DPTrainer`: delta,
+    epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
+
+    Raises ProgramError for loaders whose meaning would be lost: with a sampler that weighs records or picks some, batches of
+    its own making, a collate function, or a seeded generator; and for an optimizer on other parameters.
+    """
+    if not isinstance(loader, DataLoader):
+        raise ProgramError(
+            f"{type(loader).__name__} is no DataLoader", where="make_private", hint="use DPTrainer for data"
+        )
+    options.setdefault("batch_size", None if "sampler" in options else loader.batch_size)
+    if options["batch_size"] is None and "sampler" not in options:
+        raise _lost(
+            "a batch sampler of its own",
+            "batches that it makes are not Poisson samples, and no number would hold for them",
+            "give batch_size, or a sampler of heliograph.dp.samplers",
+        )
+    if not isinstance(loader.sampler, SequentialSampler | RandomSampler) or getattr(
+        loader.sampler, "replacement", False
+    ):
+        raise _lost(
+            f"a {type(loader.sampler).__name__}",
+            "records that are drawn more often than others have a larger sampling probability than is accounted for",
+            "leave the sampler out, and weigh losses if classes are unequal",
+        )
+    if loader.generator is not None:
+        raise _lost(
+            "a generator of its own",
+            "a seed that is known gives away which records were drawn",
+            "leave the generator out",
+        )
+    if loader.collate_fn is not default_collate:
+        raise _lost(
+            "a collate function",
+            "it may look at several records at once",
+            "let the data set give (input, target) of equal shapes",
+        )
+    known = {id(p) for p in module.parameters() if p.requires_grad}
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not known & held:
+        raise ProgramError(
+            "the optimizer has none of the module's parameters",
+            where="make_private",
+            why="it would not train it",
+            hint="make the optimizer after the module, from module.parameters()",
+        )
+    return DPTrainer(module, loss, optimizer, loader.dataset, **options)
+
+
+def _lost(what: str, why: str, hint: str) -> ProgramError:
+    return ProgramError(f"the loader has {what}", where="make_private", why=why, hint=hint)
