@@ -142,7 +142,7 @@ def test_audit_refuses_a_folder_without_a_run(tmp_path: Path, capsys: pytest.Cap
 )
 def test_train_with_a_sampler(how: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    options = "--method dp_sgd --noise 4 --delta 1e-4 --epochs 1 --batch-size 50 --lr 0.5 --clip 1 --public-size 600"
+    options = "--method dp_sgd --noise 4 --delta 1e-4 --epochs 1 --batch-size 50 --lr 0.5 --clip 1 --public-size 500"
     code, printed, err = run(capsys, *f"train {file}:make {options} {how} --out {out} --json --quiet".split())
     assert code == 0, err
     kinds = {"--most": "truncated_gaussian"}
