@@ -10,6 +10,7 @@ holds all of them twice, and what was finished before a crash stays: the same cl
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 
 from heliograph.artifact.container import Container, parts, read_file
 from heliograph.errors import HeliographError, WireError
-from heliograph.files import Bytes, lock, remove_parts, write_file
+from heliograph.files import Bytes, lock, remove_parts, sync_folder, write_file
 from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_objects, is_fingerprint
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
@@ -55,7 +56,22 @@ class KeyFolder:
 
     def blob(self, name: str) -> Bytes:
         """The serialized form of one key; a WireError where the file is not an intact one of that key."""
-        file = _file(self.path, name)
+        return self._read(name, self.file(name))
+
+    def file(self, name: str) -> Path:
+        """The file of one key; a WireError for what is no name of a key."""
+        return _file(self.path, name)
+
+    def adopt(self, name: str, path: str | Path) -> None:
+        """Make a file on the same disk the file of that key; a WireError where it is not an intact one of that key."""
+        self._read(name, Path(path))
+        try:
+            os.replace(path, self.file(name))
+        except OSError as error:
+            raise WireError(f"{path} cannot be moved", why=error.strerror or str(error)) from None
+        sync_folder(self.path)
+
+    def _read(self, name: str, file: Path) -> Bytes:
         container = read_file(file, _KEY, _VERSION, _MAX_KEY_BYTES)
         if container.fields != {"artifact": self.artifact, "client": self.client, "name": name}:
             raise WireError(f"{file} is another key, or one of another artifact or client, than its place says")
@@ -100,12 +116,16 @@ def write_keys(
         check_disk(folder, [(sizes[name], (scratch or {}).get(name, 0)) for name in missing])
         number = len(sizes) - len(missing)
         for name in missing:
-            fields = {"artifact": artifact, "client": client, "name": name}
-            write_file(_file(folder, name), parts(Container(_KEY, _VERSION, fields, {"key": make(name)})))
+            write_file(_file(folder, name), key_parts(artifact, client, name, make(name)))
             number += 1
             if done is not None:
                 done(number, len(sizes))
     return keys
+
+
+def key_parts(artifact: str, client: str, name: str, key: Bytes) -> Iterator[Bytes]:
+    """The bytes of one key's file, piece by piece."""
+    return parts(Container(_KEY, _VERSION, {"artifact": artifact, "client": client, "name": name}, {"key": key}))
 
 
 def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
