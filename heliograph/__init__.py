@@ -42,6 +42,7 @@ _PUBLIC: dict[str, str] = {
     "Program": "heliograph.ir",
     "Client": "heliograph.runtime.client",
     "Server": "heliograph.runtime.server",
+    "RemoteServer": "heliograph.serving.remote",
     "Session": "heliograph.runtime.session",
     "KeyFolder": "heliograph.runtime.keyfolder",
     "Answer": "heliograph.runtime.answers",
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from heliograph.runtime.messages import EvaluationKeys as EvaluationKeys
     from heliograph.runtime.server import Server as Server
     from heliograph.runtime.session import Session as Session
+    from heliograph.serving.remote import RemoteServer as RemoteServer
     from heliograph.tools.debug import debug as debug
     from heliograph.tools.measure import Measurement as Measurement
     from heliograph.tools.measure import measure as measure

@@ -97,7 +97,16 @@ def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
 
 
 # Package -> the extra of ours that installs it.
-_EXTRAS = {"torch": "torch", "openfhe": "run", "matplotlib": "plot", "sklearn": "demo", "opacus": "dp"}
+_EXTRAS = {
+    "torch": "torch",
+    "openfhe": "run",
+    "matplotlib": "plot",
+    "sklearn": "demo",
+    "opacus": "dp",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "httpx": "serve",
+}
 
 
 @contextlib.contextmanager

@@ -29,6 +29,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "encrypt": ("heliograph.cli.keys", "encrypt_command", "Encrypt one sample with the secret key."),
     "evaluate": ("heliograph.cli.evaluate", "evaluate_command", "Evaluate an artifact on encrypted inputs."),
     "decrypt": ("heliograph.cli.keys", "decrypt_command", "Decrypt the server's answer with the secret key."),
+    "serve": ("heliograph.cli.serve", "serve_command", "Serve artifacts over HTTP to many clients."),
+    "token": ("heliograph.cli.serve", "token_command", "Make or revoke a client's token for a server."),
     "run": ("heliograph.cli.run", "run_command", "Encrypt, evaluate and decrypt one sample in one process."),
     "doctor": ("heliograph.cli.doctor", "doctor_command", "Say what of this machine is in order."),
     "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),

@@ -1,0 +1,99 @@
+"""`heliograph serve` and `heliograph token`: artifacts behind an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from heliograph.cli.output import emit, insecure_option, output_options
+
+_DATA = click.option(
+    "--data",
+    default="heliograph-serve",
+    show_default=True,
+    help="The folder with queue, keys, inputs and results; it outlives the server.",
+)
+
+
+@click.command("serve")
+@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True)
+@click.option(
+    "--listen", default="127.0.0.1:8100", show_default=True, help="Address and port; port 0 takes a free one."
+)
+@_DATA
+@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that evaluate.")
+@click.option(
+    "--memory-bytes", type=click.IntRange(1), default=None, help="What all workers may take; 4/5 of what is free."
+)
+@click.option("--plain", "plain", multiple=True, metavar="NAME=FILE", help="The plain inputs of the artifact NAME.")
+@click.option("--backend", type=click.Choice(["native", "openfhe"]), default=None, help="As for heliograph evaluate.")
+@click.option("--tls-cert", default=None, help="The server's certificate chain (PEM).")
+@click.option("--tls-key", default=None, help="Its private key (PEM).")
+@click.option("--plain-http", is_flag=True, help="Listen without TLS where others reach it: a proxy has TLS.")
+@click.option("--tenant-bytes", type=click.IntRange(1), default=None, help="The disk that each token may fill.")
+@click.option("--keys-days", type=click.FloatRange(0.001), default=None, help="How long keys stay that no job uses.")
+@click.option("--result-days", type=click.FloatRange(0.001), default=None, help="How long results wait to be fetched.")
+@insecure_option
+def serve_command(
+    artifacts: tuple[str, ...],
+    listen: str,
+    data: str,
+    workers: int,
+    memory_bytes: int | None,
+    plain: tuple[str, ...],
+    backend: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    plain_http: bool,
+    tenant_bytes: int | None,
+    keys_days: float | None,
+    result_days: float | None,
+    insecure: bool,
+) -> None:
+    """Serve ARTIFACT... over HTTP to whoever has a token (heliograph token). Logs are JSON lines on stderr."""
+    from heliograph.serving.run import Listening, serve
+    from heliograph.serving.settings import Limits
+    from heliograph.serving.site import SiteSettings
+
+    if strange := [each for each in plain if "=" not in each]:
+        raise click.BadParameter(f"{strange[0]!r} is not NAME=FILE", param_hint="--plain")
+    given = {
+        "tenant_bytes": tenant_bytes,
+        "keys_s": None if keys_days is None else keys_days * 86_400,
+        "result_s": None if result_days is None else result_days * 86_400,
+    }
+    settings = SiteSettings(
+        artifacts=artifacts,
+        root=Path(data),
+        workers=workers,
+        memory_bytes=memory_bytes,
+        plain=dict(each.split("=", 1) for each in plain),
+        backend=backend,
+        allow_insecure=insecure,
+        limits=Limits(**{name: value for name, value in given.items() if value is not None}),  # type: ignore[arg-type]
+    )
+    serve(settings, Listening(listen, tls_cert, tls_key, plain_http))
+
+
+@click.command("token")
+@click.argument("name")
+@_DATA
+@click.option("--operator", is_flag=True, help="A token that also opens the page and /metrics.")
+@click.option("--revoke", is_flag=True, help="Let the token of NAME open nothing from now on.")
+@output_options
+def token_command(name: str, data: str, operator: bool, revoke: bool, as_json: bool, quiet: bool) -> None:
+    """Make a token for the tenant NAME of a server; it is printed once, and only its SHA-256 is kept."""
+    from heliograph.serving.database import Database
+    from heliograph.serving.settings import Places
+    from heliograph.serving.tenants import Tenants
+
+    places = Places(Path(data))
+    places.make()
+    tenants = Tenants(Database(places.database))
+    if revoke:
+        tenants.revoke(name)
+        emit(f"{name}: revoked", {"tenant": name, "revoked": True}, as_json=as_json, quiet=quiet)
+        return
+    token = tenants.add(name, operator=operator)
+    emit(token, {"tenant": name, "operator": operator, "token": token}, as_json=as_json, quiet=quiet)

@@ -1,0 +1,105 @@
+"""The one SQLite file of a server: its tables, and transactions that are whole or not at all across kill -9."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from heliograph.errors import WireError
+
+_VERSION = 1
+_TABLES = """
+CREATE TABLE tenants (
+  number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, token TEXT NOT NULL UNIQUE, operator INTEGER NOT NULL,
+  created REAL NOT NULL);
+CREATE TABLE uploads (
+  tenant INTEGER NOT NULL, digest TEXT NOT NULL, total INTEGER NOT NULL, complete INTEGER NOT NULL DEFAULT 0,
+  touched REAL NOT NULL, PRIMARY KEY (tenant, digest));
+CREATE TABLE keysets (
+  folder TEXT PRIMARY KEY, tenant INTEGER NOT NULL, artifact TEXT NOT NULL, client TEXT NOT NULL,
+  bytes INTEGER NOT NULL DEFAULT 0, complete INTEGER NOT NULL DEFAULT 0, used REAL NOT NULL,
+  UNIQUE (tenant, artifact, client));
+CREATE TABLE jobs (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, tenant INTEGER NOT NULL, id TEXT NOT NULL, artifact TEXT NOT NULL,
+  client TEXT NOT NULL, folder TEXT NOT NULL, digest TEXT NOT NULL, input TEXT NOT NULL, bytes INTEGER NOT NULL,
+  state TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0, created REAL NOT NULL,
+  started REAL, ended REAL, worker TEXT, lease REAL, deaths INTEGER NOT NULL DEFAULT 0, error TEXT, result TEXT,
+  result_bytes INTEGER, fetched REAL, UNIQUE (tenant, id));
+CREATE INDEX jobs_by_state ON jobs (state, number);
+CREATE INDEX jobs_by_tenant ON jobs (tenant, state);
+CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, beat REAL NOT NULL, bytes INTEGER NOT NULL,
+  servers INTEGER NOT NULL);
+CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL);
+"""
+
+
+class Database:
+    """One SQLite file in WAL mode, used by several threads and processes; each thread has a connection of its own.
+
+    Raises WireError for a file that is none of ours, or of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        try:
+            with self.writing() as connection:
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version == 0:
+                    for statement in _TABLES.split(";"):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {_VERSION}")
+            os.chmod(path, 0o600)
+        except sqlite3.Error as error:
+            raise WireError(f"{path} cannot be used as a queue", why=str(error)) from None
+        if version not in (0, _VERSION):
+            raise WireError(
+                f"{path} is a queue of version {version}; this program has version {_VERSION}",
+                hint="serve from a new folder, or with the Heliograph that made this one",
+            )
+
+    def _connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = sqlite3.connect(self.path, timeout=30.0, isolation_level=None)
+            found.row_factory = sqlite3.Row
+            found.execute("PRAGMA journal_mode = WAL")
+            # What was accepted stays, through a power cut too.
+            found.execute("PRAGMA synchronous = FULL")
+            self._local.connection = found
+        return found
+
+    def reading(self) -> sqlite3.Connection:
+        """The thread's connection, for single queries."""
+        return self._connection()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that no other writer is in; undone where the block raises."""
+        connection = self._connection()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the thread's connection."""
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is not None:
+            found.close()
+            self._local.connection = None
+
+
+def count(connection: sqlite3.Connection, name: str, amount: float = 1) -> None:
+    """Add to a counter that lasts as long as the queue."""
+    connection.execute(
+        "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+        (name, amount),
+    )

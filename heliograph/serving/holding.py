@@ -1,0 +1,118 @@
+"""The servers that one worker holds, one for each key set, within the worker's memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+from heliograph.array_files import one_per_name, read_arrays
+from heliograph.artifact.artifact import Artifact
+from heliograph.errors import WireError
+from heliograph.execution.memory import BASE_BYTES
+from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.runtime.server import Server
+from heliograph.serving.catalog import Room, cache_bytes, room
+
+
+class Holding:
+    """Servers by the folder of their keys; the one that was used longest ago goes first where memory is short.
+
+    What a server takes is what the bill predicts (`room`); what Python and libraries take is counted once. The free
+    memory of the machine is looked at too, before a server is made.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, str],
+        plain: Mapping[str, str],
+        worker_bytes: int,
+        *,
+        backend: str | None,
+        allow_insecure: bool,
+    ) -> None:
+        self._paths, self._plain, self._bytes = paths, plain, worker_bytes
+        self._backend, self._allow_insecure = backend, allow_insecure
+        self._artifacts: dict[str, Artifact] = {}
+        self._servers: OrderedDict[str, tuple[Server, int]] = OrderedDict()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The names of the folders whose keys are here."""
+        return tuple(self._servers)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the servers take, by their bills."""
+        return sum(size for _, size in self._servers.values())
+
+    def server(self, artifact: str, folder: str, path: Path) -> Server:
+        """The server of an artifact on the keys in a folder, made where it is not here yet.
+
+        Raises WireError for keys that are gone or not those of the artifact, TooLittleMemoryError where the machine has no
+        room for it.
+        """
+        if folder in self._servers:
+            self._servers.move_to_end(folder)
+            return self._servers[folder][0]
+        loaded = self._artifact(artifact)
+        taken = room(loaded, self._bytes)
+        size = taken.bytes - BASE_BYTES
+        while self._servers and BASE_BYTES + self.held_bytes + size > self._bytes:
+            self._evict()
+        server = self._made(loaded, path, taken)
+        self._servers[folder] = server, size
+        return server
+
+    def plain(self, artifact: str) -> dict[str, object]:
+        """The artifact's plain inputs, as the operator gave them."""
+        loaded = self._artifact(artifact)
+        if loaded.name not in self._plain:
+            return {}
+        path, names = self._plain[loaded.name], loaded.plain_inputs
+        return dict(zip(names, one_per_name(read_arrays(path), names, path), strict=True))
+
+    def drop(self, folder: str) -> None:
+        """Let go of one server, if it is here."""
+        if folder in self._servers:
+            server, _ = self._servers.pop(folder)
+            server.close()
+
+    def drop_gone(self, keys: Path) -> None:
+        """Let go of the servers whose keys were deleted."""
+        for folder in self.folders:
+            if not (keys / folder).exists():
+                self.drop(folder)
+
+    def _made(self, artifact: Artifact, path: Path, taken: Room) -> Server:
+        while True:
+            try:
+                return Server(
+                    artifact,
+                    KeyFolder(path),
+                    backend=self._backend,
+                    key_bytes=taken.key_bytes,
+                    cache_bytes=cache_bytes(self._bytes),
+                    allow_insecure=self._allow_insecure,
+                )
+            except TooLittleMemoryError:
+                if not self._servers:
+                    raise
+                self._evict()
+
+    def _evict(self) -> None:
+        self.drop(next(iter(self._servers)))
+
+    def _artifact(self, artifact: str) -> Artifact:
+        if artifact not in self._artifacts:
+            if artifact not in self._paths:
+                raise WireError("the artifact is no longer served")
+            loaded = Artifact.load(self._paths[artifact])
+            if loaded.fingerprint != artifact:
+                raise WireError(
+                    f"{self._paths[artifact]} holds another artifact than when the server was started",
+                    hint="the operator starts the server again",
+                )
+            self._artifacts[artifact] = loaded
+        return self._artifacts[artifact]

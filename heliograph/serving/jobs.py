@@ -1,0 +1,342 @@
+"""The queue: jobs that are accepted once and end once, with a result or an error, across kill -9 of server and workers.
+
+A job is accepted when its row is committed, its input lies under its own name by then. A worker claims it by writing its
+own name and a lease into the row; only a row that is still running under that name can be ended by it, in the transaction
+that names the result's file. So a job that was given to another worker meanwhile (the first one died, or
+fell silent) ends once, whoever is late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from heliograph.files import sync_folder
+from heliograph.serving.database import Database, count
+from heliograph.serving.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord
+from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.settings import Limits, Places
+from heliograph.serving.tenants import require_room
+
+_MAX_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job as the worker that has it sees it."""
+
+    number: int
+    id: str
+    artifact: str
+    client: str
+    folder: str
+    input: str
+
+
+class Jobs:
+    """The jobs of all tenants, as server and workers see them."""
+
+    def __init__(self, database: Database, places: Places, limits: Limits) -> None:
+        self._database, self._places, self._limits = database, places, limits
+
+    # ------------------------------------------------------------------------------------- what the server does
+
+    def known(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | None:
+        """The job of that name where it was accepted before, None otherwise; a refusal where it was for something else."""
+        row = self._row(tenant, id)
+        if row is None:
+            return None
+        if (row["artifact"], row["client"], row["digest"]) != (artifact, client, digest):
+            raise Refused(409, f"there is a job {id} for another input already", hint="give each job a name of its own")
+        return self._record(row)
+
+    def accept(
+        self, tenant: int, id: str, artifact: str, client: str, folder: str, digest: str, upload: Path
+    ) -> JobRecord:
+        """Accept a job on an upload that was checked: it will end. A refusal where too many wait already."""
+        name = secrets.token_hex(16)
+        path = self._places.input(name)
+        try:
+            # A name of its own, so that the upload can go without the job losing its input.
+            os.link(upload, path)
+        except FileNotFoundError:
+            raise nothing_there("upload") from None
+        sync_folder(self._places.inputs)
+        size = path.stat().st_size
+        try:
+            with self._database.writing() as connection:
+                self._require_place(connection, tenant)
+                connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
+                require_room(connection, tenant, size, self._limits)
+                complete = connection.execute("SELECT complete FROM keysets WHERE folder = ?", (folder,)).fetchone()
+                if complete is None or not complete["complete"]:
+                    raise nothing_there("set of evaluation keys")
+                connection.execute(
+                    "INSERT INTO jobs (tenant, id, artifact, client, folder, digest, input, bytes, state, created)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, time.time()),
+                )
+                count(connection, "jobs_accepted")
+        except sqlite3.IntegrityError:
+            # Accepted meanwhile, through another connection.
+            path.unlink(missing_ok=True)
+            found = self.known(tenant, id, artifact, client, digest)
+            if found is None:
+                raise nothing_there("job") from None
+            return found
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        upload.unlink(missing_ok=True)
+        return self.record(tenant, id)
+
+    def record(self, tenant: int, id: str) -> JobRecord:
+        row = self._row(tenant, id)
+        if row is None:
+            raise nothing_there("job")
+        return self._record(row)
+
+    def records(self, tenant: int) -> list[JobRecord]:
+        """The tenant's jobs, the latest first."""
+        rows = self._database.reading().execute(
+            "SELECT * FROM jobs WHERE tenant = ? ORDER BY number DESC LIMIT ?", (tenant, _MAX_LISTED)
+        )
+        return [self._record(row) for row in rows.fetchall()]
+
+    def result(self, tenant: int, id: str) -> Path:
+        """The file of a job's result; a refusal where it has none (yet)."""
+        row = self._row(tenant, id)
+        if row is None:
+            raise nothing_there("job")
+        if row["state"] == FAILED:
+            raise Refused(409, f"the job {id} ended with an error and has no result", why=str(row["error"])[:2000])
+        if row["state"] != DONE:
+            raise Refused(409, f"the job {id} has not ended", hint="wait for it: GET /v1/jobs/ID?wait=20")
+        return self._places.result(row["result"])
+
+    def fetched(self, tenant: int, id: str) -> None:
+        """Note that a result went out whole; it stays for a while, in case the client lost it."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE jobs SET fetched = COALESCE(fetched, ?) WHERE tenant = ? AND id = ?", (time.time(), tenant, id)
+            )
+
+    def delete(self, tenant: int, id: str) -> None:
+        """Forget a job with input and result; where it runs it is stopped."""
+        with self._database.writing() as connection:
+            row = connection.execute("SELECT * FROM jobs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+            if row is None:
+                raise nothing_there("job")
+            self._forget(connection, row)
+
+    def expire(self) -> None:
+        """Forget the results that were fetched, and those that nobody fetched."""
+        now = time.time()
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "SELECT * FROM jobs WHERE fetched < ? OR ended < ?",
+                (now - self._limits.fetched_s, now - self._limits.result_s),
+            ).fetchall()
+            for row in rows:
+                self._forget(connection, row)
+
+    def _forget(self, connection: sqlite3.Connection, row: sqlite3.Row) -> None:
+        connection.execute("DELETE FROM jobs WHERE number = ?", (row["number"],))
+        self._places.input(row["input"]).unlink(missing_ok=True)
+        if row["result"] is not None:
+            self._places.result(row["result"]).unlink(missing_ok=True)
+
+    def end_all(self, connection: sqlite3.Connection, folder: str, error: ErrorRecord) -> None:
+        """End the jobs of a key set that have not ended, within a transaction."""
+        rows = connection.execute(
+            "SELECT number, input FROM jobs WHERE folder = ? AND state IN (?, ?)", (folder, QUEUED, RUNNING)
+        ).fetchall()
+        for row in rows:
+            self._end_badly(connection, row["number"], row["input"], error)
+
+    def end_unserved(self, served: Collection[str]) -> None:
+        """End the jobs of artifacts that are no longer served."""
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "SELECT number, input, artifact FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)
+            )
+            for row in rows.fetchall():
+                if row["artifact"] not in served:
+                    error = ErrorRecord("ProgramError", "the job cannot be run", why="its artifact is no longer served")
+                    self._end_badly(connection, row["number"], row["input"], error)
+
+    def remove_strays(self) -> None:
+        """Remove inputs and results that no job owns; only where nobody else is at work in the folder of the server."""
+        rows = self._database.reading().execute("SELECT input, result FROM jobs").fetchall()
+        inputs, results = {row["input"] for row in rows}, {row["result"] for row in rows}
+        for folder, known in ((self._places.inputs, inputs), (self._places.results, results)):
+            for name in os.listdir(folder):
+                if name not in known:
+                    with contextlib.suppress(OSError):
+                        os.unlink(folder / name)
+
+    # ------------------------------------------------------------------------------------- what a worker does
+
+    def claim(self, worker: str, held: Collection[str] = ()) -> Claim | None:
+        """The next job, for this worker from now on; None where none waits.
+
+        Tenants take turns: first whoever has fewest jobs running. Then jobs of the key sets that the worker holds, unless
+        one has waited long; then the oldest.
+        """
+        now = time.time()
+        with self._database.writing() as connection:
+            marks = ",".join("?" * len(held)) or "''"
+            row = connection.execute(
+                "SELECT * FROM jobs AS j WHERE state = ? ORDER BY"
+                " (SELECT COUNT(*) FROM jobs AS r WHERE r.tenant = j.tenant AND r.state = ?),"
+                f" created < ? DESC, folder IN ({marks}) DESC, number LIMIT 1",
+                (QUEUED, RUNNING, now - self._limits.patience_s, *held),
+            ).fetchone()
+            if row is None:
+                return None
+            connection.execute(
+                "UPDATE jobs SET state = ?, worker = ?, lease = ?, started = ?, done = 0, total = 0 WHERE number = ?",
+                (RUNNING, worker, now + self._limits.lease_s, now, row["number"]),
+            )
+            connection.execute("UPDATE keysets SET used = ? WHERE folder = ?", (now, row["folder"]))
+        return Claim(row["number"], row["id"], row["artifact"], row["client"], row["folder"], row["input"])
+
+    def beat(self, worker: str, number: int, done: int, total: int) -> bool:
+        """Write progress and renew the lease; False where the job is no longer this worker's."""
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                "UPDATE jobs SET done = ?, total = ?, lease = ? WHERE number = ? AND worker = ? AND state = ?",
+                (done, total, time.time() + self._limits.lease_s, number, worker, RUNNING),
+            )
+            return changed.rowcount == 1
+
+    def finish(self, worker: str, number: int, result: str, operations: int) -> bool:
+        """End a job, after so many operations, with the result of that name; False where it is no longer this worker's."""
+        size = self._places.result(result).stat().st_size
+        now = time.time()
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "UPDATE jobs SET state = ?, ended = ?, result = ?, result_bytes = ?, done = ?, total = ?, bytes = 0,"
+                " worker = NULL"
+                " WHERE number = ? AND worker = ? AND state = ? RETURNING input, started",
+                (DONE, now, result, size, operations, operations, number, worker, RUNNING),
+            ).fetchall()
+            if not rows:
+                return False
+            count(connection, "jobs_done")
+            count(connection, "job_seconds", now - rows[0]["started"])
+        self._places.input(rows[0]["input"]).unlink(missing_ok=True)
+        return True
+
+    def fail(self, worker: str, number: int, error: ErrorRecord) -> bool:
+        """End a job with an error; False where the job is no longer this worker's."""
+        with self._database.writing() as connection:
+            row = connection.execute(
+                "SELECT input FROM jobs WHERE number = ? AND worker = ? AND state = ?", (number, worker, RUNNING)
+            ).fetchone()
+            if row is None:
+                return False
+            self._end_badly(connection, number, row["input"], error)
+        return True
+
+    def _end_badly(self, connection: sqlite3.Connection, number: int, name: str, error: ErrorRecord) -> None:
+        connection.execute(
+            "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, worker = NULL WHERE number = ?",
+            (FAILED, time.time(), json.dumps(asdict(error)), number),
+        )
+        count(connection, "jobs_failed")
+        self._places.input(name).unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------- when workers die
+
+    def release(self, worker: str | None = None, *, died: bool = True) -> int:
+        """Give the jobs of a worker that is gone back to the queue (of all workers, without a name); how many there were.
+
+        A job over which too many workers died is not given back but ends with an error.
+        """
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "SELECT number, input, deaths FROM jobs WHERE state = ? AND (? IS NULL OR worker = ?)",
+                (RUNNING, worker, worker),
+            ).fetchall()
+            self._release(connection, rows, int(died))
+        return len(rows)
+
+    def release_late(self) -> list[str]:
+        """The same for workers that gave no sign of life for the time of a lease: their names."""
+        query = "SELECT number, input, deaths, worker FROM jobs WHERE state = ? AND lease < ?"
+        late = (RUNNING, time.time())
+        if self._database.reading().execute(query, late).fetchone() is None:
+            return []
+        with self._database.writing() as connection:
+            rows = connection.execute(query, late).fetchall()
+            self._release(connection, rows, 1)
+        return [row["worker"] for row in rows]
+
+    def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], deaths: int) -> None:
+        for row in rows:
+            if row["deaths"] + deaths >= self._limits.deaths:
+                error = ErrorRecord(
+                    "InternalError",
+                    f"the job was given up: {self._limits.deaths} workers died or went silent over it",
+                    hint="the operator's log says when; the machine may have too little memory",
+                )
+                self._end_badly(connection, row["number"], row["input"], error)
+            else:
+                connection.execute(
+                    "UPDATE jobs SET state = ?, worker = NULL, lease = NULL, deaths = deaths + ? WHERE number = ?",
+                    (QUEUED, deaths, row["number"]),
+                )
+
+    # ------------------------------------------------------------------------------------- rows
+
+    def _row(self, tenant: int, id: str) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = (
+            self._database.reading().execute("SELECT * FROM jobs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+        )
+        return row
+
+    def _record(self, row: sqlite3.Row) -> JobRecord:
+        ahead = 0
+        if row["state"] == QUEUED:
+            (ahead,) = (
+                self._database.reading()
+                .execute("SELECT COUNT(*) FROM jobs WHERE state = ? AND number < ?", (QUEUED, row["number"]))
+                .fetchone()
+            )
+        return JobRecord(
+            id=row["id"],
+            artifact=row["artifact"],
+            client=row["client"],
+            state=row["state"],
+            done=row["done"],
+            total=row["total"],
+            created=row["created"],
+            started=row["started"],
+            ended=row["ended"],
+            result_bytes=row["result_bytes"],
+            error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
+            ahead=ahead,
+        )
+
+    def _require_place(self, connection: sqlite3.Connection, tenant: int) -> None:
+        (waiting,) = connection.execute(
+            "SELECT COUNT(*) FROM jobs WHERE tenant = ? AND state IN (?, ?)", (tenant, QUEUED, RUNNING)
+        ).fetchone()
+        if waiting >= self._limits.queued_jobs:
+            raise Refused(
+                429,
+                f"{waiting} jobs of this token have not ended; at most {self._limits.queued_jobs} may wait",
+                hint="try again when some have ended",
+            )
+
+
+def has_ended(record: JobRecord) -> bool:
+    return record.state in ENDED

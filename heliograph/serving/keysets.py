@@ -1,0 +1,161 @@
+"""The evaluation keys of clients: a folder for each set (runtime/keyfolder.py), filled key by key from uploads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.files import Bytes
+from heliograph.runtime.keyfolder import KeyFolder, write_keys
+from heliograph.serving.database import Database, count
+from heliograph.serving.jobs import Jobs
+from heliograph.serving.records import ErrorRecord, KeysRecord
+from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.settings import Limits, Places
+from heliograph.serving.uploads import Uploads
+
+Expected = Mapping[str, EvaluationKey]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    folder: str
+    bytes: int
+    complete: bool
+    used: float
+
+
+class KeySets:
+    """The key sets of all tenants."""
+
+    def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads, jobs: Jobs) -> None:
+        self._database, self._places, self._limits = database, places, limits
+        self._uploads, self._jobs = uploads, jobs
+
+    def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
+        """The set, begun where it is new."""
+        if self._row(tenant, artifact, client) is None:
+            folder = secrets.token_hex(16)
+            write_keys(self._places.keyset(folder), artifact, client, {}, _none)
+            with self._database.writing() as connection:
+                connection.execute(
+                    "INSERT OR IGNORE INTO keysets (folder, tenant, artifact, client, used) VALUES (?, ?, ?, ?, ?)",
+                    (folder, tenant, artifact, client, time.time()),
+                )
+        else:
+            self._touch(tenant, artifact, client)
+        return self.record(tenant, artifact, client, expected)
+
+    def record(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
+        """What of the set is here."""
+        row = self._required(tenant, artifact, client)
+        there = set(KeyFolder(self._places.keyset(row.folder)).names())
+        missing = sorted(set(expected) - there)
+        return KeysRecord(
+            artifact, client, len(expected), missing, row.bytes, row.complete, row.used + self._limits.keys_s
+        )
+
+    def take(self, tenant: int, artifact: str, client: str, name: str, digest: str, expected: Expected) -> KeysRecord:
+        """Make an upload the key of that name; a key that is here already stays, and the upload goes.
+
+        Raises a WireError for an upload that is not that key of that client and artifact.
+        """
+        if name not in expected:
+            raise Refused(404, f"the artifact has no evaluation key {name[:60]!r}")
+        row = self._required(tenant, artifact, client)
+        keys = KeyFolder(self._places.keyset(row.folder))
+        if name not in keys.names():
+            path = self._uploads.finished(tenant, digest)
+            size = path.stat().st_size
+            largest = expected[name].bytes + self._limits.frame_bytes
+            if size > largest:
+                raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
+            keys.adopt(name, path)
+        with contextlib.suppress(Refused):
+            self._uploads.delete(tenant, digest)
+        there = set(keys.names())
+        total = sum(keys.file(each).stat().st_size for each in there)
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE keysets SET bytes = ?, complete = ?, used = ? WHERE folder = ?",
+                (total, int(there == set(expected)), time.time(), row.folder),
+            )
+            count(connection, "keys_taken")
+        return self.record(tenant, artifact, client, expected)
+
+    def for_job(self, tenant: int, artifact: str, client: str) -> str:
+        """The folder of a complete set; a refusal where there is none."""
+        row = self._row(tenant, artifact, client)
+        if row is None or not row.complete:
+            raise Refused(
+                409,
+                "the evaluation keys of this client are not registered, or not all of them are here",
+                hint="send them first: RemoteServer.register(keys)",
+            )
+        self._touch(tenant, artifact, client)
+        return row.folder
+
+    def delete(self, tenant: int, artifact: str, client: str) -> None:
+        """Forget the keys of a client; its jobs that have not ended end with an error."""
+        self._delete(self._required(tenant, artifact, client).folder, "its evaluation keys were deleted")
+
+    def expire(self) -> None:
+        """Delete the sets that no job has read for long and none waits for."""
+        rows = (
+            self._database.reading()
+            .execute(
+                "SELECT folder FROM keysets WHERE used < ? AND folder NOT IN"
+                " (SELECT folder FROM jobs WHERE state IN ('queued', 'running'))",
+                (time.time() - self._limits.keys_s,),
+            )
+            .fetchall()
+        )
+        for row in rows:
+            self._delete(row["folder"], "its evaluation keys expired")
+
+    def remove_strays(self) -> None:
+        """Remove folders that no set owns; only where nobody else is at work in the folder of the server."""
+        known = {row["folder"] for row in self._database.reading().execute("SELECT folder FROM keysets")}
+        for folder in os.listdir(self._places.keys):
+            if folder not in known:
+                shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
+
+    def _delete(self, folder: str, why: str) -> None:
+        with self._database.writing() as connection:
+            connection.execute("DELETE FROM keysets WHERE folder = ?", (folder,))
+            self._jobs.end_all(connection, folder, ErrorRecord("ProgramError", "the job cannot be run", why=why))
+        shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
+
+    def _touch(self, tenant: int, artifact: str, client: str) -> None:
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE keysets SET used = ? WHERE tenant = ? AND artifact = ? AND client = ?",
+                (time.time(), tenant, artifact, client),
+            )
+
+    def _row(self, tenant: int, artifact: str, client: str) -> _Row | None:
+        row = (
+            self._database.reading()
+            .execute(
+                "SELECT folder, bytes, complete, used FROM keysets WHERE tenant = ? AND artifact = ? AND client = ?",
+                (tenant, artifact, client),
+            )
+            .fetchone()
+        )
+        return None if row is None else _Row(row["folder"], row["bytes"], bool(row["complete"]), row["used"])
+
+    def _required(self, tenant: int, artifact: str, client: str) -> _Row:
+        row = self._row(tenant, artifact, client)
+        if row is None:
+            raise nothing_there("set of evaluation keys")
+        return row
+
+
+def _none(name: str) -> Bytes:
+    raise AssertionError(name)

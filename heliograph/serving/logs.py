@@ -1,0 +1,37 @@
+"""Structured logs: one JSON object a line on standard error, of names, sizes and times; never of data or tokens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+_LOGGER = logging.getLogger("heliograph.serving")
+_UVICORN = logging.getLogger("uvicorn")
+Value = str | int | float | bool | None
+
+
+def log(event: str, **fields: Value) -> None:
+    """Write one line: when, what, and the fields."""
+    _LOGGER.info(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
+
+
+class _Foreign(logging.Formatter):
+    """What a library logs, as a line of ours; of an exception its class alone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        kind = None if not record.exc_info or record.exc_info[0] is None else record.exc_info[0].__name__
+        fields = {"event": record.name, "level": record.levelname, "text": record.getMessage()[:300], "kind": kind}
+        return json.dumps({"time": round(record.created, 3), **fields})
+
+
+def log_to_stderr() -> None:
+    """Have the lines written, and uvicorn's warnings among them; without this ours go nowhere."""
+    kinds = ((_LOGGER, logging.INFO, logging.Formatter("%(message)s")), (_UVICORN, logging.WARNING, _Foreign()))
+    for logger, level, form in kinds:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(form)
+        logger.handlers[:] = [handler]
+        logger.setLevel(level)
+        logger.propagate = False

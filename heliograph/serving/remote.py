@@ -1,0 +1,271 @@
+"""A server at an address, as its client sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from heliograph.artifact.public import MAX_PUBLIC_BYTES, PublicArtifact
+from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.execution.loop import Progress
+from heliograph.files import Bytes, open_file
+from heliograph.runtime.keyfolder import KeyFolder, key_parts
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, is_fingerprint
+from heliograph.serving.transport import StatusError, Transport, raised
+
+_BLOCK = 1 << 20
+_WAIT_S = 20
+
+
+class RemoteServer:
+    """The server at `url`, for the client: `register` its evaluation keys once, then `run` as on a `Server`.
+
+        remote = hg.RemoteServer("https://models.example.org", token)
+        client = hg.Client(remote.public())
+        remote.register(client.evaluation_keys())
+        answer = client.decrypt(remote.run(client.encrypt(sample)))
+
+    Everything is sent in parts of `part_bytes`; what arrived stays there, so that a call that failed, or a new process with
+    the same keys and inputs, goes on where it stopped. A server that is away or busy is tried again for `patience_s`
+    seconds. `verify` is a file with the certificates to trust, True for the system's. Addresses without TLS are taken on
+    this machine, others with `plain_http=True`. Use it as a context manager, or call `close`.
+
+    What the server refuses or a job ends with is raised as the error that it is, with the server's words; a
+    HeliographError where it cannot be reached. The server is not trusted with anything but to answer: compare
+    `public().fingerprint` with one that you were told by somebody you trust.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        verify: bool | str = True,
+        plain_http: bool = False,
+        timeout_s: float = 60.0,
+        patience_s: float = 300.0,
+        part_bytes: int = 8 << 20,
+        max_answer_bytes: int = 1 << 30,
+    ) -> None:
+        if part_bytes < 1:
+            raise ProgramError(f"part_bytes = {part_bytes}: a part has at least one byte", where="RemoteServer")
+        self._transport = Transport(
+            url, token, verify=verify, plain_http=plain_http, timeout_s=timeout_s, patience_s=patience_s
+        )
+        self._part_bytes, self._max_answer_bytes = part_bytes, max_answer_bytes
+
+    def __repr__(self) -> str:
+        return f"<RemoteServer {self._transport.url}>"
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("a remote server holds a token and is not pickled; make another one")
+
+    def __enter__(self) -> RemoteServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; everything that was sent stays there."""
+        self._transport.close()
+
+    def artifacts(self) -> dict[str, str]:
+        """What is served: names by fingerprint."""
+        return {
+            _text(entry, "artifact"): _text(entry, "name")
+            for entry in _list(self._transport.json("GET", "/v1/artifacts"))
+        }
+
+    def public(self, artifact: str | None = None) -> PublicArtifact:
+        """The public part of an artifact, by its fingerprint or name; of the only one where none is named.
+
+        Raises ProgramError where there is no such artifact, or several, WireError where another one comes.
+        """
+        served = self.artifacts()
+        found = [key for key, name in served.items() if artifact in (None, key, name)]
+        if len(found) != 1:
+            names = ", ".join(f"{name!r} ({key})" for key, name in served.items()) or "nothing"
+            raise ProgramError(
+                f"the server has {len(found)} artifacts of that name", where="RemoteServer.public", why=f"it serves {names}",
+                hint="name one by its fingerprint",
+            )  # fmt: skip
+        data = self._transport.read("GET", f"/v1/artifacts/{found[0]}/public", max_bytes=MAX_PUBLIC_BYTES)
+        public = PublicArtifact.from_bytes(data, self._transport.url)
+        if public.fingerprint != found[0]:
+            raise WireError("the server sent another artifact than it was asked for", where=self._transport.url)
+        return public
+
+    def register(self, keys: EvaluationKeys | KeyFolder, progress: Progress | None = None) -> None:
+        """Send the evaluation keys that are not there yet; only one is in memory at a time.
+
+        `progress("sending keys", done, total)` counts keys, and those that were there count as done. Keys stay with
+        the server until no job has read them for its time, or `forget` is called.
+        """
+        if not isinstance(keys, (EvaluationKeys, KeyFolder)):
+            raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
+        path = f"/v1/keys/{keys.artifact}/{keys.client}"
+        state = self._transport.json("PUT", path)
+        missing, total = [_checked(name, str) for name in _list(_field(state, "missing"))], _number(state, "keys")
+        here = set(keys.names())
+        for place, name in enumerate(missing):
+            if progress is not None:
+                progress("sending keys", total - len(missing) + place, total)
+            if name not in here:
+                raise WireError(f"the server asks for the key {name[:60]!r}, which is not among these")
+            digest = self._send_key(keys, name)
+            state = self._transport.json("POST", path, {"name": name, "upload": digest})
+        if progress is not None:
+            progress("sending keys", total, total)
+        if not _field(state, "complete"):
+            raise WireError("the server does not have all keys, although they were sent", where=self._transport.url)
+
+    def forget(self, keys: EvaluationKeys | KeyFolder | EncryptedInput) -> None:
+        """Delete the client's evaluation keys there; its jobs that have not ended end with an error."""
+        self._transport.json("DELETE", f"/v1/keys/{keys.artifact}/{keys.client}")
+
+    def run(self, encrypted: EncryptedInput, progress: Progress | None = None) -> EncryptedOutput:
+        """The encrypted outputs for one encrypted sample; the client's keys were registered before.
+
+        The job is called as the inputs' `request`: a run that was interrupted and is called again with the same inputs
+        takes up the same job. `progress(stage, done, total)` is called with "sending" (bytes) and "evaluate" (operations).
+        Raises WireError for inputs or an answer of another artifact or client, or malformed ones.
+        """
+        return self.result(self.submit(encrypted, progress), progress)
+
+    def submit(self, encrypted: EncryptedInput, progress: Progress | None = None) -> str:
+        """Send the inputs and have them evaluated; the name of the job, for `result`."""
+        if not isinstance(encrypted, EncryptedInput):
+            raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
+        data = encrypted.to_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        query = {"artifact": encrypted.artifact, "client": encrypted.client, "upload": digest}
+        path = f"/v1/jobs/{encrypted.request}"
+        if not self._is_there(path):
+            self._send(digest, len(data), lambda offset, size: memoryview(data)[offset : offset + size], progress)
+        self._transport.json("PUT", path, query)
+        return encrypted.request
+
+    def result(self, job: str, progress: Progress | None = None) -> EncryptedOutput:
+        """The outputs of a job, as soon as it has ended; the server forgets them then.
+
+        Raises the error that the job ended with.
+        """
+        if not is_fingerprint(job):
+            raise ProgramError(f"{job[:60]!r} is no name of a job", where="RemoteServer.result")
+        path = f"/v1/jobs/{job}"
+        state = self._ended(path, progress)
+        if _text(state, "state") != "done":
+            error = _field(state, "error")
+            self._transport.json("DELETE", path)
+            raised(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
+        data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
+        output: EncryptedOutput = EncryptedOutput.from_bytes(data, f"the answer of {self._transport.url}")
+        output.check_answers(job)
+        output.check(_text(state, "artifact"), _text(state, "client"))
+        with contextlib.suppress(StatusError):  # It may have expired meanwhile.
+            self._transport.json("DELETE", path)
+        return output
+
+    def _ended(self, path: str, progress: Progress | None) -> Mapping[str, Any]:
+        """The state of a job that has ended. A stream of events that breaks is begun anew."""
+        while True:
+            begun = time.monotonic()
+            if progress is not None:
+                for state in self._transport.events(f"{path}/events"):
+                    if isinstance(state, dict) and state.get("total"):
+                        progress("evaluate", _number(state, "done"), _number(state, "total"))
+            state = self._transport.json("GET", path, {"wait": 0 if progress is not None else _WAIT_S})
+            if _text(state, "state") in ("done", "failed"):
+                found: Mapping[str, Any] = state
+                return found
+            if time.monotonic() - begun < 0.1:
+                time.sleep(0.1)
+
+    def _is_there(self, path: str) -> bool:
+        """Whether the server has such a job."""
+        try:
+            self._transport.json("GET", path)
+        except StatusError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def _send_key(self, keys: EvaluationKeys | KeyFolder, name: str) -> str:
+        """Send one key's file; its digest."""
+        if isinstance(keys, KeyFolder):
+            path = keys.file(name)
+            try:
+                with open_file(path) as file:
+                    digest, size = hashlib.sha256(), 0
+                    while block := file.read(_BLOCK):
+                        digest.update(block)
+                        size += len(block)
+
+                    def read(offset: int, length: int) -> Bytes:
+                        file.seek(offset)
+                        return file.read(length)
+
+                    self._send(digest.hexdigest(), size, read)
+                    return digest.hexdigest()
+            except OSError as error:
+                raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+        data = b"".join(key_parts(keys.artifact, keys.client, name, keys.blob(name)))
+        found = hashlib.sha256(data).hexdigest()
+        self._send(found, len(data), lambda offset, length: memoryview(data)[offset : offset + length])
+        return found
+
+    def _send(
+        self, digest: str, total: int, read: Callable[[int, int], Bytes], progress: Progress | None = None
+    ) -> None:
+        """Send what is not there yet of an upload, part by part."""
+        path = f"/v1/uploads/{digest}"
+        state = self._transport.json("PUT", path, {"total": total})
+        stuck = 0
+        while not _field(state, "complete"):
+            offset = _number(state, "received")
+            if progress is not None:
+                progress("sending", offset, total)
+            try:
+                state = self._transport.json(
+                    "PUT", path, {"total": total, "offset": offset}, read(offset, self._part_bytes)
+                )
+            except StatusError as error:
+                # The server lost what had not reached its disk.
+                if error.status != 409:
+                    raise
+                state = self._transport.json("PUT", path, {"total": total})
+            stuck = stuck + 1 if _number(state, "received") <= offset and not _field(state, "complete") else 0
+            if stuck > 5:
+                raise HeliographError("an upload does not get on", where=self._transport.url, hint="try again later")
+        if progress is not None:
+            progress("sending", total, total)
+
+
+def _field(state: Any, name: str) -> Any:
+    if not isinstance(state, dict) or name not in state:
+        raise WireError("the server answers something else than a Heliograph server would")
+    return state[name]
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise WireError("the server answers something else than a Heliograph server would")
+    return value
+
+
+def _text(state: Any, name: str) -> str:
+    return str(_checked(_field(state, name), str))
+
+
+def _number(state: Any, name: str) -> int:
+    return int(_checked(_field(state, name), int))
+
+
+def _list(value: Any) -> list[Any]:
+    found: list[Any] = _checked(value, list)
+    return found

@@ -1,0 +1,135 @@
+"""Jobs over HTTP: submit, wait or watch, fetch, delete."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Annotated
+
+import anyio
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+
+from heliograph.files import open_file
+from heliograph.serving.access import BYTES, AskedDigest, AskedFingerprint, Here, JobId, Known
+from heliograph.serving.jobs import has_ended
+from heliograph.serving.records import JobRecord
+from heliograph.serving.refusals import Refused, nothing_there
+
+router = APIRouter(tags=["jobs"])
+_BLOCK = 1 << 20
+# How often a job is looked at for those who wait for it: soon at first, then less often.
+_SOON_S, _LATER_S = 0.02, 0.25
+_MAX_WAIT_S = 60.0
+# Proxies give up connections on which nothing comes.
+_KEEP_ALIVE_S = 10.0
+
+
+@router.put("/v1/jobs/{id}")
+def submit(
+    site: Here, known: Known, id: JobId, artifact: AskedFingerprint, client: AskedFingerprint, upload: AskedDigest
+) -> JobRecord:
+    """Accept a job on a complete upload of encrypted inputs. The same request again is answered with the same job."""
+    return site.submit(known.number, id, artifact, client, upload)
+
+
+@router.get("/v1/jobs")
+def jobs(site: Here, known: Known) -> list[JobRecord]:
+    """The token's jobs, the latest first; at most a thousand."""
+    return site.jobs.records(known.number)
+
+
+@router.get("/v1/jobs/{id}")
+async def job(
+    site: Here,
+    known: Known,
+    id: JobId,
+    wait: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, description="wait so many seconds for its end")] = 0.0,
+) -> JobRecord:
+    """How far a job is; with `wait` as soon as it has ended, or when the time is over."""
+    begun = time.monotonic()
+    record = await run_sync(site.jobs.record, known.number, id)
+    while not has_ended(record) and (waited := time.monotonic() - begun) < wait:
+        await anyio.sleep(min(_pause(waited), wait - waited))
+        record = await run_sync(site.jobs.record, known.number, id)
+    return record
+
+
+@router.get(
+    "/v1/jobs/{id}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def events(site: Here, known: Known, id: JobId) -> StreamingResponse:
+    """The job's progress as server-sent events, each with the job as JSON; the stream ends with the job."""
+    first = await run_sync(site.jobs.record, known.number, id)
+
+    async def stream() -> AsyncIterator[str]:
+        record, begun, said = first, time.monotonic(), time.monotonic()
+        yield _event(record)
+        while not has_ended(record):
+            await anyio.sleep(_pause(time.monotonic() - begun))
+            try:
+                found = await run_sync(site.jobs.record, known.number, id)
+            except Refused:
+                yield "event: gone\ndata: {}\n\n"
+                return
+            if found != record:
+                record, said = found, time.monotonic()
+                yield _event(record)
+            elif time.monotonic() - said > _KEEP_ALIVE_S:
+                said = time.monotonic()
+                yield ": still there\n\n"
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+@router.get("/v1/jobs/{id}/result", response_class=Response, responses=BYTES)
+async def result(site: Here, known: Known, id: JobId) -> StreamingResponse:
+    """The encrypted outputs of a job. Once they went out whole they are kept for a short time only; delete the job then."""
+    path = await run_sync(site.jobs.result, known.number, id)
+    file, size = await run_sync(_opened, path)
+
+    def sent() -> None:
+        site.jobs.fetched(known.number, id)
+
+    return StreamingResponse(
+        _blocks(file, sent), media_type="application/octet-stream", headers={"Content-Length": str(size)}
+    )
+
+
+@router.delete("/v1/jobs/{id}", status_code=204)
+def delete_job(site: Here, known: Known, id: JobId) -> None:
+    """Forget a job and its result; where it has not ended it is stopped."""
+    site.jobs.delete(known.number, id)
+
+
+def _pause(waited_s: float) -> float:
+    """Seconds until a job is looked at again: a twentieth of the time that it took so far."""
+    return min(max(waited_s / 20, _SOON_S), _LATER_S)
+
+
+def _event(record: JobRecord) -> str:
+    return f"event: {record.state}\ndata: {json.dumps(asdict(record))}\n\n"
+
+
+def _opened(path: Path) -> tuple[IO[bytes], int]:
+    try:
+        file = open_file(path, follow=False)
+    except OSError:
+        raise nothing_there("result") from None
+    return file, path.stat().st_size
+
+
+async def _blocks(file: IO[bytes], sent: Callable[[], None]) -> AsyncIterator[bytes]:
+    """The file block by block; `sent` is called when the last one is on its way."""
+    try:
+        while block := await run_sync(file.read, _BLOCK):
+            yield block
+        await run_sync(sent)
+    finally:
+        file.close()

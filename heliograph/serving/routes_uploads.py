@@ -1,0 +1,79 @@
+"""Uploads over HTTP: a part is streamed to the disk as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import anyio
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.requests import ClientDisconnect
+
+from heliograph.serving.access import BODY, MAX_BYTES, Digest, Here, Known, Size
+from heliograph.serving.records import UploadRecord
+from heliograph.serving.refusals import Refused
+
+router = APIRouter(tags=["uploads"])
+# So much of a body is in memory at once.
+_BLOCK = 1 << 20
+
+
+@router.put("/v1/uploads/{digest}", openapi_extra=BODY)
+async def send(
+    request: Request,
+    site: Here,
+    known: Known,
+    digest: Digest,
+    total: Annotated[int, Query(ge=1, le=MAX_BYTES, description="the size of the whole")],
+    offset: Size = 0,
+) -> UploadRecord:
+    """A part of an upload, from `offset` on; an empty body begins it, or asks how far it is."""
+    record = await run_sync(site.uploads.begin, known.number, digest, total)
+    if record.complete:
+        return record
+    part = await run_sync(site.uploads.part, known.number, digest, offset)
+    try:
+        await _received(request, part.write, site.limits.silence_s)
+    finally:
+        # Also where the client is gone: what came of the part stays, and it goes on there.
+        with anyio.CancelScope(shield=True):
+            await run_sync(part.close)
+    return await run_sync(site.uploads.complete, known.number, digest)
+
+
+@router.get("/v1/uploads/{digest}")
+def upload(site: Here, known: Known, digest: Digest) -> UploadRecord:
+    """How far an upload is."""
+    return site.uploads.record(known.number, digest)
+
+
+@router.delete("/v1/uploads/{digest}", status_code=204)
+def delete_upload(site: Here, known: Known, digest: Digest) -> None:
+    """Forget an upload."""
+    site.uploads.delete(known.number, digest)
+
+
+async def _received(request: Request, write: Callable[[bytes], None], silence_s: float) -> None:
+    """Hand the body over in blocks; a refusal where the client falls silent or goes away in the middle of it."""
+    stream = request.stream()
+    block = bytearray()
+    try:
+        while True:
+            with anyio.fail_after(silence_s):
+                piece = await anext(stream, None)
+            if piece is None:
+                break
+            block += piece
+            if len(block) >= _BLOCK:
+                await run_sync(write, bytes(block))
+                block.clear()
+    except TimeoutError:
+        raise Refused(408, f"nothing came for {silence_s:g} s", hint="go on where the upload stands") from None
+    except ClientDisconnect:
+        # Nobody hears this; it ends the request.
+        raise Refused(400, "the connection ended in the middle of the part") from None
+    finally:
+        if block:
+            with anyio.CancelScope(shield=True):
+                await run_sync(write, bytes(block))

@@ -1,0 +1,100 @@
+"""Serve: the application on an address, with uvicorn."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+import uvicorn
+
+from heliograph.errors import HeliographError, ProgramError, SecurityError
+from heliograph.serving.app import make_app
+from heliograph.serving.logs import log, log_to_stderr
+from heliograph.serving.site import Site, SiteSettings
+
+# Connections at once; more are told to come again (503).
+_CONNECTIONS = 1000
+_GRACE_S = 5
+_DEFAULT_PORT = 8100
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a server listens, and its certificate. `plain_http` allows other than loopback addresses without one."""
+
+    address: str = f"127.0.0.1:{_DEFAULT_PORT}"
+    certificate: str | None = None
+    private_key: str | None = None
+    plain_http: bool = False
+
+
+def serve(settings: SiteSettings, listening: Listening) -> None:
+    """Serve until the process is told to stop (SIGTERM, SIGINT).
+
+    Raises SecurityError for an address that others reach without TLS, since tokens would go in the clear; HeliographError
+    where the address cannot be had.
+    """
+    host, port = _parsed(listening.address)
+    if (listening.certificate is None) != (listening.private_key is None):
+        raise ProgramError("a certificate and its private key go together", hint="give --tls-cert and --tls-key")
+    if listening.certificate is None and not listening.plain_http and not is_loopback(host):
+        raise SecurityError(
+            f"{host} can be reached by others, and without TLS they can read tokens",
+            where="serve",
+            hint="give --tls-cert and --tls-key; behind a proxy that has TLS give --plain-http",
+        )
+    log_to_stderr()
+    site = Site(settings)
+    config = uvicorn.Config(
+        make_app(site),
+        http="h11",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_S,
+        ssl_certfile=listening.certificate,
+        ssl_keyfile=listening.private_key,
+    )
+    with _bound(host, port) as listener:
+        log("listening", address=f"{host}:{listener.getsockname()[1]}", tls=listening.certificate is not None)
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        except OSError as error:
+            raise HeliographError("the certificate cannot be used", why=error.strerror or str(error)) from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        host, port = address, str(_DEFAULT_PORT)
+    host = host.strip("[]")
+    if not port.isdecimal() or int(port) > 65535 or not host:
+        raise ProgramError(f"{address!r} is no address", where="--listen", hint="as 127.0.0.1:8100 or [::1]:8100")
+    return host, int(port)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, number)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except OSError as error:
+        raise HeliographError(
+            f"{host}:{port} cannot be listened on", why=error.strerror or str(error), hint="choose another address"
+        ) from None
+    return listener

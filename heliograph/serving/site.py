@@ -1,0 +1,139 @@
+"""One server: its folder, queue, artifacts and workers, as the HTTP application uses them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heliograph.errors import ProgramError
+from heliograph.files import lock
+from heliograph.runtime.memory import available_bytes
+from heliograph.runtime.messages import EncryptedInput
+from heliograph.serving.catalog import Catalog
+from heliograph.serving.database import Database
+from heliograph.serving.jobs import Jobs
+from heliograph.serving.keysets import KeySets
+from heliograph.serving.logs import log
+from heliograph.serving.pool import Pool
+from heliograph.serving.records import JobRecord
+from heliograph.serving.refusals import Refused
+from heliograph.serving.settings import Limits, Places
+from heliograph.serving.sweep import Sweep
+from heliograph.serving.tenants import Tenants
+from heliograph.serving.uploads import Uploads
+from heliograph.serving.worker import WorkerSettings
+
+# Of what the machine has left when the server is started, the workers may have so much.
+_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a server is told. `memory_bytes` is for all workers together, by default four fifths of what the machine has."""
+
+    artifacts: Sequence[str | Path]
+    root: Path
+    workers: int = 1
+    memory_bytes: int | None = None
+    plain: Mapping[str, str] = field(default_factory=dict)
+    backend: str | None = None
+    allow_insecure: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+class Site:
+    """The parts of one server on its folder; `start` its workers, `close` it.
+
+    Raises ProgramError where another process serves from the folder, and whatever its artifacts are refused for.
+    """
+
+    def __init__(self, settings: SiteSettings) -> None:
+        if settings.workers < 1:
+            raise ProgramError(f"{settings.workers} workers: at least one evaluates", where="serve")
+        self.settings, self.limits = settings, settings.limits
+        self.places = Places(settings.root)
+        self.places.make()
+        self._lock = _taken(self.places)
+        total = settings.memory_bytes
+        if total is None:
+            total = int(_SHARE * (available_bytes() or 1 << 32))
+        self.worker_bytes = total // settings.workers
+        self.catalog = Catalog(
+            settings.artifacts, self.worker_bytes, plain=settings.plain, allow_insecure=settings.allow_insecure
+        )
+        self.database = Database(self.places.database)
+        self.tenants = Tenants(self.database)
+        self.jobs = Jobs(self.database, self.places, self.limits)
+        self.uploads = Uploads(self.database, self.places, self.limits, self.catalog.largest_upload(self.limits))
+        self.keysets = KeySets(self.database, self.places, self.limits, self.uploads, self.jobs)
+        worker = WorkerSettings(
+            name="",
+            root=str(settings.root.resolve()),
+            paths=self.catalog.paths,
+            plain={name: str(Path(path).resolve()) for name, path in settings.plain.items()},
+            worker_bytes=self.worker_bytes,
+            backend=settings.backend,
+            allow_insecure=settings.allow_insecure,
+            limits=self.limits,
+        )
+        self.pool = Pool(worker, settings.workers, self.database, self.jobs)
+        self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
+        # One input at a time is read for its check, so that many clients do not take the server's own memory.
+        self._reading = threading.Lock()
+
+    def start(self) -> None:
+        """Clear up what an earlier server left, and start workers."""
+        self._sweep.strays()
+        self.jobs.end_unserved([served.record.artifact for served in self.catalog])
+        self.pool.start()
+        self._sweep.start()
+        log("started", workers=self.settings.workers, worker_bytes=self.worker_bytes)
+
+    def close(self) -> None:
+        self._sweep.close()
+        self.pool.close()
+        self.database.close()
+        os.close(self._lock)
+        log("stopped")
+
+    def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord:
+        """Accept a job on an upload, once: the same request again gives the same job.
+
+        Refused are artifacts that no worker can hold, clients without keys, and what is not an input of that client.
+        """
+        served = self.catalog[artifact]
+        known = self.jobs.known(tenant, id, artifact, client, digest)
+        if known is not None:
+            return known
+        served.require_fit()
+        folder = self.keysets.for_job(tenant, artifact, client)
+        upload = self.uploads.finished(tenant, digest)
+        largest = served.record.input_bytes + self.limits.frame_bytes
+        size = upload.stat().st_size
+        if size > largest:
+            raise Refused(
+                413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
+            )
+        with self._reading:
+            EncryptedInput.load(upload, max_bytes=largest).check(artifact, client)
+        record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload)
+        self.pool.wake()
+        return record
+
+
+def _taken(places: Places) -> int:
+    """The folder's lock, until the process ends."""
+    handle = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock(handle, wait=False)
+    except BlockingIOError:
+        os.close(handle)
+        raise ProgramError(
+            f"another process serves from {places.root}", hint="stop it, or give this one a folder of its own (--data)"
+        ) from None
+    except OSError:
+        pass  # A file system without locks: nothing tells whether there is another.
+    return handle

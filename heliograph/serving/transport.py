@@ -1,0 +1,204 @@
+"""Requests to a server that may be away for a while: tried again, bounded, refusals turned into the errors that they are."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import httpx
+
+from heliograph import errors
+from heliograph.errors import HeliographError, SecurityError, WireError
+from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.texts import shown
+
+_MAX_JSON = 1 << 24
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_MAX_ERROR = 1 << 16
+_FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
+# What another try may find otherwise; a part that was taken elsewhere too (409) is the upload's business.
+_AGAIN = (408, 429, 500, 502, 503, 504)
+_ERRORS: dict[str, type[HeliographError]] = {
+    "WireError": errors.WireError,
+    "SecurityError": errors.SecurityError,
+    "RangeError": errors.RangeError,
+    "ProgramError": errors.ProgramError,
+    "InternalError": errors.InternalError,
+    "TooLittleMemoryError": TooLittleMemoryError,
+}
+Query = Mapping[str, str | int | float]
+
+
+class StatusError(HeliographError):
+    """A server's refusal of which the class is not known here, or which says that something is not (yet) there.
+
+    `status` is the HTTP status.
+    """
+
+    def __init__(self, status: int, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
+        self.status = status
+        super().__init__(what, where=where, why=why, hint=hint)
+
+
+class Transport:
+    """HTTP to one server. A server that is away, or too busy, is tried again for `patience_s`.
+
+    Raises SecurityError for an address without TLS that is not on this machine, unless `plain_http` is given; what a server
+    refuses is raised as the error that it names, with its words.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        verify: bool | str,
+        plain_http: bool,
+        timeout_s: float,
+        patience_s: float,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise WireError(f"{url!r} is no address of a server", hint="as https://models.example.org")
+        if parts.scheme == "http" and not plain_http and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise SecurityError(
+                f"{url} has no TLS: others on the way could read the token",
+                where="RemoteServer",
+                hint="use https; on a network of your own pass plain_http=True",
+            )
+        if not _TOKEN.fullmatch(token):
+            raise errors.ProgramError(
+                "that is no token of a server",
+                where="RemoteServer",
+                hint="give the text that `heliograph token` printed",
+            )
+        self.url, self._patience_s = url.rstrip("/"), patience_s
+        context: bool | ssl.SSLContext = (
+            verify if isinstance(verify, bool) else ssl.create_default_context(cafile=verify)
+        )
+        self._client = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=timeout_s,
+            verify=context,
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def json(self, method: str, path: str, query: Query | None = None, data: bytes | memoryview | None = None) -> Any:
+        """The JSON that the server answers, None where it answers nothing."""
+        text = self.read(method, path, query, data, _MAX_JSON)
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            raise self._strange() from None
+
+    def read(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        data: bytes | memoryview | None = None,
+        max_bytes: int = _MAX_JSON,
+    ) -> bytes:
+        """The bytes that the server answers, at most so many."""
+        for rest in self._rests(f"{method} {path}"):
+            try:
+                content = None if data is None else bytes(data)
+                with self._client.stream(method, path, params=query, content=content) as response:
+                    if response.status_code in _AGAIN:
+                        rest(_said(response))
+                        continue
+                    if response.status_code >= 300:
+                        raise self._refusal(response)
+                    return self._body(response, max_bytes)
+            except httpx.TransportError as error:
+                rest(HeliographError(f"{self.url} does not answer", why=f"{type(error).__name__}: {error}"))
+        raise AssertionError("unreachable")
+
+    def events(self, path: str) -> Iterator[Any]:
+        """The data of server-sent events, until the stream ends or breaks; what broke it is not raised."""
+        try:
+            with self._client.stream("GET", path) as response:
+                if response.status_code != 200:
+                    return
+                size = 0
+                for line in response.iter_lines():
+                    size += len(line)
+                    if size > _MAX_JSON:
+                        return
+                    if line.startswith("data: "):
+                        yield json.loads(line[6:])
+        except (httpx.TransportError, ValueError):
+            return
+
+    def _rests(self, what: str) -> Iterator[Any]:
+        """For each try a function that waits for the next one, or raises its error where patience is over."""
+        end, pause = time.monotonic() + self._patience_s, _FIRST_REST_S
+
+        def rest(error: HeliographError) -> None:
+            nonlocal pause
+            if time.monotonic() + pause > end:
+                raise HeliographError(
+                    f"{error.what} ({what}, tried for {self._patience_s:g} s)",
+                    why=error.why,
+                    hint=error.hint or "what was sent stays there; call again to go on",
+                ) from None
+            # Spread, so that many clients of a server that was away do not come back at once.
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_REST_S)
+
+        while True:
+            yield rest
+
+    def _body(self, response: httpx.Response, max_bytes: int) -> bytes:
+        body = bytearray()
+        for block in response.iter_bytes():
+            body += block
+            if len(body) > max_bytes:
+                raise WireError(f"{self.url} answers more than the {max_bytes} bytes that are read here")
+        return bytes(body)
+
+    def _refusal(self, response: httpx.Response) -> HeliographError:
+        """The error that a refusal says."""
+        error = _said(response)
+        kind = _ERRORS.get(error.where)
+        if kind is not None and response.status_code not in (401, 404, 409):
+            return kind(error.what, where=self.url, why=error.why, hint=error.hint)
+        return StatusError(response.status_code, error.what, where=self.url, why=error.why, hint=error.hint)
+
+    def _strange(self) -> WireError:
+        return WireError(
+            f"{self.url} answers something else than a Heliograph server would", hint="look at the address"
+        )
+
+
+def raised(error: Mapping[str, Any], where: str) -> NoReturn:
+    """Raise the error that a record describes."""
+    words = {name: shown(str(error.get(name, "")), 2000) for name in ("what", "why", "hint")}
+    kind = _ERRORS.get(str(error.get("kind")), HeliographError)
+    raise kind(words["what"], where=where, why=words["why"], hint=words["hint"])
+
+
+def _said(response: httpx.Response) -> HeliographError:
+    """The words of a refusal, with the name of its class in `where`; of whatever else answers, its status."""
+    text = b""
+    for block in response.iter_bytes():
+        text += block
+        if len(text) > _MAX_ERROR:
+            break
+    try:
+        error = json.loads(text)["error"]
+        what, why, hint = (shown(str(error[name]), 2000) for name in ("what", "why", "hint"))
+        return HeliographError(what, where=shown(str(error["kind"]), 60), why=why, hint=hint)
+    except (ValueError, KeyError, TypeError):
+        return HeliographError(f"the server answers with status {response.status_code}")

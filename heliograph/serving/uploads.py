@@ -1,0 +1,168 @@
+"""Uploads: bytes that come in parts and are named by their SHA-256, for keys and inputs alike.
+
+A file `uploads/TENANT-DIGEST` grows as parts come; its size is how far it got, so that a client goes on after its own
+death or the server's. Bytes are written where they belong: a second connection that sends the same part again does no harm.
+Complete is what has all its bytes and the digest that it was announced with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+from heliograph.files import open_file
+from heliograph.serving.database import Database
+from heliograph.serving.records import UploadRecord
+from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.settings import Limits, Places
+from heliograph.serving.tenants import require_room
+
+_BLOCK = 1 << 20
+
+
+class Uploads:
+    """The uploads of all tenants. `max_bytes` is the most that one may have, by the bills of what is served."""
+
+    def __init__(self, database: Database, places: Places, limits: Limits, max_bytes: int) -> None:
+        self._database, self._places, self._limits = database, places, limits
+        self.max_bytes = max_bytes
+
+    def begin(self, tenant: int, digest: str, total: int) -> UploadRecord:
+        """The upload, begun where it is new; a refusal where it is too large or there is no room."""
+        if total > self.max_bytes:
+            raise Refused(
+                413,
+                f"an upload of {total} bytes is refused",
+                why=f"the largest key or input of what is served here has {self.max_bytes} bytes",
+            )
+        with self._database.writing() as connection:
+            row = connection.execute(
+                "SELECT total, complete FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest)
+            ).fetchone()
+            if row is None:
+                require_room(connection, tenant, total, self._limits)
+                free = shutil.disk_usage(self._places.uploads).free - self._limits.free_bytes
+                if total > free:
+                    raise Refused(
+                        507,
+                        f"the disk of the server has no room for {total} bytes",
+                        why=f"{max(free, 0)} bytes are free",
+                        hint="try again later",
+                    )
+                path = self._places.upload(tenant, digest)
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+                connection.execute(
+                    "INSERT INTO uploads (tenant, digest, total, touched) VALUES (?, ?, ?, ?)",
+                    (tenant, digest, total, time.time()),
+                )
+            elif row["total"] != total:
+                raise Refused(
+                    409, f"this upload was announced with {row['total']} bytes, not {total}", hint="delete it first"
+                )
+            else:
+                connection.execute(
+                    "UPDATE uploads SET touched = ? WHERE tenant = ? AND digest = ?", (time.time(), tenant, digest)
+                )
+        return self.record(tenant, digest)
+
+    def record(self, tenant: int, digest: str) -> UploadRecord:
+        """How far an upload is."""
+        row = (
+            self._database.reading()
+            .execute("SELECT total, complete FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
+            .fetchone()
+        )
+        if row is None:
+            raise nothing_there("upload")
+        size = 0
+        with contextlib.suppress(OSError):
+            size = self._places.upload(tenant, digest).stat().st_size
+        return UploadRecord(digest, min(size, row["total"]), row["total"], bool(row["complete"]))
+
+    def part(self, tenant: int, digest: str, offset: int) -> Part:
+        """A part to be written from `offset` on; a refusal where that leaves a gap."""
+        record = self.record(tenant, digest)
+        if offset > record.received:
+            raise Refused(
+                409,
+                f"the part begins at {offset}, and {record.received} bytes are here",
+                hint="go on where the upload stands",
+            )
+        return Part(self._places.upload(tenant, digest), offset, record.total)
+
+    def complete(self, tenant: int, digest: str) -> UploadRecord:
+        """The upload; complete where all bytes are there. Refused, and forgotten, where they are not its digest's."""
+        record = self.record(tenant, digest)
+        if record.complete or record.received < record.total:
+            return record
+        path = self._places.upload(tenant, digest)
+        if _digest(path) != digest:
+            self.delete(tenant, digest)
+            raise Refused(
+                422,
+                "the upload is damaged: its bytes do not have the digest that it was announced with",
+                hint="send it again",
+            )
+        with self._database.writing() as connection:
+            connection.execute("UPDATE uploads SET complete = 1 WHERE tenant = ? AND digest = ?", (tenant, digest))
+        return self.record(tenant, digest)
+
+    def finished(self, tenant: int, digest: str) -> Path:
+        """The file of a complete upload; a refusal where there is none."""
+        record = self.record(tenant, digest)
+        if not record.complete:
+            raise Refused(
+                409,
+                f"the upload is not complete: {record.received} of {record.total} bytes are here",
+                hint="send the rest",
+            )
+        return self._places.upload(tenant, digest)
+
+    def delete(self, tenant: int, digest: str) -> None:
+        """Forget an upload and its bytes."""
+        with self._database.writing() as connection:
+            gone = connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
+            if gone.rowcount == 0:
+                raise nothing_there("upload")
+            self._places.upload(tenant, digest).unlink(missing_ok=True)
+
+
+class Part:
+    """A part on its way into the file of an upload; no byte goes beyond the announced size."""
+
+    def __init__(self, path: Path, offset: int, total: int) -> None:
+        try:
+            self._handle = os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
+        except OSError:
+            raise nothing_there("upload") from None
+        self._place, self._total = offset, total
+
+    def write(self, data: bytes) -> None:
+        if self._place + len(data) > self._total:
+            raise Refused(413, f"the part goes beyond the {self._total} bytes that were announced")
+        while data:
+            written = os.pwrite(self._handle, data, self._place)
+            self._place += written
+            data = data[written:]
+
+    def close(self) -> None:
+        """What was written lasts."""
+        try:
+            os.fsync(self._handle)
+        finally:
+            os.close(self._handle)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open_file(path, follow=False) as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()
