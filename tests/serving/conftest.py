@@ -1,0 +1,46 @@
+"""One server with a toy artifact, and clients of it, shared by the tests that do it no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="serving needs the extra `serve`")
+
+from runtime.support import toy_artifact
+from serving.support import Running
+
+import heliograph as hg
+
+
+@pytest.fixture(scope="session")
+def artifact_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("artifacts") / "mlp.helio"
+    toy_artifact().save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def running(artifact_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    server = Running(tmp_path_factory.mktemp("serve") / "data", [artifact_file]).start()
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def client() -> hg.Client:
+    return hg.Client(toy_artifact(), allow_insecure=True)
+
+
+@pytest.fixture(scope="session")
+def keys(client: hg.Client) -> hg.EvaluationKeys:
+    return client.evaluation_keys()
+
+
+@pytest.fixture
+def remote(running: Running, keys: hg.EvaluationKeys) -> Iterator[hg.RemoteServer]:
+    with hg.RemoteServer(running.url, running.token, patience_s=60) as remote:
+        remote.register(keys)
+        yield remote

@@ -1,0 +1,178 @@
+"""kill -9 of workers and of the server: every accepted job ends once, with the right answer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.support import sample, toy_artifact
+from serving.support import Running
+from serving.test_serving import TOLERANCE, expected
+
+import heliograph as hg
+
+
+def counter(running: Running, name: str) -> float:
+    with sqlite3.connect(running.places.database) as connection:
+        row = connection.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()
+    return 0.0 if row is None else float(row[0])
+
+
+def load(running: Running, clients: list[hg.Client], jobs: int, stop: threading.Event) -> list[str]:
+    """Each client in a thread of its own submits its jobs and takes their answers; what went wrong."""
+    wrong: list[str] = []
+
+    def work(number: int, client: hg.Client) -> None:
+        try:
+            with hg.RemoteServer(running.url, running.token, patience_s=120) as remote:
+                remote.register(client.evaluation_keys())
+                for job in range(jobs):
+                    seed = 100 * number + job
+                    answer = client.decrypt(remote.run(client.encrypt(sample(seed))))
+                    if np.abs(answer - expected(seed)).max() > TOLERANCE:
+                        wrong.append(f"client {number}, job {job}: wrong")
+        except Exception as error:
+            wrong.append(f"client {number}: {type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=work, args=item) for item in enumerate(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    return wrong
+
+
+def test_every_job_ends_once_with_the_right_answer(artifact_file: Path, tmp_path: Path) -> None:
+    running = Running(tmp_path / "data", [artifact_file], "--workers", "2").start()
+    clients = [hg.Client(toy_artifact(), allow_insecure=True) for _ in range(4)]
+    stop, jobs = threading.Event(), 15
+    found: list[list[str]] = []
+    thread = threading.Thread(target=lambda: found.append(load(running, clients, jobs, stop)))
+    thread.start()
+    chance, kills = random.Random(1), 0
+    # Two kills of a worker for each of the server, while the load lasts; a few jobs end between them.
+    ended = 0.0
+    while not stop.wait(chance.uniform(0.05, 0.5)):
+        if counter(running, "jobs_done") < ended + 3:
+            continue
+        ended = counter(running, "jobs_done")
+        if kills % 3 == 2:
+            running.kill()
+            running.start()
+        else:
+            workers = running.workers()
+            if workers:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+        kills += 1
+    thread.join()
+    assert found == [[]]
+    assert kills >= 4
+    assert running.get("/v1/jobs").json() == []
+    accepted = counter(running, "jobs_accepted")
+    assert accepted == len(clients) * jobs
+    assert counter(running, "jobs_done") == accepted
+    assert counter(running, "jobs_failed") == 0
+    # Nothing is left of them.
+    assert list(running.places.inputs.iterdir()) == list(running.places.results.iterdir()) == []
+    assert running.stop() == 0
+
+
+def test_a_job_that_kills_its_workers_is_given_up(artifact_file: Path, tmp_path: Path) -> None:
+    from heliograph.serving.database import Database
+    from heliograph.serving.jobs import Jobs
+    from heliograph.serving.settings import Limits
+
+    running = Running(tmp_path / "data", [artifact_file])
+    limits = Limits(deaths=3)
+    jobs = Jobs(Database(running.places.database), running.places, limits)
+    upload = running.places.upload(1, "0" * 64)
+    upload.write_bytes(b"an input")
+    database = Database(running.places.database)
+    with database.writing() as connection:
+        connection.execute("INSERT INTO keysets VALUES ('f', 1, 'a', 'c', 0, 1, 0)")
+    jobs.accept(1, "j", "a", "c", "f", "0" * 64, upload)
+    for _ in range(limits.deaths):
+        assert jobs.record(1, "j").state == "queued"
+        assert jobs.claim("worker") is not None
+        assert jobs.release("worker") == 1
+    record = jobs.record(1, "j")
+    assert record.state == "failed"
+    assert record.error is not None
+    assert "3 workers died" in record.error.what
+    assert jobs.claim("worker") is None
+
+
+def test_who_is_late_ends_nothing(artifact_file: Path, tmp_path: Path) -> None:
+    """A worker that lost its lease can neither end the job nor renew the lease; the one that has it can, once."""
+    from heliograph.serving.database import Database
+    from heliograph.serving.jobs import Jobs
+    from heliograph.serving.records import ErrorRecord
+    from heliograph.serving.settings import Limits
+
+    running = Running(tmp_path / "data", [artifact_file])
+    jobs = Jobs(Database(running.places.database), running.places, Limits(lease_s=-1.0))
+    upload = running.places.upload(1, "0" * 64)
+    upload.write_bytes(b"an input")
+    with Database(running.places.database).writing() as connection:
+        connection.execute("INSERT INTO keysets VALUES ('f', 1, 'a', 'c', 0, 1, 0)")
+    jobs.accept(1, "j", "a", "c", "f", "0" * 64, upload)
+    first = jobs.claim("first")
+    assert first is not None
+    assert jobs.release_late() == ["first"]
+    second = jobs.claim("second")
+    assert second == first
+    result = running.places.result("r")
+    result.write_bytes(b"a result")
+    assert not jobs.beat("first", first.number, 1, 2)
+    assert not jobs.finish("first", first.number, "r", 2)
+    assert not jobs.fail("first", first.number, ErrorRecord("WireError", "no"))
+    assert jobs.finish("second", first.number, "r", 2)
+    assert not jobs.finish("second", first.number, "r", 2)
+    assert jobs.record(1, "j").state == "done"
+
+
+def test_an_upload_goes_on_after_a_kill(
+    artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
+) -> None:
+    running = Running(tmp_path / "data", [artifact_file]).start()
+    with hg.RemoteServer(running.url, running.token) as remote:
+        remote.register(keys)
+        encrypted = client.encrypt(sample(8))
+        data = encrypted.to_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        path = f"/v1/uploads/{digest}?total={len(data)}"
+        assert running.request("PUT", path, content=data[:1000]).json()["received"] == 1000
+        running.kill()
+        running.start()
+        seen: list[int] = []
+        remote.submit(encrypted, lambda stage, done, total: seen.append(done))
+        assert seen[0] == 1000
+        assert np.abs(client.decrypt(remote.result(encrypted.request)) - expected(8)).max() < TOLERANCE
+    assert running.stop() == 0
+
+
+def test_workers_go_with_their_server(artifact_file: Path, tmp_path: Path) -> None:
+    running = Running(tmp_path / "data", [artifact_file]).start()
+    workers = running.workers()
+    assert len(workers) == 1
+    running.kill()
+    end = time.monotonic() + 20
+    while running.workers() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert running.workers() == []
+
+
+def test_a_folder_has_one_server(running: Running, artifact_file: Path) -> None:
+    from heliograph.serving.site import Site, SiteSettings
+
+    with pytest.raises(hg.ProgramError, match="another process serves from"):
+        Site(SiteSettings([artifact_file], running.folder, allow_insecure=True))
