@@ -144,8 +144,7 @@ class RemoteServer:
         digest = hashlib.sha256(data).hexdigest()
         query = {"artifact": encrypted.artifact, "client": encrypted.client, "upload": digest}
         path = f"/v1/jobs/{encrypted.request}"
-        if not self._is_there(path):
-            self._send(digest, len(data), lambda offset, size: memoryview(data)[offset : offset + size], progress)
+        self._send(digest, len(data), lambda offset, size: memoryview(data)[offset : offset + size], progress)
         self._transport.json("PUT", path, query)
         return encrypted.request
 
@@ -185,16 +184,6 @@ class RemoteServer:
             if time.monotonic() - begun < 0.1:
                 time.sleep(0.1)
 
-    def _is_there(self, path: str) -> bool:
-        """Whether the server has such a job."""
-        try:
-            self._transport.json("GET", path)
-        except StatusError as error:
-            if error.status == 404:
-                return False
-            raise
-        return True
-
     def _send_key(self, keys: EvaluationKeys | KeyFolder, name: str) -> str:
         """Send one key's file; its digest."""
         if isinstance(keys, KeyFolder):
@@ -222,9 +211,11 @@ class RemoteServer:
     def _send(
         self, digest: str, total: int, read: Callable[[int, int], Bytes], progress: Progress | None = None
     ) -> None:
-        """Send what is not there yet of an upload, part by part."""
+        """Send what is not there yet of an upload, part by part. What is one part alone is sent without asking first."""
         path = f"/v1/uploads/{digest}"
-        state = self._transport.json("PUT", path, {"total": total})
+        state: Any = {"received": 0, "complete": False}
+        if total > self._part_bytes:
+            state = self._transport.json("PUT", path, {"total": total})
         stuck = 0
         while not _field(state, "complete"):
             offset = _number(state, "received")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,9 @@ class Site:
         served = self.catalog[artifact]
         known = self.jobs.known(tenant, id, artifact, client, digest)
         if known is not None:
+            # Sent again by a client that could not know.
+            with contextlib.suppress(Refused):
+                self.uploads.delete(tenant, digest)
             return known
         served.require_fit()
         folder = self.keysets.for_job(tenant, artifact, client)

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="serving needs the extra `serve`")
 
+from helpers.serving import Running
 from runtime.support import toy_artifact
-from serving.support import Running
 
 import heliograph as hg
 

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
+from helpers.serving import Running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runtime.support import sample, toy_artifact
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
-from serving.support import Running
 
 import heliograph as hg
 

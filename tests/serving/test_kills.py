@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.serving import Running
 from runtime.support import sample, toy_artifact
-from serving.support import Running
 from serving.test_serving import TOLERANCE, expected
 
 import heliograph as hg
@@ -154,7 +154,8 @@ def test_an_upload_goes_on_after_a_kill(
         running.kill()
         running.start()
         seen: list[int] = []
-        remote.submit(encrypted, lambda stage, done, total: seen.append(done))
+        again = hg.RemoteServer(running.url, running.token, part_bytes=1000)
+        again.submit(encrypted, lambda stage, done, total: seen.append(done))
         assert seen[0] == 1000
         assert np.abs(client.decrypt(remote.result(encrypted.request)) - expected(8)).max() < TOLERANCE
     assert running.stop() == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.serving import Running
 from runtime.support import sample, toy_artifact
-from serving.support import Running
 
 import heliograph as hg
 from heliograph.interpret import interpret
@@ -71,6 +71,8 @@ def test_a_job_is_accepted_once_and_forgotten_when_its_result_was_taken(
     encrypted = client.encrypt(sample(3))
     job = remote.submit(encrypted)
     assert remote.submit(encrypted) == job == encrypted.request
+    digest = hashlib.sha256(encrypted.to_bytes()).hexdigest()
+    assert running.get(f"/v1/uploads/{digest}").status_code == 404
     listed = [entry for entry in running.get("/v1/jobs").json() if entry["id"] == job]
     assert len(listed) == 1
     assert right(client.decrypt(remote.result(job)), 3)
@@ -128,7 +130,8 @@ def test_an_interrupted_upload_goes_on_where_it_stopped(
     answer = running.request("PUT", f"{path}&offset={half + 1}", content=data[half + 1 :])
     assert (answer.status_code, answer.json()["error"]["hint"]) == (409, "go on where the upload stands")
     seen: list[int] = []
-    remote.submit(encrypted, lambda stage, done, total: seen.append(done))
+    with hg.RemoteServer(running.url, running.token, part_bytes=half + 1) as again:
+        again.submit(encrypted, lambda stage, done, total: seen.append(done))
     assert seen == [half, len(data)]
     assert right(client.decrypt(remote.result(encrypted.request)), 5)
 
