@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class KeySets:
     def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads, jobs: Jobs) -> None:
         self._database, self._places, self._limits = database, places, limits
         self._uploads, self._jobs = uploads, jobs
+        # One key at a time is read for its check: keys are large.
+        self._reading = threading.Lock()
 
     def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
         """The set, begun where it is new."""
@@ -76,7 +79,8 @@ class KeySets:
             largest = expected[name].bytes + self._limits.frame_bytes
             if size > largest:
                 raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
-            keys.adopt(name, path)
+            with self._reading:
+                keys.adopt(name, path)
         with contextlib.suppress(Refused):
             self._uploads.delete(tenant, digest)
         there = set(keys.names())

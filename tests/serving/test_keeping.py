@@ -1,0 +1,178 @@
+"""What a server keeps and lets go: servers in a worker's memory, uploads, keys and results on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from runtime.support import sample, toy_artifact
+
+import heliograph as hg
+from heliograph.cli.main import cli
+from heliograph.serving.catalog import Catalog, room
+from heliograph.serving.database import Database
+from heliograph.serving.holding import Holding
+from heliograph.serving.refusals import Refused
+from heliograph.serving.settings import Limits, Places
+from heliograph.serving.site import Site, SiteSettings
+from heliograph.serving.sweep import Sweep
+from heliograph.serving.tenants import Tenants
+
+
+def test_a_worker_lets_go_of_the_server_that_was_used_longest_ago(
+    artifact_file: Path, tmp_path: Path, client: hg.Client
+) -> None:
+    fingerprint = toy_artifact().fingerprint
+    # Room for two servers, not for three; what the process takes is counted once.
+    huge = room(toy_artifact(), 1 << 40)
+    one = huge.bytes - 72_000_000
+    holding = Holding(
+        {fingerprint: str(artifact_file)}, {}, 72_000_000 + 2 * one + one // 2, backend="openfhe", allow_insecure=True
+    )
+    for name in ("a", "b", "c"):
+        client.write_evaluation_keys(tmp_path / name)
+    first = holding.server(fingerprint, "a", tmp_path / "a")
+    holding.server(fingerprint, "b", tmp_path / "b")
+    assert holding.server(fingerprint, "a", tmp_path / "a") is first
+    holding.server(fingerprint, "c", tmp_path / "c")
+    assert holding.folders == ("a", "c")
+    assert first.run(client.encrypt(sample()))
+    holding.drop_gone(tmp_path / "nowhere")
+    assert holding.folders == ()
+    with pytest.raises(hg.ProgramError, match="closed"):
+        first.run(client.encrypt(sample()))
+
+
+def site(artifact_file: Path, folder: Path, limits: Limits) -> Site:
+    return Site(SiteSettings([artifact_file], folder, memory_bytes=1 << 31, allow_insecure=True, limits=limits))
+
+
+def filled(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> str:
+    """The job of a tenant 1 with keys, as requests would make it; no worker runs."""
+    from heliograph.runtime.keyfolder import key_parts
+
+    fingerprint = toy_artifact().fingerprint
+    expected = site.catalog[fingerprint].keys
+    assert site.keysets.begin(1, fingerprint, client.id, expected).missing == sorted(expected)
+    for name in expected:
+        digest = put(site, b"".join(key_parts(fingerprint, client.id, name, keys.blob(name))))
+        record = site.keysets.take(1, fingerprint, client.id, name, digest, expected)
+    assert record.complete
+    encrypted = client.encrypt(sample())
+    digest = put(site, encrypted.to_bytes())
+    site.submit(1, encrypted.request, fingerprint, client.id, digest)
+    return encrypted.request
+
+
+def put(site: Site, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    site.uploads.begin(1, digest, len(data))
+    part = site.uploads.part(1, digest, 0)
+    part.write(data)
+    part.close()
+    assert site.uploads.complete(1, digest).complete
+    return digest
+
+
+def files(site: Site) -> list[str]:
+    return [
+        file.name
+        for folder in ("inputs", "results", "keys", "uploads")
+        for file in (site.places.root / folder).iterdir()
+    ]
+
+
+def test_uploads_keys_and_results_expire(
+    artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
+) -> None:
+    at_once = Limits(upload_s=0.0, keys_s=0.0, result_s=0.0)
+    made = site(artifact_file, tmp_path / "data", at_once)
+    sweep = Sweep(made.database, made.places, at_once, made.uploads, made.keysets, made.jobs)
+    job = filled(made, client, keys)
+    half = hashlib.sha256(b"half").hexdigest()
+    made.uploads.begin(1, half, 4)
+    time.sleep(0.01)
+    sweep.once()
+    # Keys for which a job waits stay; so does the job.
+    with pytest.raises(Refused, match="no such upload"):
+        made.uploads.record(1, half)
+    assert made.jobs.record(1, job).state == "queued"
+    assert len(files(made)) == 2
+    claim = made.jobs.claim("w")
+    assert claim is not None
+    made.places.result("r").write_bytes(b"a result")
+    assert made.jobs.finish("w", claim.number, "r", 1)
+    time.sleep(0.01)
+    sweep.once()
+    sweep.once()
+    assert files(made) == []
+    with pytest.raises(Refused, match="no such job"):
+        made.jobs.record(1, job)
+
+
+def test_jobs_whose_keys_are_deleted_end_with_an_error(
+    artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
+) -> None:
+    made = site(artifact_file, tmp_path / "data", Limits())
+    job = filled(made, client, keys)
+    made.keysets.delete(1, toy_artifact().fingerprint, client.id)
+    record = made.jobs.record(1, job)
+    assert record.state == "failed"
+    assert record.error is not None
+    assert record.error.why == "its evaluation keys were deleted"
+    assert made.jobs.claim("w") is None
+
+
+def test_a_job_that_is_deleted_while_it_runs_is_not_ended(
+    artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
+) -> None:
+    made = site(artifact_file, tmp_path / "data", Limits())
+    job = filled(made, client, keys)
+    claim = made.jobs.claim("w")
+    assert claim is not None
+    assert made.jobs.beat("w", claim.number, 1, 2)
+    made.jobs.delete(1, job)
+    assert not made.jobs.beat("w", claim.number, 2, 2)
+    assert [name for name in files(made) if name == claim.input] == []
+
+
+def test_too_many_waiting_jobs_are_refused(
+    artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
+) -> None:
+    made = site(artifact_file, tmp_path / "data", Limits(queued_jobs=1))
+    filled(made, client, keys)
+    encrypted = client.encrypt(sample())
+    digest = put(made, encrypted.to_bytes())
+    with pytest.raises(Refused, match="1 jobs of this token have not ended; at most 1 may wait") as caught:
+        made.submit(1, encrypted.request, encrypted.artifact, encrypted.client, digest)
+    assert caught.value.status == 429
+
+
+def test_what_is_not_served(artifact_file: Path) -> None:
+    with pytest.raises(hg.SecurityError):
+        Catalog([artifact_file], 1 << 31)
+    with pytest.raises(hg.ProgramError, match="the same artifact as"):
+        Catalog([artifact_file, artifact_file], 1 << 31, allow_insecure=True)
+    with pytest.raises(hg.ProgramError, match="'other', which is not served"):
+        Catalog([artifact_file], 1 << 31, plain={"other": "x.npz"}, allow_insecure=True)
+
+
+def test_the_token_command(tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(cli, ["token", "--data", str(tmp_path), *arguments], catch_exceptions=False)
+        assert done.exit_code == 0
+        return done.output.strip()
+
+    token = run("alice", "--operator")
+    tenants = Tenants(Database(Places(tmp_path).database))
+    known = tenants.of_token(token)
+    assert known is not None
+    assert (known.name, known.operator) == ("alice", True)
+    with pytest.raises(hg.ProgramError, match="there is a tenant 'alice' already"):
+        run("alice")
+    assert run("alice", "--revoke") == "alice: revoked"
+    assert tenants.of_token(token) is None
+    assert run("alice") != token
