@@ -132,11 +132,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20, help="for the latency")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--secure", action="store_true", help="128 bits, for the latency")
+    parser.add_argument(
+        "--degree", type=int, default=5, help="of the network's activation, for the latency of longer jobs"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
     warnings.simplefilter("ignore", InsecureWarning)
     toy = hg.compile(mlp(), hg.Options(security_bits=None, degree=5))
-    timed = hg.compile(mlp(), hg.Options(degree=5)) if options.secure else toy
+    timed = hg.compile(mlp(), hg.Options(degree=options.degree)) if options.secure else toy
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         toy.save(folder / "toy.helio")
