@@ -93,7 +93,7 @@ def test_what_is_written_does_not_depend_on_what_was_set_up(client: Client, serv
 
 def test_closing_takes_all_keys_along(artifact: Artifact, folder: KeyFolder) -> None:
     before = registry.installed()
-    server = Server(artifact, folder, allow_insecure=True)
+    server = Server(artifact, folder, backend="openfhe", allow_insecure=True)
     assert len(registry.installed() - before) == 3  # the chain and its two lower parts
     server.close()
     assert registry.installed() == before
