@@ -43,7 +43,7 @@ torch.manual_seed(0)
 layers = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).eval()
 torch.manual_seed(0)
 close = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)).eval()
-refused = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Mish()).eval()
+refused = torch.nn.Sequential(torch.nn.Unflatten(1, (1, 2, 4)), torch.nn.FractionalMaxPool2d(2, output_size=1)).eval()
 two = Two().eval()
 number = 3
 

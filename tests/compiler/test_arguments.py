@@ -60,14 +60,12 @@ def test_a_compilation_without_memory_is_refused_in_words(place: str, monkeypatc
     assert ("what follows fuse-linear" in error.why) == (place == "polynomial_passes")
 
 
-def test_the_hint_for_a_mask_of_large_numbers_names_what_there_is() -> None:
+def test_a_mask_of_large_numbers_is_what_it_means() -> None:
     class Masked(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.softmax(x + torch.tensor([0.0, 0.0, 0.0, -1e9]), -1)
 
-    program = hg.trace(Masked(), torch.zeros(1, 4), input_range=(-1, 1))
-    with pytest.raises(hg.ProgramError) as caught:
-        hg.compile(program, TOY)
-    assert "leave masked places out" in caught.value.hint
-    assert "max_error" not in str(caught.value)
-    assert "test_arguments.py" in caught.value.where
+    artifact = hg.compile(hg.trace(Masked(), torch.zeros(1, 4), input_range=(-1, 1)), TOY)
+    x = np.array([0.5, -0.25, 1.0, 0.75])
+    visible = np.exp(x[:3]) / np.exp(x[:3]).sum()
+    np.testing.assert_allclose(hg.simulate(artifact, x), [*visible, 0.0], atol=2e-3)

@@ -137,7 +137,7 @@ def _ask(
     directions: dict[Direction, Estimate] = {}
     near = given if quantity == "epsilon" else 1e-10
     above, below = simple.bounded("above", near), simple.bounded("below", near)
-    symmetric = all(mechanism.symmetric for mechanism, _ in above + below)
+    symmetric = all(mechanism.symmetric for mechanism, _ in (*above, *below))
     for direction in DIRECTIONS:
         if symmetric and directions:
             # Both directions have one pair: what was computed for it is computed for both.
