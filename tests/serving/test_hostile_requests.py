@@ -223,7 +223,7 @@ def test_a_body_without_end_takes_no_memory(running: Running) -> None:
 
 
 def test_over_tls(artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys) -> None:
-    from serving.certificates import write_certificate
+    from helpers.certificates import write_certificate
 
     certificate, private_key = write_certificate(tmp_path)
     running = Running(tmp_path / "data", [artifact_file], "--tls-cert", str(certificate), "--tls-key", str(private_key))

@@ -11,21 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.answers import TOLERANCE, expected
 from helpers.serving import Running
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.interpret import interpret
 from heliograph.serving.transport import StatusError
 
+
 # Of the polynomial program itself, so that errors of encryption are all there is.
-TOLERANCE = 1e-3
-
-
-def expected(seed: int) -> np.ndarray:
-    return np.asarray(interpret(toy_artifact().program, sample(seed)))
-
-
 def right(answer: np.ndarray, seed: int) -> bool:
     """Whether it is the network's answer, and not that to another sample."""
     return bool(np.abs(answer - expected(seed)).max() < TOLERANCE)

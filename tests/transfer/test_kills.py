@@ -71,26 +71,30 @@ def test_killed_five_times_it_ends_with_the_same_weights(
         x_val=blobs_data.x_val,
         y_val=blobs_data.y_val,
     )
-    folder = tmp_path / "killed"
-    prepare(folder, blobs_data, settings, TOY)
-    command = [sys.executable, "-c", _CHILD, str(folder), str(tmp_path / "data.npz")]
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    for each in (folder, whole):
+        prepare(each, blobs_data, settings, TOY)
+
+    def command(of: Path) -> list[str]:
+        return [sys.executable, "-c", _CHILD, str(of), str(tmp_path / "data.npz")]
+
+    begun = time.monotonic()
+    subprocess.run(command(whole), capture_output=True, check=True)
+    seconds = time.monotonic() - begun
     moments, done = random.Random(20231113), []
     for _ in range(5):
-        child = subprocess.Popen(command, stderr=subprocess.PIPE)
+        child = subprocess.Popen(command(folder), stderr=subprocess.PIPE)
         # From before the keys are there to the middle of a step.
-        deadline = time.monotonic() + moments.uniform(0.5, 12.0)
+        deadline = time.monotonic() + seconds * moments.uniform(0.05, 0.6)
         while child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(0.02)
         if child.poll() is None:
             child.send_signal(signal.SIGKILL)
         child.communicate()
         done.append(child.returncode)
     assert -signal.SIGKILL in done
-    last = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = subprocess.run(command(folder), capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr
-    whole = tmp_path / "whole"
-    prepare(whole, blobs_data, settings, TOY)
-    go_on(whole, blobs_data, allow_insecure=True)
     one, other = history_of(folder), history_of(whole)
     assert (one.stopped, one.best, len(one.epochs)) == (other.stopped, other.best, len(other.epochs))
     # Two keys, two sequences of errors: the weights are the same within them.
