@@ -71,7 +71,7 @@ def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Sess
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             table[place_of(key)] = forms.read(serialize(cryptor.evaluation_key(key)), key, cryptor.tag)
-    evaluator = NativeEvaluator(program, forms.tables(), table, DEFAULT_CACHE_BYTES)
+    evaluator = NativeEvaluator(program, forms.tables(), table, {}, DEFAULT_CACHE_BYTES)
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:

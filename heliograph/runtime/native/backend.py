@@ -44,6 +44,8 @@ from heliograph.runtime.openfhe.template import Bytes, relinearization_key_templ
 _OTHER = ("relinearization", "encapsulation")
 # The keys of a server: by chain, kind and amount.
 KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
+# What its bootstraps take: by chain and number of slots.
+TransformTable = dict[tuple[Ring, int], Transforms]
 
 
 class NativeBackend:
@@ -54,6 +56,7 @@ class NativeBackend:
     def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> None:
         self._artifact, self._client = artifact, keys.client
         self._keys: KeyTable = {}
+        self._transforms: TransformTable = {}
         warm_up()
         forms = KeyForms(artifact.program)
         self._tables = forms.tables()
@@ -67,11 +70,11 @@ class NativeBackend:
         else:
             loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
         self.loader = loaders[0] if loaders else None
-        self._use = _Use(self._keys)
+        self._use = _Use(self._keys, self._transforms)
         self.release = functools.partial(_release, loaders, self._use)
 
     def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
-        return NativeEvaluator(program, self._tables, self._keys, cache_bytes)
+        return NativeEvaluator(program, self._tables, self._keys, self._transforms, cache_bytes)
 
     def using(self) -> AbstractContextManager[None]:
         return self._use.using()
@@ -88,9 +91,16 @@ class NativeBackend:
 
 
 class NativeEvaluator(ServerEvaluator):
-    """A program on arrays of residues."""
+    """A program on arrays of residues. Keys and transforms are the server's, for all parts of its program."""
 
-    def __init__(self, program: Program, tables: Mapping[Ring, ChainTables], keys: KeyTable, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        tables: Mapping[Ring, ChainTables],
+        keys: KeyTable,
+        transforms: TransformTable,
+        cache_bytes: int,
+    ) -> None:
         def key_of(ring: Ring, kind: str, amount: int) -> Any:
             found = keys.get((ring, kind, amount))
             if found is None:
@@ -98,15 +108,13 @@ class NativeEvaluator(ServerEvaluator):
                 raise ProgramError(f"there is no key for a {what} at level {ring.levels} and below")
             return found
 
-        # Held, so that they stay: for each chain those of its bootstraps' numbers of slots.
-        self._transforms: dict[tuple[Ring, int], Transforms] = {}
-        self._tables = tables
+        self._tables, self._transforms = tables, transforms
 
         def primitives(chain: Chain) -> BootstrappingPrimitives:
             return BootstrappingPrimitives(
                 tables[chain.ring],
                 functools.partial(key_of, chain.ring),
-                lambda slots: self._transforms[chain.ring, slots],
+                lambda slots: transforms[chain.ring, slots],
             )
 
         super().__init__(program, primitives, cache_bytes)
@@ -117,10 +125,6 @@ class NativeEvaluator(ServerEvaluator):
                 if (chain.ring, slots) not in self._transforms:
                     made = transforms_of(chain.ring, self._tables[chain.ring], slots)
                     self._transforms[chain.ring, slots] = made
-
-    def close(self) -> None:
-        super().close()
-        self._transforms = {}
 
     def plaintext_bytes(self, level: int) -> int:
         return self.ring.ciphertext_bytes(level, parts=1)
@@ -199,10 +203,10 @@ class _Table:
 
 
 class _Use:
-    """Who reads a table of keys: it is cleared when the server is closed and nobody reads any more. Never waits."""
+    """Who reads a server's tables: they are cleared when it is closed and nobody reads any more. Never waits."""
 
-    def __init__(self, keys: KeyTable) -> None:
-        self._keys, self._lock = keys, threading.Lock()
+    def __init__(self, *tables: dict[Any, Any]) -> None:
+        self._tables, self._lock = tables, threading.Lock()
         self._readers, self._closed = 0, False
 
     @contextlib.contextmanager
@@ -216,13 +220,17 @@ class _Use:
                 self._readers -= 1
                 last = self._closed and not self._readers
             if last:
-                self._keys.clear()
+                self._clear()
 
     def close(self) -> None:
         # No lock: a finalizer may run in the thread that has it. A reader that ends meanwhile clears as well.
         self._closed = True
         if not self._readers:
-            self._keys.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        for table in self._tables:
+            table.clear()
 
 
 def _release(loaders: list[KeyLoader], use: _Use) -> None:

@@ -11,10 +11,8 @@ no bootstrap fails by chance.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from heliograph.runtime.native.ciphertext import Ciphertext, SparseKeys, Switchi
 from heliograph.runtime.native.encoding import encode
 from heliograph.runtime.native.fourier import Step, coefficients_to_slots, slots_to_coefficients
 from heliograph.runtime.native.primitives import KeyOf, NativePrimitives
+from heliograph.runtime.native.shared import Shared
 from heliograph.runtime.native.tables import ChainTables
 
 # The weight of OpenFHE's sparse secret.
@@ -99,18 +98,12 @@ def _encoded(step: Step, tables: ChainTables, level: int, log_scale: float) -> E
     )
 
 
-# Those that somebody holds: all servers of a process share them.
-_KNOWN: WeakValueDictionary[tuple[Ring, int], Transforms] = WeakValueDictionary()
-_LOCK = threading.Lock()
+_TRANSFORMS: Shared[Transforms] = Shared()
 
 
 def transforms_of(ring: Ring, tables: ChainTables, slots: int) -> Transforms:
     """The transforms of a chain, made unless somebody has them."""
-    with _LOCK:
-        found = _KNOWN.get((ring, slots))
-        if found is None:
-            found = _KNOWN[ring, slots] = Transforms(ring, tables, slots)
-        return found
+    return _TRANSFORMS.get((ring, slots), lambda: Transforms(ring, tables, slots))
 
 
 def bootstrap(

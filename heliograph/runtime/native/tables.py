@@ -11,12 +11,16 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.runtime.native.shared import Shared
 from heliograph.runtime.native.transforms import barrett_ratio, bit_reversed, prime_tables, ratio_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Primes:
-    """Primes and the tables of their transforms, one row each. `moduli` are (n, 3): prime, bits, ratio of Barrett."""
+    """Primes and the tables of their transforms, one row each. `moduli` are (n, 3): prime, bits, ratio of Barrett.
+
+    Megabytes at full size: shared while somebody has them, so that it takes weak references.
+    """
 
     primes: tuple[int, ...]
     moduli: Array
@@ -29,9 +33,15 @@ class Primes:
         return np.array([self.primes.index(prime) for prime in primes], dtype=np.int64)
 
 
-@functools.lru_cache(maxsize=8)
+_PRIMES: Shared[Primes] = Shared()
+
+
 def prime_rows(ring_dim: int, primes: tuple[int, ...]) -> Primes:
     """The tables of these primes, in their order."""
+    return _PRIMES.get((ring_dim, primes), lambda: _prime_rows(ring_dim, primes))
+
+
+def _prime_rows(ring_dim: int, primes: tuple[int, ...]) -> Primes:
     tables = [prime_tables(ring_dim, prime) for prime in primes]
     moduli = np.array([(p, p.bit_length(), barrett_ratio(p)) for p in primes], dtype=np.uint64)
     return Primes(
@@ -88,6 +98,10 @@ class ChainTables:
         self.ring_dim, self.primes, self.alpha, self.special, self.known = ring_dim, primes, alpha, special, known
         self.rows = known.rows(primes)
         self.special_rows = known.rows(special)
+        # Kept with this object: a cache of the class would keep every chain that there ever was.
+        self.digits = functools.cache(self._digits)
+        self.special_division = functools.cache(self._special_division)
+        self.rescaling = functools.cache(self._rescaling)
 
     @staticmethod
     def of(ring: Ring, special: tuple[int, ...], known: Primes) -> ChainTables:
@@ -98,8 +112,7 @@ class ChainTables:
     def slots(self) -> int:
         return self.ring_dim // 2
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019
-    def digits(self, towers: int) -> Digits:
+    def _digits(self, towers: int) -> Digits:
         """The digits of a polynomial with so many primes."""
         primes, alpha = self.primes[:towers], self.alpha
         every = primes + self.special
@@ -113,14 +126,12 @@ class ChainTables:
         rows = np.concatenate([self.rows[:towers], self.special_rows])
         return Digits(towers, alpha, rows, with_ratio(own, primes), np.stack(up))
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019
-    def special_division(self, towers: int) -> Division:
+    def _special_division(self, towers: int) -> Division:
         """Division of a polynomial over the first primes and the special ones by the product of these."""
         rows = np.concatenate([self.rows[:towers], self.special_rows])
         return self._division(self.primes[:towers], self.special, rows)
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019
-    def rescaling(self, towers: int) -> Division:
+    def _rescaling(self, towers: int) -> Division:
         """Division by the last of so many primes."""
         return self._division(self.primes[: towers - 1], self.primes[towers - 1 : towers], self.rows[:towers])
 
