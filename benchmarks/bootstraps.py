@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from common import machine
-from heliograph.compiler.bootstrap_planner import bootstrapping_rings
+from heliograph.compiler.bootstrap_rings import Bootstraps, bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
 from heliograph.execution.keys import program_keys
 from heliograph.ckks import noise
@@ -115,7 +115,7 @@ def main() -> None:
     print(machine(), flush=True)
     chosen = hg.Options(security_bits=None if options.insecure else 128)
     for iterations in options.iterations:
-        rings = bootstrapping_rings(options.log_ring, SCALE_BITS, chosen, iterations)
+        rings = bootstrapping_rings(options.log_ring, Bootstraps("openfhe", SCALE_BITS, iterations), chosen)
         # As the ResNets have it: of the chains of few digits, whose keys are small, the longest.
         possible = (ring for ring in rings if ring.bootstrap == BUDGET and ring.digits <= DIGITS)
         ring = max(possible, key=lambda ring: ring.levels)

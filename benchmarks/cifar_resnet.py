@@ -14,6 +14,8 @@ from resnet import load, resnet20, resnet32
 NETWORKS = {20: resnet20, 32: resnet32}
 # Found on training images: the lowest degree, and the margin and weight, that lose nothing (docs/approximation.md).
 DEGREE, MARGIN, SPREAD = 31, 0.6, 1.5
+# The polynomials err by a tenth of the largest logit; encryption may add a hundredth of it.
+PRECISION_BITS = 7
 
 
 def main(depth: int) -> None:
@@ -22,5 +24,5 @@ def main(depth: int) -> None:
     images = cifar10()
     with np.load(data(f"cifar10_resnet{depth}_akamaster.npz"), allow_pickle=False) as weights:
         module = load(NETWORKS[depth](), weights)
-    chosen = hg.Options(degree=options.degree, margin=MARGIN, spread=SPREAD)
+    chosen = hg.Options(degree=options.degree, margin=MARGIN, spread=SPREAD, precision_bits=PRECISION_BITS)
     benchmark(f"resnet{depth}", module, images, chosen, options)

@@ -92,6 +92,10 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
         raise refuse(f"bootstrap_babies is {ring.bootstrap_babies}, which its bootstraps cannot have")
     for levels in ring.bootstrap or ():
         whole(levels, "a level budget", 1, 8)
+    if ring.bootstrap_by not in ("openfhe", "native"):
+        raise refuse(f"bootstrap_by is {ring.bootstrap_by!r:.40}, which is unknown")
+    if ring.bootstrap_by == "native" and (ring.bootstrap is None or ring.bootstrap_iterations > 1):
+        raise refuse("native bootstraps have one iteration, and levels of their own")
     if ring.bootstrap is None and ring.bootstrap_iterations > 1:
         raise refuse("the ring repeats bootstraps and has none")
     if ring.chain_levels is not None or not ring.legal:

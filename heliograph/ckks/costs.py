@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import bootstrap_factors
-from heliograph.ckks.ring import MODULAR_REDUCTION_LEVELS, MODULAR_REDUCTION_PRODUCTS, Ring
+from heliograph.ckks.ring import MODULAR_REDUCTION_PRODUCTS, NATIVE_REDUCTION_LEVELS, Ring
 
 # One coefficient modulo one prime, handed on.
 _COPY_NS = 15.0
@@ -111,7 +111,7 @@ class CostTable:
             total += diagonals * self.mul_plain_ms(ring, level) + self.rescale_ms(ring, level)
         begin = ring.levels - ring.bootstrap[0]
         for i in range(MODULAR_REDUCTION_PRODUCTS):
-            level = begin - i * MODULAR_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS
+            level = begin - i * NATIVE_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS
             each = self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
             total += each * (2 if paired else 1)
         return total * ring.bootstrap_iterations

@@ -4,11 +4,11 @@ A slot's error is the value of the error polynomial at the slot's root of unity.
 
 * encryption under the secret key: coefficients of standard deviation 3.19;
 * rounding, when a rescale or a key switch divides by primes: the two parts are rounded, and the rounding of the second
-  is multiplied by the secret. OpenFHE's key switch divides by its k special primes without exact reduction and rounds
-  down, so that every coefficient is short by k/2 in the mean (k uniform terms): the error polynomial is near
-  (1 + X + ... + X^(N-1)) (1 + s) k/2, which is small except at the slots of low frequency, where it reaches
-  k sqrt(2N/3) N / pi, and the same in every key switch. (Measured: 2^20 in slot 0 at N = 2^14, k = 3, against 2^13
-  elsewhere.)
+  is multiplied by the secret. In chains for native bootstraps alone it is to the nearest. OpenFHE's key switch divides
+  by its k special primes without exact reduction and rounds down, so that every coefficient is short by k/2 in the mean
+  (k uniform terms): the error polynomial is near (1 + X + ... + X^(N-1)) (1 + s) k/2, which is small except at the
+  slots of low frequency, where it reaches k sqrt(2N/3) N / pi, and the same in every key switch. (Measured: 2^20 in
+  slot 0 at N = 2^14, k = 3, against 2^13 elsewhere.)
 * encoding: coefficients are rounded to whole numbers, standard deviation 1/sqrt(12);
 * decryption: OpenFHE estimates the error from the imaginary parts, which a real message leaves empty, and adds as much
   again, so that a decrypted value tells less about the key; at least sqrt(2 N) / 8 a coefficient.
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import SIGMA, Ring
 
 Array = npt.NDArray[Any]
@@ -68,14 +69,18 @@ def switch_std(ring: Ring, level: int) -> float:
     largest = ring.first_mod_bits + (ring.alpha - 1) * ring.scale_bits
     # The digits are raised without exact reduction, which makes them up to alpha times longer.
     key = SIGMA * math.sqrt(digits * ring.ring_dim / 12) * ring.alpha * 2.0 ** (largest - 60 * ring.special)
-    return math.hypot(_slots_std(ring, key), math.sqrt(ring.special) * rescale_std(ring))
+    sums = 1 if ring.bootstrap_by == "native" else ring.special
+    return math.hypot(_slots_std(ring, key), math.sqrt(sums) * rescale_std(ring))
 
 
 def switch_bias(ring: Ring, random: np.random.Generator) -> Array:
     """The error that every key switch under one secret repeats: k/2 of (1 + X + ...) times (1 + s), by slot.
 
-    It is the same each time, so that it adds up in step where rotations are summed. The secret is drawn at random.
+    It is the same each time, so that it adds up in step where rotations are summed. The secret is drawn at random. There is
+    none where key switches are rounded to the nearest.
     """
+    if ring.bootstrap_by == "native":
+        return np.zeros(ring.slots, dtype=np.complex128)
     std = math.sqrt(ring.ring_dim / 3)
     secret = random.normal(scale=std, size=ring.slots) + 1j * random.normal(scale=std, size=ring.slots)
     return np.asarray(0.5 * ring.special * _low_frequency_sum(ring.log_ring) * (1.0 + secret))
@@ -93,9 +98,19 @@ def decryption_fails(ring: Ring, log_scale: float, imaginary_std: float) -> bool
 
 # Values may be this large, in units of the nominal scale, when they are bootstrapped.
 BOOTSTRAP_LIMIT = 2.0
-# A sine stands for the modular reduction; it falls short by this share of the cube of the value. (Measured at a scale of 55
+# OpenFHE's modular reduction is a sine; it falls short by this share of the cube of the value. (Measured at a scale of 55
 # bits and a first modulus of 60: 2^-17.9 at 3, against 2^-20 up to 1.5.)
-BOOTSTRAP_CUBIC = 4e-7
+_BOOTSTRAP_CUBIC = 4e-7
+# The native one is fitted up to this size, and what is left of it is nearly a Chebyshev polynomial of degree 5 there.
+BOOTSTRAP_FITTED = 1.25
+# Roundings that count in the native one are those of its first steps: in units of a value, this times what a rescale adds
+# times the share of the first modulus that a value is. (Measured on N = 2^12 to 2^15, scales of 30 to 42 bits: within 0.2
+# bits.)
+_NATIVE_AMPLIFICATION = 40.8
+# The multiples of the first modulus that a raised coefficient may be off by.
+_REACH_BITS = math.log2(16.5)
+# What its polynomial errs by, in units of the first modulus.
+_NATIVE_POLYNOMIAL = 2.0**-32.9
 
 
 def bootstrap_std(ring: Ring) -> float:
@@ -108,6 +123,37 @@ def bootstrap_std(ring: Ring) -> float:
     cube; left is noise of the second that it does not see. Fitted to N = 2^11 to 2^14, scales of 50 to 57 bits, 2^4 slots to
     all: between 0.3 bits above and 0.9 below; it does not depend on the factor between the iterations from 2^10 to 2^16.
     """
+    if ring.bootstrap_share is not None:
+        return ring.bootstrap_share * math.hypot(
+            _NATIVE_AMPLIFICATION * rescale_std(ring) * 2.0**-ring.scale_bits, _transform_std(ring), _NATIVE_POLYNOMIAL
+        )
     if ring.bootstrap_iterations > 1:
         return float(2.0 ** -(ring.scale_bits - 28.4 - 1.15 * (ring.log_ring - 13)))
     return math.hypot(2.0**-22.5, 2.0 ** -(ring.scale_bits - 35 - 0.2 * (ring.log_ring - 13)))
+
+
+def _transform_std(ring: Ring) -> float:
+    """What the rounded diagonals of CoeffsToSlots add, in units of the first modulus, where slots are full.
+
+    A factor of l layers has 2^(l + 1) of them. They hold the bits of a prime less what brings the raised modulus down to
+    the scale, in equal parts. (Measured with two factors, N = 2^11 to 2^13: within a bit; with three it is too small to
+    count.)
+    """
+    encode, _ = bootstrap_factors(ring, ring.slots)
+    bits = ring.scale_bits - (ring.first_mod_bits + _REACH_BITS - ring.scale_bits) / len(encode)
+    factors = math.sqrt(sum(4.0**factor.layers for factor in encode))
+    return float(1.7 * factors * math.sqrt(ring.ring_dim / 24) * 2.0**-bits)
+
+
+def bootstrap_bend(ring: Ring, values: Array) -> Array:
+    """By how much a bootstrap falls short of real values, in units of the nominal scale, each time the same."""
+    if ring.bootstrap_share is not None:
+        x = values / BOOTSTRAP_FITTED
+        left = (2 * math.pi / ring.bootstrap_share) ** 4 / 30 * BOOTSTRAP_FITTED**5 / 16
+        return np.asarray(left * x * (16 * x**4 - 20 * x**2 + 5))
+    return np.asarray(_BOOTSTRAP_CUBIC * values**3 if ring.bootstrap_iterations == 1 else 0.0 * values)
+
+
+def bootstrap_error(ring: Ring) -> float:
+    """What a bootstrap adds to values up to one, noise and bend."""
+    return math.hypot(bootstrap_std(ring), float(np.abs(bootstrap_bend(ring, np.linspace(0, 1, 64))).max()))

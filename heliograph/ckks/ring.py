@@ -20,11 +20,16 @@ MIN_SCALE_BITS = 20
 MOST_LEVELS = 100
 # No ring has more than that.
 _MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
-# What OpenFHE's bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular
-# reduction after CoeffsToSlots, and before SlotsToCoeffs one product that brings the message to its place.
-MODULAR_REDUCTION_LEVELS = 10
-ADJUSTMENT_LEVELS = 1
-MODULAR_REDUCTION_PRODUCTS = 16
+# What bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular reduction
+# after CoeffsToSlots, and in OpenFHE's, before SlotsToCoeffs, one product that brings the message to its place.
+NATIVE_REDUCTION_LEVELS = 9
+OPENFHE_REDUCTION_LEVELS = 10
+_OPENFHE_ADJUSTMENT_LEVELS = 1
+# OpenFHE's key to the sparse secret has special primes of this size, whatever the chain's; where they are the chain's too
+# it does not decrypt.
+_SPARSE_SPECIAL_BITS = 33
+# Products of ciphertexts in the native one.
+MODULAR_REDUCTION_PRODUCTS = 17
 
 
 # Logarithms of primes are whole multiples of this: sums and differences of them, as scales are, then have no rounding of
@@ -35,6 +40,12 @@ _LOG_UNIT = 2.0**-45
 @functools.lru_cache(maxsize=1024)
 def _logs(primes: tuple[int, ...]) -> tuple[float, ...]:
     return tuple(round(math.log2(q) / _LOG_UNIT) * _LOG_UNIT for q in primes)
+
+
+def bootstrap_levels(by: str, budget: tuple[int, int], iterations: int) -> int:
+    """The levels that a bootstrap spends: those of the two transforms (`budget`) and the rest (`Ring.bootstrap_by`)."""
+    rest = OPENFHE_REDUCTION_LEVELS + _OPENFHE_ADJUSTMENT_LEVELS if by == "openfhe" else NATIVE_REDUCTION_LEVELS
+    return sum(budget) + rest + iterations - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,10 @@ class Ring:
 
     With two `bootstrap_iterations` a bootstrap is followed by one of what it left over, which takes a level more (Bae,
     Cheon, Cho, Kim and Kim, "META-BTS", 2022).
+
+    `bootstrap_by` says whose bootstraps the chain is made for: those of "openfhe", which the native backend does too, at the
+    same levels; or "native" ones alone, which take two levels less and any scale: the first modulus is then so many bits
+    above the scale that the modular reduction can tell a value from its multiples (`bootstrap_share`).
 
     `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0 leaves it to OpenFHE, which takes many.
     Fewer take fewer keys and more time (`ckks/bootstrap.py`).
@@ -69,6 +84,7 @@ class Ring:
     chain_levels: int | None = None
     bootstrap_iterations: int = 1
     bootstrap_babies: int = 0
+    bootstrap_by: str = "openfhe"
 
     def __post_init__(self) -> None:
         # Whoever reads a ring from a text computes with it before it is judged: primes of any size would take for ever.
@@ -136,6 +152,7 @@ class Ring:
             and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
             and bool(self.primes)
             and (self.bootstrap is None or self.bootstrap_level > self.bootstrap_input_level)
+            and (self.bootstrap is None or self.scale_bits != _SPARSE_SPECIAL_BITS)
         )
 
     @property
@@ -159,13 +176,19 @@ class Ring:
     def bootstrap_input_level(self) -> int:
         """Where a value must stand to be bootstrapped."""
         assert self.bootstrap is not None
-        return self.bootstrap[1] + ADJUSTMENT_LEVELS
+        return self.bootstrap[1] + (_OPENFHE_ADJUSTMENT_LEVELS if self.bootstrap_by == "openfhe" else 0)
 
     @property
     def bootstrap_level(self) -> int:
         """Where a bootstrapped value comes back."""
         assert self.bootstrap is not None
-        return self.levels - self.bootstrap[0] - MODULAR_REDUCTION_LEVELS - (self.bootstrap_iterations - 1)
+        spent = bootstrap_levels(self.bootstrap_by, self.bootstrap, self.bootstrap_iterations)
+        return self.levels + self.bootstrap_input_level - spent
+
+    @property
+    def bootstrap_share(self) -> int | None:
+        """A value of one, at the nominal scale, is the first modulus divided by this; None where OpenFHE's fit."""
+        return None if self.bootstrap_by == "openfhe" else 1 << self.first_mod_bits - self.scale_bits
 
     def lower(self, level: int, digits: int, bootstraps: bool = False) -> Ring:
         """The lower part of this chain up to `level`, with digits of its own.
@@ -207,6 +230,8 @@ class Ring:
             made["bootstrap_iterations"] = self.bootstrap_iterations
         if self.bootstrap_babies:
             made["bootstrap_babies"] = self.bootstrap_babies
+        if self.bootstrap_by != "openfhe":
+            made["bootstrap_by"] = self.bootstrap_by
         return made
 
     @staticmethod

@@ -19,7 +19,8 @@ from heliograph import rounding
 from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
-from heliograph.compiler.bootstrap_planner import bootstrapping_rings, first_scale, lower_parts, size_margin
+from heliograph.compiler.bootstrap_planner import lower_parts, size_margin
+from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, unproved_pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
@@ -443,7 +444,7 @@ def _chains(
     if options.bootstrap is False:
         return
     for log_ring in log_rings(options):
-        rings = _useful(bootstrapping_rings(log_ring, first_scale(options), options), options)
+        rings = _useful(bootstrapping_rings(log_ring, bootstraps(options)[0], options), options)
         if rings:
             prepared = packed_for(rings[0])
             sizes: Mapping[Node, int] = {}
@@ -512,7 +513,8 @@ def _paper(program: Program, table: Table, options: Options) -> list[Point]:
     for the map after it, on a chain of its own.
     """
     rings = next(
-        (found for log in log_rings(options) if (found := bootstrapping_rings(log, first_scale(options), options))), []
+        (found for log in log_rings(options) if (found := bootstrapping_rings(log, bootstraps(options)[0], options))),
+        [],
     )
     if not rings:
         raise PlanningError(

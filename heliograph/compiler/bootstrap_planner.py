@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
 from heliograph.ckks.chains import bootstrap_chain
-from heliograph.ckks.ring import ADJUSTMENT_LEVELS, MODULAR_REDUCTION_LEVELS, Ring
+from heliograph.ckks.noise import bootstrap_error
+from heliograph.ckks.ring import Ring
+from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
 from heliograph.compiler.plan import Plan, Wanted, pack_samples, run_ms, simulated
@@ -29,11 +31,6 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 _NEARLY = 1.1
 # Where the fastest is asked for, so many of the fastest are planned to the end.
 _COMPARED = 24
-# Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
-_LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
-# Bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
-_BOOTSTRAP_SCALES = (55, 57)
-_BOOTSTRAP_HEADROOM_BITS = 5
 # By how much observed sizes are widened where neither the options nor a range of the program say it.
 _SIZE_MARGIN = 0.5
 # Of so many values from runs before all combinations of levels are tried.
@@ -44,8 +41,6 @@ _MOST_WITH_ENTRIES = 16
 _BABIES = (8, 4)
 # So many chains bootstrap at most: each has keys and tables of its own.
 _MOST_CHAINS = 3
-# Levels between bootstraps beyond which nothing is gained, where security does not bound them.
-_MAX_LEVELS_BETWEEN = 24
 # Where memory is bounded: choices are planned to the end, the fastest first, so many with all their keys, then with these
 # shares of them (the other rotations are composed, which takes long to plan).
 _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
@@ -95,52 +90,16 @@ class _Choice:
         return made if made.bootstrap_bytes < self.bootstrap_bytes else None
 
 
-def bootstrapping_rings(log_ring: int, scale: int, options: Options, iterations: int = 1) -> list[Ring]:
-    """Every secure chain that bootstraps and leaves levels between, each with the fewest digits that it can have."""
-    found = []
-    for budget in _LEVEL_BUDGETS:
-        # A map of one level needs as many slots as it has butterfly layers to merge.
-        if max(budget) > log_ring - 2:
-            continue
-        for between in range(1, _MAX_LEVELS_BETWEEN + 1):
-            levels = between + sum(budget) + MODULAR_REDUCTION_LEVELS + ADJUSTMENT_LEVELS + iterations - 1
-            for digits in range(2, levels + 2) if options.digits is None else (options.digits,):
-                first = min(scale + _BOOTSTRAP_HEADROOM_BITS, 60)
-                ring = Ring(
-                    log_ring,
-                    first,
-                    scale,
-                    levels,
-                    digits,
-                    options.security_bits,
-                    budget,
-                    bootstrap_iterations=iterations,
-                )
-                if ring.legal and ring.secure:
-                    found.append(ring)
-                    break
-            else:
-                break
-    return found
-
-
-def first_scale(options: Options) -> int:
-    """The bits of the scale that is tried first."""
-    return _BOOTSTRAP_SCALES[0] if options.scale_bits is None else options.scale_bits
-
-
 def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan:
     """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
 
     Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
-    the order of cost, that keeps within it, or a faster one that does when it reads keys again in every run. Bootstraps have
-    a second iteration where it was asked for, or where one is too coarse. Raises a PlanningError where there is none.
+    the order of cost, that keeps within it, or a faster one that does when it reads keys again in every run. Bootstraps are
+    finer where coarse ones do not serve. Raises a PlanningError where there is none.
     """
     failure = "no chain with bootstrapping is secure"
-    scales = _BOOTSTRAP_SCALES if options.scale_bits is None else (options.scale_bits,)
-    allowed = (1, 2) if options.bootstrap_iterations is None else (options.bootstrap_iterations,)
-    for iterations, scale in itertools.product(allowed, scales):
-        rings = bootstrapping_rings(log_ring, scale, options, iterations)
+    for how in bootstraps(options):
+        rings = bootstrapping_rings(log_ring, how, options)
         if not rings:
             continue
         packing = pack_passes(program, rings[0], options)
@@ -150,19 +109,18 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
             if not choices:
                 sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), size_margin(packed, options))
                 choices, failure = _choices(packed, rings, options, sizes, pairs)
-            if not choices:
+            coarse: _TooCoarseError | None = None
+            while choices:
+                try:
+                    return _first_fitting(_in_order(choices, packed, options), packing, options, wanted, pairs)
+                except RangeError as out_of_range:
+                    raise PlanningError(out_of_range.what, why=out_of_range.why) from None
+                except _TooCoarseError as failed:
+                    failure, coarse = failed.what, failed
+                    choices = [choice for choice in choices if bootstrap_error(choice.ring) <= failed.serves]
+            # Pairs are a bit coarser: once more without, if there were any.
+            if coarse is None or not coarse.paired:
                 break
-            try:
-                return _first_fitting(choices, packing, options, wanted, pairs)
-            except RangeError as out_of_range:
-                raise PlanningError(out_of_range.what, why=out_of_range.why) from None
-            except PlanningError as failed:
-                failure = failed.what
-                if not isinstance(failed, _TooCoarseError):
-                    raise
-                # Pairs are a bit coarser: once more without, if there were any.
-                if not failed.paired:
-                    break
     raise PlanningError(failure)
 
 
@@ -174,17 +132,20 @@ def size_margin(program: Program, options: Options) -> float:
 
 
 class _TooCoarseError(PlanningError):
-    """The error of encryption is larger than was asked for; `paired` where bootstraps refreshed two values at once."""
+    """The error of encryption is larger than was asked for; `paired` where bootstraps refreshed two values at once.
 
-    def __init__(self, what: str, paired: bool) -> None:
-        self.paired = paired
+    Bootstraps that add at most `serves` may do.
+    """
+
+    def __init__(self, what: str, paired: bool, serves: float) -> None:
+        self.paired, self.serves = paired, serves
         super().__init__(what)
 
 
 def _choices(
     packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool
 ) -> tuple[list[_Choice], str]:
-    """Every ring on which bootstraps can be placed, the best first; and why the others failed."""
+    """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
     found, failure = [], ""
     prepared = Prepared.of(packed, rings[0].slots)
     for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
@@ -206,18 +167,25 @@ def _choices(
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
     # Those that place the same bootstraps in the same chains once.
-    found = list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values())
-    least = min((choice.cost_ms for choice in found), default=0.0)
+    return list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values()), failure
+
+
+def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> list[_Choice]:
+    """The best first, those with fewer keys too."""
+    least = min(choice.cost_ms for choice in found)
     # Where memory is bounded the fastest may be out of reach.
     worth = _NEARLY if options.memory_bytes is None else _NEARLY**2
-    found += [
-        fewer
-        for choice in found
-        if choice.cost_ms <= worth * least
-        for babies in _BABIES
-        if (fewer := choice.with_babies(babies, options)) is not None
+    every = [
+        *found,
+        *(
+            fewer
+            for choice in found
+            if choice.cost_ms <= worth * least
+            for babies in _BABIES
+            if (fewer := choice.with_babies(babies, options)) is not None
+        ),
     ]
-    near = [choice for choice in found if choice.cost_ms <= _NEARLY * least]
+    near = [choice for choice in every if choice.cost_ms <= _NEARLY * least]
     near.sort(
         key=lambda choice: (
             choice.cost_ms if _for_time(packed, options) else 0.0,
@@ -225,8 +193,8 @@ def _choices(
             choice.cost_ms,
         )
     )
-    far = [choice for choice in found if choice.cost_ms > _NEARLY * least]
-    return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))], failure
+    far = [choice for choice in every if choice.cost_ms > _NEARLY * least]
+    return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))]
 
 
 def _entries(program: Program) -> list[dict[str, int]]:
@@ -328,7 +296,11 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
     ring, program = planned.choice.ring, planned.program
     found = simulated(program, wanted.inputs)
     if wrong := wanted.refuses(found):
-        raise _TooCoarseError(f"{wrong} (scale of {ring.scale_bits} bits)", paired=bool(paired_slots(program)))
+        # At least a bit finer; errors grow with those of bootstraps at most.
+        share = min(0.5, wanted.tolerance / found.error)
+        raise _TooCoarseError(
+            f"{wrong} (scale of {ring.scale_bits} bits)", bool(paired_slots(program)), share * bootstrap_error(ring)
+        )
     price = total_ms(found.trace.calls, program, options.costs)
     return Plan(
         program,
@@ -370,14 +342,14 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
     # The fewest levels between bootstraps with which the program may still fit; fewer were too few.
     least_room, compared = 0, 0
     for_time = _for_time(packing[-1].program, options)
-    shift = max(0, wanted.headroom - _BOOTSTRAP_HEADROOM_BITS)
     tries = _tries(choices, options, lambda choice: choice.room >= least_room)
     for choice, tried in tries:
         if best is not None and tried is not options:
             # Keys that are read again cost less than rotations that are composed of several.
             break
         try:
-            trail = _lowered(choice, tried, shift, pairs)
+            room = choice.ring.first_mod_bits - choice.ring.scale_bits
+            trail = _lowered(choice, tried, max(0, wanted.headroom - room), pairs)
         except TooFewLevelsError as found_few:
             # Scales that have to meet took levels that placing bootstraps did not know of.
             few, least_room = found_few, choice.room + 1

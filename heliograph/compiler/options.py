@@ -175,6 +175,8 @@ class Options:
     bootstrap: True or False; by default values are bootstrapped only where no ring carries the program without.
     bootstrap_iterations: 1, or 2 for bootstraps that are repeated on what the first left over: several bits finer, for
         twice the time and a level; by default 2 where 1 is too coarse for precision_bits.
+    bootstrap_by: "native" (by default) plans chains for our own bootstraps, which take two levels less, any scale and
+        rings from 2^15 on; such programs run on the native backend alone. "openfhe" plans chains on which both can run.
     chains: the most moduli chains in which values are bootstrapped: the whole one and lower parts of it, each with keys of
         its own; by default up to 3, where that pays for the keys.
     batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
@@ -378,6 +380,14 @@ class Options:
     )
     bootstrap_iterations: int | None = _option(
         None, About("1, 2 or None", choices=(1, 2), flag=Flag("Two: slower, finer."))
+    )
+    bootstrap_by: str | None = _option(
+        None,
+        About(
+            '"native", "openfhe" or None',
+            choices=("native", "openfhe", None),
+            flag=Flag("Whose bootstraps: our own (by default), which need the native backend, or OpenFHE's."),
+        ),
     )
     log_ring: int | None = _option(
         None,

@@ -243,9 +243,8 @@ class SimulatedPrimitives:
         if errors.noisy:
             error = errors.gaussian((slots,))
             error = noise.bootstrap_std(ring) / nominal * (error if what == "bootstrap_pair" else error.real)
-            cubes = (mean.real * nominal) ** 3 + 1j * (mean.imag * nominal) ** 3
-            bend = noise.BOOTSTRAP_CUBIC * cubes / nominal if ring.bootstrap_iterations == 1 else 0.0
-            mean = mean + np.tile(error, copies.shape[0]) - bend
+            bend = [noise.bootstrap_bend(ring, part * nominal) / nominal for part in (mean.real, mean.imag)]
+            mean = mean + np.tile(error, copies.shape[0]) - (bend[0] + 1j * bend[1])
         return errors.made(mean, ring.bootstrap_level, x.log_scale, 2, 0.0, what)
 
     def needs_key(self, amount: int, level: int) -> None:

@@ -13,10 +13,18 @@ from heliograph.runtime.openfhe.backend import OpenFHEBackend
 def make_backend(asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> Backend:
     """The backend of that name, or the native one where numba is installed; `key_bytes` bounds the keys in memory.
 
-    Raises ProgramError for one that is not there.
+    Raises ProgramError for one that is not there, or that cannot run the program.
     """
-    name = asked or (NATIVE if importlib.util.find_spec("numba") else OPENFHE)
+    ours = artifact.ring.bootstrap is not None and artifact.ring.bootstrap_by == NATIVE
+    name = asked or (NATIVE if ours or importlib.util.find_spec("numba") else OPENFHE)
     if name == OPENFHE:
+        if ours:
+            raise ProgramError(
+                f"{artifact.program.name!r} was compiled for the native backend's bootstraps",
+                where="Server(backend=...)",
+                why="OpenFHE has none for its chain",
+                hint='compile it with Options(bootstrap_by="openfhe"), for chains on which both run',
+            )
         return OpenFHEBackend(artifact, keys, key_bytes)
     if name != NATIVE:
         raise ProgramError(

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.ckks.bootstrap import bootstrap_factors
-from heliograph.ckks.ring import MODULAR_REDUCTION_LEVELS, Ring
+from heliograph.ckks.noise import BOOTSTRAP_LIMIT
+from heliograph.ckks.ring import NATIVE_REDUCTION_LEVELS, Ring
 from heliograph.ir import Array
 from heliograph.runtime.native import elementwise, keyswitch, modular_reduction
 from heliograph.runtime.native.ciphertext import Ciphertext, SparseKeys, SwitchingKey
@@ -29,13 +30,13 @@ from heliograph.runtime.native.tables import ChainTables
 
 # The weight of OpenFHE's sparse secret.
 SPARSE_WEIGHT = 32
-# Multiples of the first prime that a coefficient may be off by, the message, and the quarter turn to the cosine.
-_REACH = (SPARSE_WEIGHT + 1) / 2 + 2 / modular_reduction.SHARE + 0.25
-
 # What a first iteration leaves over is below 2^-17 of a value of size one; it is made larger by so many bits for the second.
 _LEFT_BITS = 16
+# In a chain that OpenFHE's bootstraps fit too, messages enter the reduction at this share of the first prime. Rings of
+# our own choose theirs (`Ring.bootstrap_share`): large ones leave more of a coarse scale, small ones bend the sine less.
+_SHARE = 256
 
-assert modular_reduction.LEVELS == MODULAR_REDUCTION_LEVELS
+assert modular_reduction.LEVELS == NATIVE_REDUCTION_LEVELS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,9 +58,11 @@ class Transforms:
         self.ring, self.slots = ring, slots
         logs = [math.log2(prime) for prime in tables.primes]
         encode, decode = bootstrap_factors(ring, slots)
-        first = ring.primes[0]
-        # What a coefficient stands for: u 2^scale_bits becomes u q0 / SHARE.
-        lowered = math.log2(first / modular_reduction.SHARE) - ring.scale_bits
+        first, self.share = ring.primes[0], ring.bootstrap_share or _SHARE
+        # Multiples of the first prime that a coefficient may be off by, and the message.
+        self.reach = (SPARSE_WEIGHT + 1) / 2 + BOOTSTRAP_LIMIT / self.share
+        # What a coefficient stands for: u 2^scale_bits becomes u q0 / share.
+        lowered = math.log2(first / self.share) - ring.scale_bits
         steps, shift = slots_to_coefficients(decode, slots)
         level = len(steps)
         self.input_level = level
@@ -68,10 +71,15 @@ class Transforms:
         self.down = [_encoded(step, tables, level - i, scales[i]) for i, step in enumerate(steps)]
         # Twice the real part and all replicas are added up before the scale is what the reduction begins with.
         self.replicas = ring.slots // slots
-        self.raised_scale = math.log2(first * _REACH) + math.log2(self.replicas) + 1
+        self.raised_scale = math.log2(first * self.reach) + math.log2(self.replicas) + 1
         steps, up_shift = coefficients_to_slots(encode, slots)
         assert up_shift == shift
-        shed = (self.raised_scale - ring.scale_bits) / len(steps)
+        # The scale at which the reduction begins, and stays.
+        self.reduction_scale = ring.scale_bits + 1.0
+        shed = (self.raised_scale - self.reduction_scale) / len(steps)
+        # Levels that OpenFHE's bootstraps would take besides.
+        self.spare = ring.levels - len(steps) - modular_reduction.LEVELS
+        self.spare -= ring.bootstrap_level + ring.bootstrap_iterations - 1
         self.up = [
             _encoded(step, tables, ring.levels - i, logs[ring.levels - i] - shed) for i, step in enumerate(steps)
         ]
@@ -133,14 +141,19 @@ def _once(do: NativePrimitives, x: Ciphertext, transforms: Transforms, keys: Spa
     for step in transforms.up:
         x = _step(do, x, step)
     x = _turned_back(do, x, transforms.back)
-    mirrored, scale = do.conjugate(x), float(transforms.ring.scale_bits)
-    real = modular_reduction.reduced(do, do.add(x, mirrored), scale, _REACH, scale)
+    x = do.level_drop(x, transforms.spare)
+    mirrored = do.conjugate(x)
+    real = _reduced(do, do.add(x, mirrored), transforms)
     if not paired:
         return real
-    # Twice i times the imaginary part, the other way round.
-    turned = do.times_i(do.sub(mirrored, x))
-    imaginary = modular_reduction.reduced(do, turned, scale, _REACH, scale)
+    # Twice the imaginary part.
+    imaginary = _reduced(do, do.times_i(do.sub(mirrored, x)), transforms)
     return do.add(real, do.times_i(imaginary))
+
+
+def _reduced(do: NativePrimitives, x: Ciphertext, transforms: Transforms) -> Ciphertext:
+    scale, target = transforms.reduction_scale, float(transforms.ring.scale_bits)
+    return modular_reduction.reduced(do, x, scale, transforms.reach, transforms.share, target)
 
 
 def _step(do: NativePrimitives, x: Ciphertext, step: EncodedStep) -> Ciphertext:

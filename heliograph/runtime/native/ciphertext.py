@@ -77,7 +77,7 @@ def sparse_keys_of(data: Bytes, form: Template, ring: Ring) -> SparseKeys:
     # The first prime of the chain, and special ones.
     primes = form.blocks_moduli[: _SPARSE_BLOCKS // 2]
     return SparseKeys(
-        ChainTables(ring.ring_dim, primes[:1], 1, primes[1:], prime_rows(ring.ring_dim, primes)),
+        ChainTables.of(ring, primes[1:], prime_rows(ring.ring_dim, primes), primes[:1]),
         SwitchingKey(there.reshape(2, 1, _SPARSE_BLOCKS // 2, ring.ring_dim)),
         SwitchingKey(back.reshape(2, ring.digits, -1, ring.ring_dim)),
     )

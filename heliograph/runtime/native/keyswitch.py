@@ -85,6 +85,22 @@ def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, modul
 
 
 @parallel_kernel
+def wholes(scaled: Any, rows: Any, moduli: Any) -> None:
+    """How often the product of primes P is in the sum of `scaled` coefficients (parts, primes, N) times P over each prime,
+    to the nearest, into the row behind them."""
+    parts, primes = scaled.shape[0], scaled.shape[1] - 1
+    step = 1024
+    count = scaled.shape[2] // step + (scaled.shape[2] % step > 0)
+    for job in prange(parts * count):
+        part, begin = job % parts, job // parts * step
+        for x in range(begin, min(begin + step, scaled.shape[2])):
+            share = 0.5
+            for i in range(primes):
+                share += float(scaled[part, i, x]) / float(moduli[rows[i], 0])
+            scaled[part, primes, x] = np.uint64(share)
+
+
+@parallel_kernel
 def divide(
     values: Any, scaled: Any, out: Any, rows: Any, down: Any, inverse: Any, moduli: Any, outer: Any, inner: Any
 ) -> None:

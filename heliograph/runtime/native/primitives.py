@@ -165,12 +165,14 @@ class NativePrimitives:
         numbers = np.stack([with_ratio(each, primes) for each in constants])
         return self._elementwise(elementwise.multiply_constants, x, numbers)
 
-    def _coefficients(self, values: Array, rows: Array, own: Array) -> Array:
-        """(parts, n, N) values as coefficients times constants."""
+    def _coefficients(self, values: Array, rows: Array, own: Array, one_more: bool = False) -> Array:
+        """(parts, n, N) values as coefficients times constants, with room for `one_more` row."""
         parts, count, size = values.shape
-        scaled = np.empty((parts, count, size), dtype=np.uint64)
+        scaled = np.empty((parts, count + one_more, size), dtype=np.uint64)
         for part in range(parts):
-            keyswitch.coefficients(values[part], scaled[part], rows, own, self._moduli, self._outer, self._inner)
+            keyswitch.coefficients(
+                values[part], scaled[part, :count], rows, own, self._moduli, self._outer, self._inner
+            )
         return scaled
 
     def _digits(self, values: Array) -> Array:
@@ -203,7 +205,10 @@ class NativePrimitives:
         if places is not None:
             straight, wide = wide, np.empty_like(wide)
             keyswitch.turned(straight, places, wide)
-        scaled = self._coefficients(wide[:, towers:], division.rows[towers:], division.own)
+        last_rows = division.rows[towers:]
+        scaled = self._coefficients(wide[:, towers:], last_rows, division.own, division.nearest)
+        if division.nearest:
+            keyswitch.wholes(scaled, last_rows, self._moduli)
         out = np.empty((2, towers, self.tables.ring_dim), dtype=np.uint64)
         keyswitch.divide(
             wide, scaled, out, division.rows, division.down, division.inverse, self._moduli, self._outer, self._inner

@@ -79,7 +79,8 @@ class Division:
     """How a polynomial is divided by the product of its last primes: the special ones, or the last of the modulus.
 
     `own` are (last, 2): 1/N times the inverse of their product without this one. `down` are (last, kept, 2): that product
-    modulo each prime that stays. `inverse` are (kept, 2): that of the whole product.
+    modulo each prime that stays, and, where it is `nearest`, less the whole product in one row more (`keyswitch.wholes`).
+    `inverse` are (kept, 2): that of the whole product.
     """
 
     rows: Array
@@ -87,14 +88,26 @@ class Division:
     own: Array
     down: Array
     inverse: Array
+    nearest: bool = False
 
 
 class ChainTables:
-    """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes that occur."""
+    """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes that occur.
+
+    Key switches are rounded as OpenFHE rounds them, down by half the number of special primes in the mean, which adds up in
+    slots of low frequency; or to the `nearest`, in chains that OpenFHE cannot bootstrap and so never runs.
+    """
 
     def __init__(
-        self, ring_dim: int, primes: tuple[int, ...], alpha: int, special: tuple[int, ...], known: Primes
+        self,
+        ring_dim: int,
+        primes: tuple[int, ...],
+        alpha: int,
+        special: tuple[int, ...],
+        known: Primes,
+        nearest: bool = False,
     ) -> None:
+        self.nearest = nearest
         self.ring_dim, self.primes, self.alpha, self.special, self.known = ring_dim, primes, alpha, special, known
         self.rows = known.rows(primes)
         self.special_rows = known.rows(special)
@@ -104,9 +117,10 @@ class ChainTables:
         self.rescaling = functools.cache(self._rescaling)
 
     @staticmethod
-    def of(ring: Ring, special: tuple[int, ...], known: Primes) -> ChainTables:
-        """Those of a ring."""
-        return ChainTables(ring.ring_dim, ring.primes, ring.alpha, special, known)
+    def of(ring: Ring, special: tuple[int, ...], known: Primes, primes: tuple[int, ...] | None = None) -> ChainTables:
+        """Those of a ring, or of a chain of fewer `primes`, each a digit, that goes with it."""
+        alpha = ring.alpha if primes is None else 1
+        return ChainTables(ring.ring_dim, primes or ring.primes, alpha, special, known, ring.bootstrap_by == "native")
 
     @property
     def slots(self) -> int:
@@ -129,18 +143,19 @@ class ChainTables:
     def _special_division(self, towers: int) -> Division:
         """Division of a polynomial over the first primes and the special ones by the product of these."""
         rows = np.concatenate([self.rows[:towers], self.special_rows])
-        return self._division(self.primes[:towers], self.special, rows)
+        return self._division(self.primes[:towers], self.special, rows, self.nearest)
 
     def _rescaling(self, towers: int) -> Division:
         """Division by the last of so many primes."""
         return self._division(self.primes[: towers - 1], self.primes[towers - 1 : towers], self.rows[:towers])
 
-    def _division(self, kept: tuple[int, ...], last: tuple[int, ...], rows: Array) -> Division:
+    def _division(self, kept: tuple[int, ...], last: tuple[int, ...], rows: Array, nearest: bool = False) -> Division:
         whole = math.prod(last)
         own = [pow(self.ring_dim * (whole // prime), -1, prime) for prime in last]
-        down = np.stack([with_ratio([whole // prime] * len(kept), kept) for prime in last])
+        parts = [whole // prime for prime in last] + [-whole] * nearest
+        down = np.stack([with_ratio([part] * len(kept), kept) for part in parts])
         inverse = with_ratio([pow(whole, -1, prime) for prime in kept], kept)
-        return Division(rows, len(kept), with_ratio(own, last), down, inverse)
+        return Division(rows, len(kept), with_ratio(own, last), down, inverse, nearest)
 
     def imaginary(self, row: int) -> int:
         """The root of -1 modulo a prime of the chain that stands for i: psi^(N/2)."""
