@@ -293,9 +293,37 @@ def test_the_author_of_a_program_may_bootstrap() -> None:
         hg.compile(hg.parse(REFRESH.replace("3 * x", "300 * x")), hg.Options(security_bits=None))
 
 
+def test_native_bootstraps_are_as_fine_as_they_must_be() -> None:
+    pytest.importorskip("numba")
+    options = hg.Options(security_bits=None, log_ring=11, bootstrap=True)
+    random = np.random.default_rng(6)
+    for scale, bits in ((36, 8.0), (44, 12.0), (None, 16.0)):
+        artifact = hg.compile(hg.parse(REFRESH), replace(options, precision_bits=bits, scale_bits=scale))
+        assert (artifact.ring.bootstrap_by, artifact.ring.bootstrap_iterations) == ("native", 1)
+        artifact = hg.Artifact.from_bytes(artifact.to_bytes())
+        client, x = hg.Client(artifact.public(), allow_insecure=True), random.uniform(-1, 1, 16)
+        y = 3 * x * x
+        with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+            found = client.decrypt(server.run(client.encrypt(x)))
+        assert np.abs(found - (y * y - np.roll(y, -1))).max() < 8 * 2.0**-bits
+    with pytest.raises(hg.errors.ProgramError, match="native backend's bootstraps"):
+        hg.Server(artifact, client.evaluation_keys(), backend="openfhe", allow_insecure=True)
+    with pytest.raises(PlanningError, match="its error would be"):
+        hg.compile(hg.parse(REFRESH), replace(options, precision_bits=16.0, scale_bits=36, bootstrap_by="native"))
+    # Finer than one of them: two iterations of OpenFHE's.
+    finest = hg.compile(hg.parse(REFRESH), replace(options, precision_bits=26.0))
+    assert (finest.ring.bootstrap_by, finest.ring.bootstrap_iterations) == ("openfhe", 2)
+    with pytest.raises(PlanningError, match="its error would be"):
+        hg.compile(hg.parse(REFRESH), replace(options, precision_bits=26.0, bootstrap_by="native"))
+    with pytest.raises(PlanningError, match="one iteration"):
+        hg.compile(hg.parse(REFRESH), replace(options, bootstrap_by="native", bootstrap_iterations=2))
+
+
 def test_a_second_iteration_is_taken_where_one_is_too_coarse() -> None:
     pytest.importorskip("openfhe")
-    coarse = hg.Options(security_bits=None, log_ring=11, bootstrap=True, precision_bits=12.0)
+    coarse = hg.Options(
+        security_bits=None, log_ring=11, bootstrap=True, precision_bits=12.0, bootstrap_by="openfhe"
+    )
     fine = replace(coarse, precision_bits=20.0)
     assert hg.compile(hg.parse(REFRESH), coarse).ring.bootstrap_iterations == 1
     with pytest.raises(PlanningError, match="its error would be"):

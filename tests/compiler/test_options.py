@@ -38,6 +38,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "accuracy_loss": ("--accuracy-loss 0.01", 0.01),
     "bootstrap": ("--no-bootstrap", False),
     "bootstrap_iterations": ("--bootstrap-iterations 2", 2),
+    "bootstrap_by": ("--bootstrap-by openfhe", "openfhe"),
     "log_ring": ("--log-ring 11", 11),
     "scale_bits": ("--scale-bits 40", 40),
     "digits": ("--digits 3", 3),

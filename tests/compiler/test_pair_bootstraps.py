@@ -26,7 +26,7 @@ from heliograph.runtime.floor import Floor
 
 SLOTS = 1024
 RING = Ring(11, 60, 55, 21, 4, None, (2, 2))
-TOY = hg.Options(security_bits=None, log_ring=11, bootstrap=True)
+TOY = hg.Options(security_bits=None, log_ring=11, bootstrap=True, bootstrap_by="openfhe")
 
 
 def bootstraps(program: Program) -> list[Node]:
@@ -127,12 +127,13 @@ def test_a_pair_is_planned_apart_where_it_would_be_too_coarse(wide: hg.Program) 
     assert len(bootstraps(precise.program)) == 3
 
 
-def test_vectors_that_fill_part_of_their_slots_share_a_bootstrap() -> None:
+@pytest.mark.parametrize("by", ["openfhe", "native"])
+def test_vectors_that_fill_part_of_their_slots_share_a_bootstrap(by: str) -> None:
     source = (
         "program both\ninput x: secret slots[64] in [-1, 1]\ninput y: secret slots[64] in [-0.5, 0.5]\n"
         "a = bootstrap(x)\nb = bootstrap(y)\noutput c = a * b\noutput d = a - b * b\n"
     )
-    artifact = hg.compile(hg.parse(source), TOY)
+    artifact = hg.compile(hg.parse(source), replace(TOY, bootstrap_by=by))
     assert [len(node.inputs) for node in bootstraps(artifact.program)] == [2]
     x, y = np.random.default_rng(1).uniform(-0.5, 0.5, (2, 64))
     client = hg.Client(artifact.public(), allow_insecure=True)
