@@ -188,7 +188,7 @@ def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> li
     near = [choice for choice in every if choice.cost_ms <= _NEARLY * least]
     near.sort(
         key=lambda choice: (
-            choice.cost_ms if _for_time(packed, options) else 0.0,
+            choice.cost_ms if wanted_fastest(packed, options) else 0.0,
             choice.bootstrap_bytes,
             choice.cost_ms,
         )
@@ -327,8 +327,8 @@ def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trai
     return (placed, *lower_passes(choice.placed.program, choice.ring, options, shift, choice.lower))
 
 
-def _for_time(program: Program, options: Options) -> bool:
-    """Whether the fastest plan is wanted; else of those that are nearly as fast the smallest is taken.
+def wanted_fastest(program: Program, options: Options) -> bool:
+    """Whether the fastest plan is wanted, however large; else of those that are nearly as fast the smallest is taken.
 
     A program that carries values from run to run is run again and again.
     """
@@ -341,7 +341,7 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
     few: TooFewLevelsError | None = None
     # The fewest levels between bootstraps with which the program may still fit; fewer were too few.
     least_room, compared = 0, 0
-    for_time = _for_time(packing[-1].program, options)
+    for_time = wanted_fastest(packing[-1].program, options)
     tries = _tries(choices, options, lambda choice: choice.room >= least_room)
     for choice, tried in tries:
         if best is not None and tried is not options:

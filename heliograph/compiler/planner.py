@@ -12,7 +12,7 @@ import numpy as np
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128
-from heliograph.compiler.bootstrap_planner import plan_bootstrapped
+from heliograph.compiler.bootstrap_planner import plan_bootstrapped, wanted_fastest
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, pack_passes
 from heliograph.compiler.plan import Plan, Wanted, run_ms, sample_inputs, simulated
@@ -57,6 +57,8 @@ def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
     return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
 
 
+# Chains on rings from 2^16 on have room for anything.
+_ROOMY = 16
 # So many runs, each from what the one before left, show how errors go on.
 _ROUNDS = 4
 # Samples at once that an objective compares.
@@ -141,7 +143,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             too_deep = isinstance(error, TooFewLevelsError)
     for log_ring in rings if too_deep and options.bootstrap is not False else ():
         try:
-            return bootstrapped.on(log_ring)
+            return bootstrapped.best_from(log_ring, rings)
         except PlanningError as error:
             if error.where:
                 raise
@@ -176,6 +178,14 @@ class _Bootstrapped:
         if isinstance(found, PlanningError):
             raise found
         return found
+
+    def best_from(self, log_ring: int, rings: Sequence[int]) -> Plan:
+        """The plan on that ring; where the fastest is wanted, or on the next, whose longer chains bootstrap less often."""
+        plan, larger = self.on(log_ring), log_ring + 1
+        if larger in rings and log_ring < _ROOMY and wanted_fastest(self.program, self.options):
+            with contextlib.suppress(PlanningError):
+                return min(plan, self.on(larger), key=_total_ms)
+        return plan
 
     def below(self, limit: int, rings: Sequence[int]) -> Plan | None:
         """The plan on the smallest ring below a limit that carries it, where one does."""
