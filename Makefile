@@ -36,11 +36,12 @@ bench: $(VENV)/dev.stamp
 
 # The site, in site/: strict, so that a link or an anchor that leads nowhere is an error.
 docs: $(VENV)/dev.stamp
-	$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "the site is in site/: open site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check heliograph tests examples benchmarks docs
-	$(BIN)/ruff format --check heliograph tests examples benchmarks docs/scripts
+	$(BIN)/ruff format --check heliograph tests examples benchmarks docs README.md CONTRIBUTING.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -149,15 +149,20 @@ def adult(originals: Sequence[bytes]) -> Arrays:
     return found
 
 
-_IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+IDX = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion"
 _RESNETS = "https://github.com/akamaster/pytorch_resnet_cifar10/raw/d5489e8/pretrained_models"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 
 SOURCES = {
-    "mnist.npz": Source(tuple(f"{_MNIST}/{name}" for name in _IDX), images),
-    "fashion_mnist.npz": Source(tuple(f"{_FASHION}/{name}" for name in _IDX), images),
+    "mnist.npz": Source(tuple(f"{_MNIST}/{name}" for name in IDX), images),
+    "fashion_mnist.npz": Source(tuple(f"{_FASHION}/{name}" for name in IDX), images),
     "cifar10_subset.npz": Source(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), cifar10),
     "cifar10_resnet20_akamaster.npz": Source((f"{_RESNETS}/resnet20-12fca82f.th",), resnet),
     "cifar10_resnet32_akamaster.npz": Source((f"{_RESNETS}/resnet32-d509ac18.th",), resnet),
@@ -167,7 +172,7 @@ SOURCES = {
 # Files that are not made here, and why.
 NOT_MADE = {
     "cifar10_reference_logits.npz": "it holds what the two ResNets give for the test images; only tests read it",
-    "imdb_tokens_top10k.npz": "it is made of the reviews of Maas et al. (2011) by a tokenizer that is not part of this project",
+    "imdb_tokens_top10k.npz": "it is made of the reviews of Maas et al. (2011) by a tokenizer that is not here",
     "snips_minilm_l6_features.npz": "it is made of the SNIPS intents by the model all-MiniLM-L6-v2",
 }
 
@@ -240,7 +245,7 @@ def keep(arrays: Arrays, wanted: str, path: Path) -> None:
 
 
 def state(path: Path) -> str:
-    """"right", "absent" or "wrong": whether a file has the arrays that it should have."""
+    """ "right", "absent" or "wrong": whether a file has the arrays that it should have."""
     if not path.exists():
         return "absent"
     try:
@@ -252,7 +257,9 @@ def state(path: Path) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """The number of files that are not there or not right in the end."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME.npz", help="the files to get; all that can be made by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME.npz", help="the files to get; all that can be made by default"
+    )
     parser.add_argument("--folder", type=Path, default=folder(), help="where they go (default: %(default)s)")
     parser.add_argument("--mirror", default="", metavar="URL", help="take originals or finished files from here")
     parser.add_argument("--check", action="store_true", help="only say what is there")
@@ -276,7 +283,10 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             print(f"made    {path}", flush=True)
     if given.check and missing:
-        print(f"{missing} of {len(known)} files are missing or wrong; their benchmarks are skipped. To get them:", file=sys.stderr)
+        print(
+            f"{missing} of {len(known)} files are missing or wrong; their benchmarks are skipped. To get them:",
+            file=sys.stderr,
+        )
         print("  python benchmarks/fetch.py    (benchmarks/data.md has sources and licences)", file=sys.stderr)
     return missing
 

@@ -36,9 +36,7 @@ def _of(group: click.Group, context: click.Context) -> Iterator[tuple[str, str]]
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        inner = click.Context(
-            command, info_name=name, parent=context, terminal_width=_WIDTH, max_content_width=_WIDTH
-        )
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=_WIDTH, max_content_width=_WIDTH)
         yield inner.command_path, command.get_help(inner)
         if isinstance(command, click.Group):
             yield from _of(command, inner)

@@ -81,7 +81,9 @@ def page() -> str:
     for kind in sorted({error.kind for error in errors if not _inner(error.kind)}):
         lines += ["", f"## {kind}", "", "| what | try | from |", "|---|---|---|"]
         lines += [
-            f"| {_cell(error.what)} | {_cell(error.hint)} | `{error.module}` |" for error in errors if error.kind == kind
+            f"| {_cell(error.what)} | {_cell(error.hint)} | `{error.module}` |"
+            for error in errors
+            if error.kind == kind
         ]
     return "\n".join(lines) + "\n"
 
@@ -113,7 +115,8 @@ def _text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, constants) for part in node.values)
     if isinstance(node, ast.FormattedValue):
-        return "{" + (node.value.id if isinstance(node.value, ast.Name) else "...") + "}"
+        named = {ast.Name: "id", ast.Attribute: "attr"}.get(type(node.value), "")
+        return "{" + (getattr(node.value, named) if named else "...") + "}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left, constants) + _text(node.right, constants)
     if isinstance(node, ast.IfExp):
@@ -124,10 +127,12 @@ def _text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text for a cell of a table: nothing in it is markup."""
+    """Text for a cell of a table: nothing in it is markup, and one that is filled in as a whole is left empty."""
+    if text == "{...}":
+        return ""
     for sign in "\\`*_[]<>|":
         text = text.replace(sign, f"&#{ord(sign)};")
-    return " ".join(text.split()).removesuffix("{...}").strip() if text == "{...}" else " ".join(text.split())
+    return " ".join(text.split())
 
 
 if __name__ == "__main__":

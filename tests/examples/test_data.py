@@ -70,8 +70,7 @@ def packed_idx(array: np.ndarray) -> bytes:
 
 
 def idx_originals(arrays: fetch.Arrays, target: Path) -> None:
-    names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
-    for name, key in zip(names, ("x_train", "y_train", "x_test", "y_test"), strict=True):
+    for name, key in zip(fetch.IDX, ("x_train", "y_train", "x_test", "y_test"), strict=True):
         (target / name).write_bytes(packed_idx(arrays[key]))
 
 
@@ -88,7 +87,9 @@ def cifar_originals(arrays: fetch.Arrays, target: Path) -> None:
     members = {"test_batch.bin": batch(np.arange(500), arrays["x_test"], arrays["y_test"])}
     for i in range(5):
         here = index // 10_000 == i
-        members[f"data_batch_{i + 1}.bin"] = batch(index[here] % 10_000, arrays["x_train"][here], arrays["y_train"][here])
+        members[f"data_batch_{i + 1}.bin"] = batch(
+            index[here] % 10_000, arrays["x_train"][here], arrays["y_train"][here]
+        )
     with tarfile.open(target / "cifar-10-binary.tar.gz", "w:gz", compresslevel=1) as archive:
         for name, content in members.items():
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
@@ -153,7 +154,13 @@ def test_a_finished_file_comes_from_a_server(small: Path, tmp_path: Path, capsys
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            words = ["mnist.npz", "--folder", str(tmp_path / "got"), "--mirror", f"http://127.0.0.1:{server.server_port}"]
+            words = [
+                "mnist.npz",
+                "--folder",
+                str(tmp_path / "got"),
+                "--mirror",
+                f"http://127.0.0.1:{server.server_port}",
+            ]
             assert fetch.main(words) == 0
         finally:
             server.shutdown()

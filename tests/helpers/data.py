@@ -16,4 +16,6 @@ def folder() -> Path:
 
 def absent(path: Path) -> str:
     """What to say where a file is not there."""
-    return f"{path} is not there; get it with benchmarks/fetch.py, or set HELIOGRAPH_DATA to the folder with {path.name}"
+    return (
+        f"{path} is not there; get it with benchmarks/fetch.py, or set HELIOGRAPH_DATA to the folder with {path.name}"
+    )

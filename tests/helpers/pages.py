@@ -1,4 +1,4 @@
-"""Run the blocks of a page of docs/: Python in one namespace, commands in one folder, output compared with what stands there."""
+"""Run the blocks of a page of docs/: Python in one namespace, commands in one folder, output compared with the page."""
 
 from __future__ import annotations
 
