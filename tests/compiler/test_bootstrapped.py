@@ -321,9 +321,7 @@ def test_native_bootstraps_are_as_fine_as_they_must_be() -> None:
 
 def test_a_second_iteration_is_taken_where_one_is_too_coarse() -> None:
     pytest.importorskip("openfhe")
-    coarse = hg.Options(
-        security_bits=None, log_ring=11, bootstrap=True, precision_bits=12.0, bootstrap_by="openfhe"
-    )
+    coarse = hg.Options(security_bits=None, log_ring=11, bootstrap=True, precision_bits=12.0, bootstrap_by="openfhe")
     fine = replace(coarse, precision_bits=20.0)
     assert hg.compile(hg.parse(REFRESH), coarse).ring.bootstrap_iterations == 1
     with pytest.raises(PlanningError, match="its error would be"):
