@@ -15,7 +15,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import sums_size
 from heliograph.runtime.beside import AMOUNT, beside, sample_values
 from heliograph.runtime.calibrate import machine_name
+from heliograph.runtime.turns import medians_ms
 
 # Chains as programs have them: small networks, one with a softmax, one that bootstraps.
 RINGS = (
@@ -48,34 +48,23 @@ def measured(rings: tuple[Ring, ...]) -> Iterator[dict[str, Any]]:
             for level in sorted({ring.levels, ring.levels // 2, 1}, reverse=True):
                 for name in NAMES:
                     calls = {}
-                    for backend, (do, encrypted) in made.both().items():
+                    for backend, (do, encrypted) in made.backends().items():
                         x = encrypted(values, level)
                         size = sums_size(8, 16) if name == "weighted_sums" else 2
                         x = do.mul(x, x) if name == "relinearize" else x
                         calls[backend] = PRIMITIVES[name].ready(do, Sample(ring, level, size, AMOUNT, x))
                     yield {
                         "primitive": name, "ring_dim": ring.ring_dim, "level": level, "digits": ring.digits,
-                        **{f"{backend}_ms": ms for backend, ms in _medians(calls, REPEATS[ring.log_ring]).items()},
+                        **{f"{backend}_ms": ms for backend, ms in medians_ms(calls, REPEATS[ring.log_ring]).items()},
                     }  # fmt: skip
                 encoders = {
                     backend: lambda do=do, level=level: do.encode(values, float(ring.scale_bits), level)  # noqa: B023
-                    for backend, (do, _) in made.both().items()
+                    for backend, (do, _) in made.backends().items()
                 }
                 yield {
                     "primitive": "encode", "ring_dim": ring.ring_dim, "level": level, "digits": ring.digits,
-                    **{f"{backend}_ms": ms for backend, ms in _medians(encoders, REPEATS[ring.log_ring]).items()},
+                    **{f"{backend}_ms": ms for backend, ms in medians_ms(encoders, REPEATS[ring.log_ring]).items()},
                 }  # fmt: skip
-
-
-def _medians(calls: dict[str, Any], repeats: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {backend: [] for backend in calls}
-    for repeat in range(repeats + 1):
-        for backend, call in calls.items():
-            begun = time.perf_counter()
-            call()
-            if repeat:  # the first call of each warms up
-                times[backend].append(1e3 * (time.perf_counter() - begun))
-    return {backend: statistics.median(found) for backend, found in times.items()}
 
 
 def in_child(threads: int, log_rings: list[int]) -> list[dict[str, Any]]:

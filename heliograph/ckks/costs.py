@@ -153,8 +153,7 @@ def _bootstrap_ms(costs: CostTable, ring: Ring, slots: int, paired: bool) -> flo
     return costs._bootstrap_ms(ring, slots, paired)
 
 
-# Two cores of an AMD EPYC virtual machine, two threads: our own kernels, and what OpenFHE 1.6.1 takes from its wheel. Keys
-# are made by OpenFHE in both.
+# Two cores of an AMD EPYC virtual machine, two threads: our own kernels; keys are made by OpenFHE.
 BUILT_IN = CostTable(
     "built in",
     ntt_ns=0.26,
@@ -165,14 +164,4 @@ BUILT_IN = CostTable(
     call_us=50.0,
     switch_us=100.0,
     sample_ns=38.0,
-)
-BUILT_IN_OPENFHE = CostTable(
-    "built in, OpenFHE",
-    ntt_ns=0.76,
-    mul_ns=1.9,
-    conv_ns=0.22,
-    add_ns=1.0,
-    encode_ns=2.5,
-    call_us=50.0,
-    switch_us=430.0,
 )

@@ -13,8 +13,6 @@ from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EvaluationKeys
 
 NATIVE, OPENFHE = "native", "openfhe"
-# The encoded plaintexts that are kept between runs, by default.
-DEFAULT_CACHE_BYTES = 1 << 30
 # What a client sends of keys, and of values.
 SentKeys = EvaluationKeys | KeyFolder
 SentValues = EncryptedInput | CarriedValues

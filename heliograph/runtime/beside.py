@@ -1,26 +1,29 @@
-"""Both backends' primitives side by side, with the same keys and ciphertexts: for comparing and for timing them."""
+"""The backends' primitives side by side, with the same keys and ciphertexts: for comparing and for timing them."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.errors import InternalError
 from heliograph.ir import Array
-from heliograph.runtime.native.ciphertext import Ciphertext, key_of, read_ciphertext, special_primes
-from heliograph.runtime.native.primitives import NativePrimitives
-from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.native.warm import warm_up
+from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
 from heliograph.runtime.openfhe.template import normalized, relinearization_key_template, rotation_key_template
+
+if TYPE_CHECKING:
+    from heliograph.runtime.native.ciphertext import Ciphertext
+    from heliograph.runtime.native.primitives import NativePrimitives
 
 # The rotation that there is a key for.
 AMOUNT = 1
@@ -28,54 +31,81 @@ AMOUNT = 1
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The primitives in one whole chain, with keys for a rotation by `AMOUNT`, conjugation and products."""
+    """The primitives in one whole chain, with keys for a rotation by `AMOUNT`, conjugation and products.
+
+    The native ones need numba.
+    """
 
     ring: Ring
     cryptor: OpenFHECryptor
     tag: str
     openfhe: OpenFHEPrimitives
-    native: NativePrimitives
+    native_or_none: NativePrimitives | None
+
+    @property
+    def native(self) -> NativePrimitives:
+        if self.native_or_none is None:
+            raise InternalError("the native backend needs numba")
+        return self.native_or_none
 
     def encrypted(self, values: Array, level: int) -> tuple[Any, Ciphertext]:
         """The same ciphertext for both, at the nominal scale."""
-        made = self.cryptor.encrypt(values, level, float(self.ring.scale_bits))
+        made = self._made(values, level)
         return serial.retagged(made, self.tag), self.native_form(made)
 
     def native_form(self, value: Any) -> Ciphertext:
         """OpenFHE's ciphertext of two parts as residues."""
+        from heliograph.runtime.native.ciphertext import read_ciphertext
+
         level, tag = self.openfhe.describe(value)[0], self.cryptor.tag
         data = serial.serialize(normalized(value, self.ring, level, tag))
         return read_ciphertext(data, self.ring, level, tag, "a ciphertext")
 
-    def both(self) -> dict[str, tuple[Any, Callable[[Array, int], Any]]]:
-        """By backend its primitives, and what encrypts for them."""
-        return {
-            "openfhe": (self.openfhe, lambda values, level: self.encrypted(values, level)[0]),
-            "native": (self.native, lambda values, level: self.encrypted(values, level)[1]),
+    def backends(self) -> dict[str, tuple[Any, Callable[[Array, int], Any]]]:
+        """By backend that is there its primitives, and what encrypts for them."""
+        found: dict[str, tuple[Any, Callable[[Array, int], Any]]] = {
+            OPENFHE: (self.openfhe, lambda values, level: serial.retagged(self._made(values, level), self.tag))
         }
+        if self.native_or_none is not None:
+            found[NATIVE] = self.native_or_none, lambda values, level: self.native_form(self._made(values, level))
+        return found
+
+    def _made(self, values: Array, level: int) -> Any:
+        return self.cryptor.encrypt(values, level, float(self.ring.scale_bits))
 
 
 @contextlib.contextmanager
 def beside(ring: Ring) -> Iterator[Beside]:
-    """Both backends with fresh keys of a ring without bootstraps; the keys are gone afterwards."""
-    warm_up()
+    """The backends that are there, with fresh keys of a ring without bootstraps; the keys are gone afterwards."""
     # Keys are installed under a name of their own: making keys empties the cryptor's.
     cryptor, tag, keys = OpenFHECryptor(ring), secrets.token_hex(16), {}
-    rotation, product = rotation_key_template(ring), relinearization_key_template(ring)
     try:
         for kind, amount in (("rotation", AMOUNT), ("conjugation", 0), ("relinearization", 0)):
             key = EvaluationKey(kind, ring, kind, amount)
-            value = cryptor.evaluation_key(key)
-            keys[kind, amount] = key_of(
-                serial.serialize(value), product if kind == "relinearization" else rotation, ring
-            )
-            serial.install_key(key, value, tag)
-        special = special_primes(rotation, ring)
-        tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
-        native = NativePrimitives(tables, lambda kind, amount: keys[kind, amount])
+            keys[kind, amount] = cryptor.evaluation_key(key)
+            serial.install_key(key, keys[kind, amount], tag)
+        native = _native(ring, keys) if importlib.util.find_spec("numba") else None
         yield Beside(ring, cryptor, tag, OpenFHEPrimitives(ring, ring), native)
     finally:
         registry.release(tag)
+
+
+def _native(ring: Ring, keys: dict[tuple[str, int], Any]) -> NativePrimitives:
+    """The native primitives with keys that OpenFHE made."""
+    from heliograph.runtime.native.ciphertext import key_of, special_primes
+    from heliograph.runtime.native.primitives import NativePrimitives
+    from heliograph.runtime.native.tables import ChainTables, prime_rows
+    from heliograph.runtime.native.warm import warm_up
+
+    warm_up()
+    rotation, product = rotation_key_template(ring), relinearization_key_template(ring)
+    read = {
+        (kind, amount): key_of(serial.serialize(value), product if kind == "relinearization" else rotation, ring)
+        for (kind, amount), value in keys.items()
+    }
+    special = special_primes(rotation, ring)
+    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
+    return NativePrimitives(tables, lambda kind, amount: read[kind, amount])
 
 
 def sample_values(ring: Ring) -> Array:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import os
 import platform
-import secrets
 import statistics
 import time
 from collections.abc import Callable
@@ -20,16 +18,15 @@ import scipy.optimize
 
 from heliograph.artifact.costs import save_costs
 from heliograph.ckks.costs import CostTable
-from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution import primitives as timing
 from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
 from heliograph.runtime.backend import NATIVE, OPENFHE
-from heliograph.runtime.openfhe import registry, serial
+from heliograph.runtime.beside import beside, sample_values
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
+from heliograph.runtime.turns import medians_ms
 
 # Rings of the sizes that programs are planned on; without the security table, so that levels can be chosen freely.
 _RINGS = (
@@ -143,21 +140,12 @@ def calibrate(
             for number, ring in enumerate(rings)
             for (backend, name, level), operation in _prepare(ring, stack).items()
         }
-        times: dict[tuple[str, str, int, int], list[float]] = {key: [] for key in operations}
-        # All rings and backends in turns: other work on the machine then slows all of them alike.
-        for repeat in range(_REPEATS + 1):
-            for key, operation in operations.items():
-                start = time.perf_counter()
-                operation()
-                if repeat:  # the first call of each warms up
-                    times[key].append(time.perf_counter() - start)
-            if progress is not None:
-                progress(repeat + 1, _REPEATS + 1)
+        medians = medians_ms(operations, _REPEATS, progress)
     seconds, made = time.perf_counter() - begun, {}
-    for backend in dict.fromkeys(key[0] for key in times):
+    for backend in dict.fromkeys(key[0] for key in medians):
         samples = [
-            Sample(name, rings[number], level, 1e3 * statistics.median(found))
-            for (of, name, number, level), found in times.items()
+            Sample(name, rings[number], level, milliseconds)
+            for (of, name, number, level), milliseconds in medians.items()
             if of == backend
         ]
         costs = fit_costs(samples, f"{machine_name()}, {backend}")
@@ -182,16 +170,9 @@ def rotation_ms(ring: Ring) -> dict[str, float]:
             backend: PRIMITIVES["rotate"].ready(
                 do, timing.Sample(ring, ring.levels, 2, 1, encrypted(np.zeros(ring.slots), ring.levels))
             )
-            for backend, (do, encrypted) in _backends(ring, stack).items()
+            for backend, (do, encrypted) in stack.enter_context(beside(ring)).backends().items()
         }
-        times: dict[str, list[float]] = {backend: [] for backend in calls}
-        for repeat in range(_REPEATS + 1):
-            for backend, call in calls.items():
-                begun = time.perf_counter()
-                call()
-                if repeat:
-                    times[backend].append(1e3 * (time.perf_counter() - begun))
-    return {backend: statistics.median(found) for backend, found in times.items()}
+        return medians_ms(calls, _REPEATS)
 
 
 def fit_costs(samples: list[Sample], machine: str) -> CostTable:
@@ -212,11 +193,11 @@ def fit_costs(samples: list[Sample], machine: str) -> CostTable:
 
 def _prepare(ring: Ring, stack: contextlib.ExitStack) -> dict[tuple[str, str, int], Callable[[], Any]]:
     """The primitives by backend and level: at the top of the chain, in the middle and near the bottom."""
-    values = np.linspace(-1.0, 1.0, ring.slots)
+    values = sample_values(ring)
     # Keys are made by OpenFHE in any case; those of a second secret leave the first one's in place.
     other = OpenFHECryptor(ring)
     operations: dict[tuple[str, str, int], Callable[[], Any]] = {}
-    for backend, (do, encrypted) in _backends(ring, stack).items():
+    for backend, (do, encrypted) in stack.enter_context(beside(ring)).backends().items():
         operations[backend, "key", ring.levels] = lambda: other.rotation_key(1)
         for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
             x = encrypted(values, level)
@@ -228,21 +209,3 @@ def _prepare(ring: Ring, stack: contextlib.ExitStack) -> dict[tuple[str, str, in
             encode = functools.partial(do.encode, values, float(ring.scale_bits), level)
             operations[backend, "encode", level] = encode
     return operations
-
-
-def _backends(ring: Ring, stack: contextlib.ExitStack) -> dict[str, tuple[Any, Callable[[Any, int], Any]]]:
-    """By backend its primitives, with keys, and what encrypts for them."""
-    if importlib.util.find_spec("numba") is not None:
-        from heliograph.runtime.beside import beside
-
-        return stack.enter_context(beside(ring)).both()
-    cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
-    for kind, amount in (("rotation", 1), ("relinearization", 0)):
-        key = EvaluationKey(kind, ring, kind, amount)
-        serial.install_key(key, cryptor.evaluation_key(key), tag)
-    stack.callback(registry.release, tag)
-
-    def encrypted(values: Any, level: int) -> Any:
-        return serial.retagged(cryptor.encrypt(values, level, float(ring.scale_bits)), tag)
-
-    return {OPENFHE: (OpenFHEPrimitives(ring, ring), encrypted)}

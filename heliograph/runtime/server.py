@@ -15,10 +15,10 @@ from heliograph.errors import ProgramError, WireError
 from heliograph.execution.interface import check_input, check_range
 from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
-from heliograph.execution.memory import memory_bytes
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.carried import carried_on, only, released
-from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator
+from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.backends import make_backend
 from heliograph.runtime.floor import Floor
 from heliograph.runtime.keyfolder import KeyFolder
@@ -64,7 +64,7 @@ class Server:
         *,
         backend: str | None = None,
         key_bytes: int | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cache_bytes: int = PLAINTEXT_CACHE_BYTES,
         allow_insecure: bool = False,
         check_memory: bool = True,
     ) -> None:
@@ -290,7 +290,7 @@ class Server:
         """The wanted ones of a message that holds the ciphertexts of these inputs and no others."""
         message.check(self._fingerprint, self.client)
         message.check_names([_object_name(node) for node in held])
-        return {node: self._input(message, node, _object_name(node)) for node in wanted}
+        return {node: self._backend.read(message, node, _object_name(node), self.evaluator) for node in wanted}
 
     def plain_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
@@ -323,12 +323,8 @@ class Server:
                 values[node] = tensor[np.newaxis]
         return values
 
-    def _input(self, encrypted: EncryptedInput | CarriedValues, node: Node, name: str) -> Any:
-        """One input ciphertext, as evaluation takes it."""
-        return self._backend.read(encrypted, node, name, self.evaluator)
 
-
-def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> None:
     """Raise a TooLittleMemoryError where a server of the artifact would not fit beside this process.
 
     For whoever makes the keys and serves, before the keys are made: that takes minutes, and `Server` looks again. With

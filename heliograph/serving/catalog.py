@@ -10,8 +10,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import ProgramError
 from heliograph.execution.key_use import key_use
-from heliograph.execution.memory import BASE_BYTES, memory_bytes
-from heliograph.runtime.backend import DEFAULT_CACHE_BYTES
+from heliograph.execution.memory import BASE_BYTES, PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.security import require_security
 from heliograph.serving.records import ArtifactRecord
@@ -45,7 +44,7 @@ def room(artifact: Artifact, worker_bytes: int) -> Room:
 
 def cache_bytes(worker_bytes: int) -> int:
     """The encoded plaintexts that a server in a worker keeps: at most a quarter of its memory."""
-    return min(DEFAULT_CACHE_BYTES, worker_bytes // 4)
+    return min(PLAINTEXT_CACHE_BYTES, worker_bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)

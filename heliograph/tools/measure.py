@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from heliograph.artifact.artifact import Artifact
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array
-from heliograph.runtime.backend import DEFAULT_CACHE_BYTES
 from heliograph.runtime.client import Client
 from heliograph.runtime.floor import Floor
 from heliograph.runtime.server import Server, require_server
@@ -81,7 +81,7 @@ def measure(
     artifact: Artifact,
     samples: Sequence[Array],
     progress: Callable[[int, int], None] | None = None,
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    cache_bytes: int = PLAINTEXT_CACHE_BYTES,
     backend: str | None = None,
     expected: Sequence[Array] | None = None,
 ) -> Measurement:

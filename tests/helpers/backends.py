@@ -14,10 +14,10 @@ import pytest
 from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import execute
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
-from heliograph.runtime.backend import DEFAULT_CACHE_BYTES
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Sess
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             table[place_of(key)] = forms.read(serialize(cryptor.evaluation_key(key)), key, cryptor.tag)
-    evaluator = NativeEvaluator(program, forms.tables(), table, {}, DEFAULT_CACHE_BYTES)
+    evaluator = NativeEvaluator(program, forms.tables(), table, {}, PLAINTEXT_CACHE_BYTES)
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:

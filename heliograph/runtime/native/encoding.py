@@ -35,14 +35,6 @@ def coefficients_of(values: Array, slots: int) -> Array:
     return found.reshape(-1)
 
 
-def values_of(coefficients: Array) -> Array:
-    """The complex slots of a polynomial: the inverse of `coefficients_of`."""
-    size = coefficients.size // 2
-    c = (coefficients[:size] + 1j * coefficients[size:]) / _twists(size)
-    slots: Array = scipy.fft.ifft(c, norm="forward")[_places(size)]
-    return slots
-
-
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
     """The values times 2^log_scale, rounded, as residues in evaluation: (level + 1, N). Raises RangeError if too large."""
     primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known

@@ -38,6 +38,26 @@ def _combined(sources: Any, factors: Any, out: Any, q: Any) -> None:
             out[x] = min(value, value - q4)
 
 
+@kernel
+def _centred(s: Any, half: Any, less: Any, out: Any, modulus: Any, outer: Any, inner: Any) -> None:
+    """Coefficients modulo a prime, the upper half of them negative, as values modulo another.
+
+    `less` is the other prime less the first.
+    """
+    q, bits, barrett, zero = modulus[0], modulus[1], modulus[2], np.uint64(0)
+    for i in range(out.size):
+        out[i] = reduced(zero, s[i], q, bits, barrett) + (less if s[i] > half else zero)
+    forward(out, outer, inner, q)
+
+
+@kernel
+def _quotient(x: Any, rest: Any, inverse: Any, q: Any) -> None:
+    """(x - rest) times a constant, into `rest`."""
+    w, ratio = inverse[0], inverse[1]
+    for i in range(rest.size):
+        rest[i] = settled(times_constant(difference(x[i], rest[i], q), w, ratio, q), q)
+
+
 @parallel_kernel
 def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, moduli: Any, outer: Any, inner: Any) -> None:
     """Values (n, N) as coefficients times constants, in which 1/N is, each modulo the prime of its row, into `scaled`."""
@@ -113,9 +133,7 @@ def divide(
         o, x = out[part, j], values[part, j]
         _combined(scaled[part], down[:, j], o, q)
         forward(o, outer[row, 0], inner[row, 0], q)
-        w, ratio = inverse[j, 0], inverse[j, 1]
-        for i in range(o.size):
-            o[i] = settled(times_constant(difference(x[i], o[i], q), w, ratio, q), q)
+        _quotient(x, o, inverse[j], q)
 
 
 @parallel_kernel
@@ -129,16 +147,9 @@ def divide_by_last(
     for job in prange(parts * kept):
         part, j = job % parts, job // parts
         row = rows[j]
-        q, bits, barrett = moduli[row, 0], moduli[row, 1], moduli[row, 2]
-        o, x, s = out[part, j], values[part, j], scaled[part, 0]
-        less = q - last % q
-        zero = np.uint64(0)
-        for i in range(o.size):
-            o[i] = reduced(zero, s[i], q, bits, barrett) + (less if s[i] > half else zero)
-        forward(o, outer[row, 0], inner[row, 0], q)
-        w, ratio = inverse[j, 0], inverse[j, 1]
-        for i in range(o.size):
-            o[i] = settled(times_constant(difference(x[i], o[i], q), w, ratio, q), q)
+        q, o = moduli[row, 0], out[part, j]
+        _centred(scaled[part, 0], half, q - last % q, o, moduli[row], outer[row, 0], inner[row, 0])
+        _quotient(values[part, j], o, inverse[j], q)
 
 
 @parallel_kernel
@@ -163,13 +174,9 @@ def add_turned(sums: Any, values: Any, places: Any, rows: Any, moduli: Any) -> N
 @parallel_kernel
 def raise_modulus(scaled: Any, prime: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
     """Coefficients (parts, N) modulo one prime, centred around zero, as values modulo many: (parts, rows, N)."""
-    parts, half, zero = scaled.shape[0], prime >> np.uint64(1), np.uint64(0)
+    parts, half = scaled.shape[0], prime >> np.uint64(1)
     for job in prange(parts * rows.size):
         part, j = job % parts, job // parts
         row = rows[j]
-        q, bits, barrett = moduli[row, 0], moduli[row, 1], moduli[row, 2]
-        o, s = out[part, j], scaled[part]
-        less = q - reduced(zero, prime, q, bits, barrett)
-        for i in range(o.size):
-            o[i] = reduced(zero, s[i], q, bits, barrett) + (less if s[i] > half else zero)
-        forward(o, outer[row, 0], inner[row, 0], q)
+        q = moduli[row, 0]
+        _centred(scaled[part], half, q - prime % q, out[part, j], moduli[row], outer[row, 0], inner[row, 0])

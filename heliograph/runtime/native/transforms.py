@@ -152,6 +152,14 @@ def _back(x: Any, y: Any, w: Any, ratio: Any, q: Any, q4: Any) -> Any:
 
 
 @kernel
+def _into_columns(lines: Any, tile: Any) -> None:
+    """A tile of runs, one in each column."""
+    for c in range(tile.shape[0]):
+        for k in range(LANES):
+            tile[c, k] = lines[k, c]
+
+
+@kernel
 def forward(a: Any, outer: Any, inner: Any, q: Any) -> None:
     """The transform of a polynomial, in place: numbers below 8 q become canonical values."""
     n, rows = a.size, outer.shape[1]
@@ -170,9 +178,7 @@ def forward(a: Any, outer: Any, inner: Any, q: Any) -> None:
     tile = np.empty((columns, LANES), dtype=np.uint64)
     for block in range(rows // LANES):
         lines = grid[LANES * block : LANES * (block + 1)]
-        for c in range(columns):
-            for k in range(LANES):
-                tile[c, k] = lines[k, c]
+        _into_columns(lines, tile)
         run, count, done = columns, 1, 0
         while count < columns:
             run >>= 1
@@ -199,9 +205,7 @@ def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
     tile = np.empty((columns, LANES), dtype=np.uint64)
     for block in range(rows // LANES):
         lines = grid[LANES * block : LANES * (block + 1)]
-        for c in range(columns):
-            for k in range(LANES):
-                tile[c, k] = lines[k, c]
+        _into_columns(lines, tile)
         run, count, done = 1, columns >> 1, columns - 1
         while count >= 1:
             done -= count

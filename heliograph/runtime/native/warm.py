@@ -9,6 +9,7 @@ import threading
 import numpy as np
 
 from heliograph.ckks.ring import Ring
+from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
@@ -48,3 +49,10 @@ def _call_all() -> None:
     plain = do.encode(np.ones(1), 20.0, _RING.levels)
     do.rescale(do.sub(do.rotate(product, 1), do.add_plain(do.mul_plain(x, plain), plain)))
     do.mul_scalar(x, 0.5, 20.0)
+    nearest = ChainTables(n, tables.primes, tables.alpha, tables.special, tables.known, nearest=True)
+    NativePrimitives(nearest, lambda kind, amount: key).relinearize(do.mul(x, x))
+    raised = np.empty((2, _RING.towers, n), dtype=np.uint64)
+    known = tables.known
+    keyswitch.raise_modulus(
+        x.residues[:, 0], np.uint64(primes[0]), raised, tables.rows, known.moduli, known.outer, known.inner
+    )

@@ -6,9 +6,10 @@ import functools
 from typing import Any
 
 from heliograph.ckks.chains import chain_at
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
-from heliograph.runtime.backend import DEFAULT_CACHE_BYTES, ServerEvaluator
+from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
@@ -25,7 +26,7 @@ class OpenFHEEvaluator(ServerEvaluator):
     under that chain's tag (see `chain_tag`); `switch_chain` moves it.
     """
 
-    def __init__(self, program: Program, tag: str, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(self, program: Program, tag: str, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> None:
         whole = program.ring
         self._tag = tag
         super().__init__(program, lambda chain: OpenFHEPrimitives(whole, chain.ring), cache_bytes)
