@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.10 $$(ls -d $(PYENV)/3.10.*/bin/python 2>/dev
 	python3.12 $$(ls -d $(PYENV)/3.12.*/bin/python 2>/dev/null); do \
 	"$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: demo test test-all bench lint install clean
+.PHONY: demo test test-all bench docs lint install clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/heliograph demo
@@ -25,16 +25,23 @@ test: lint
 test-all: lint
 	$(PYTEST) -m "slow or not slow"
 
-# Those that run by themselves; encrypted_images.py is started by the benchmarks of deep networks.
-BENCHMARKS = $(filter-out benchmarks/encrypted_images.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py))
+# Those that run by themselves; encrypted_images.py is started by the benchmarks of deep networks, fetch.py gets the data.
+BENCHMARKS = $(filter-out benchmarks/encrypted_images.py benchmarks/fetch.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py))
 
+# Those whose data are missing are skipped; what is missing, and how to get it, is said first.
 bench: $(VENV)/dev.stamp
+	@$(BIN)/python benchmarks/fetch.py --check || true
 	@for script in $(BENCHMARKS) "benchmarks/residual_gelu.py --network wide64"; do \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# The site, in site/: strict, so that a link or an anchor that leads nowhere is an error.
+docs: $(VENV)/dev.stamp
+	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "the site is in site/: open site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
+
 lint: $(VENV)/dev.stamp
-	$(BIN)/ruff check heliograph tests examples benchmarks
-	$(BIN)/ruff format --check heliograph tests examples benchmarks
+	$(BIN)/ruff check heliograph tests examples benchmarks docs
+	$(BIN)/ruff format --check heliograph tests examples benchmarks docs README.md CONTRIBUTING.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import fetch
 import numpy as np
 import torch
 
@@ -26,9 +27,13 @@ def data(name: str) -> Path:
 
     That is a failure only where `--json` promised an object.
     """
-    path = Path(os.environ.get("HELIOGRAPH_DATA", ROOT.parent / "shared" / "data")) / name
+    path = fetch.folder() / name
     if not path.exists():
-        print(f"skipped: {path} is not there; set HELIOGRAPH_DATA to the folder with {name}", file=sys.stderr)
+        how = f"run python benchmarks/fetch.py {name}" if name in fetch.SOURCES else f"{fetch.NOT_MADE.get(name, '')}"
+        print(
+            f"skipped: {path} is not there; {how} (benchmarks/data.md), or set HELIOGRAPH_DATA to the folder with {name}",
+            file=sys.stderr,
+        )
         sys.exit(1 if "--json" in sys.argv[1:] else 0)
     return path
 

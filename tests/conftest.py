@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.data import absent
+from helpers.data import folder as data_folder
 
 # Golden texts must not depend on what was measured on the machine that runs them.
 os.environ["HELIOGRAPH_COSTS"] = "built-in"
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,11 +34,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
-def data_folder() -> Path:
-    """Where the shared data lie: HELIOGRAPH_DATA, or `shared/data` beside the project."""
-    return Path(os.environ.get("HELIOGRAPH_DATA", ROOT.parent / "shared" / "data"))
-
-
 @pytest.fixture
 def data() -> Callable[[str], Path]:
     """The path of a shared data file; the test is skipped, with the reason, where it is absent."""
@@ -46,7 +41,7 @@ def data() -> Callable[[str], Path]:
     def find(name: str) -> Path:
         path = data_folder() / name
         if not path.exists():
-            pytest.skip(f"{path} is not there; set HELIOGRAPH_DATA to the folder with {name}")
+            pytest.skip(absent(path))
         return path
 
     return find

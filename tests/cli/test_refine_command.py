@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
+from cli.conftest import Call
 
 import heliograph as hg
 from heliograph.interpret import interpret_batch
@@ -36,7 +36,7 @@ def test_refine_then_compile(call: Call, folder: Path, samples: Path) -> None:
     table = call("refine", "model.py:net", *arguments, "-o", "again.hg")
     assert table.code == 0
     assert "1 x 2" in table.out
-    assert "25 samples kept apart" in table.out
+    assert "25 held-out samples" in table.out
     x = np.load(samples)[:20]
     np.testing.assert_array_equal(interpret_batch(hg.parse(folder / "again.hg"), x)[0], interpret_batch(program, x)[0])
     call("refine", "low.hg", "--samples", samples, "--degree-of", "act=1", "--epochs", 1, "-o", "line.hg", "-q")
@@ -45,10 +45,13 @@ def test_refine_then_compile(call: Call, folder: Path, samples: Path) -> None:
 
 def test_refusals(call: Call, folder: Path, samples: Path) -> None:
     for arguments, text in (
-        (("model.py:net", "--samples", "x.npy", "--degree", 2, "-o", "low.txt"), "low.txt is no name of a program"),
+        (("model.py:net", "--samples", "x.npy", "--degree", 2, "-o", "low.txt"), "low.txt is not a name for a program"),
         (("model.py:net", "--samples", "none.npy"), "none.npy cannot be read"),
         (("model.py:net", "--samples", samples, "--degree", 2, "--rate", -1), "rate=-1.0 cannot be used"),
-        (("model.py:net", "--samples", samples, "--degree-of", "fc1=2"), "which has no polynomial"),
+        (
+            ("model.py:net", "--samples", samples, "--degree-of", "fc1=2"),
+            "no polynomial stands for a layer called 'fc1'",
+        ),
         (("model.py:net", "--samples", samples, "--degree", 2, "--augment", "shake.py:no"), "defines no 'no'"),
     ):
         result = call("refine", *arguments)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.data import absent, folder
 
 import heliograph as hg  # first: it sets OpenMP's waiting policy
 from heliograph.ir.bootstraps import paired_slots
@@ -18,10 +18,10 @@ sys.path.insert(0, str(ROOT / "examples"))
 from residual_gelu import ResidualGELU, Wide64, doubled  # noqa: E402
 from resnet import load, resnet20, resnet32  # noqa: E402
 
-DATA = Path(os.environ.get("HELIOGRAPH_DATA", ROOT.parent / "shared" / "data"))
+DATA = folder()
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (DATA / "cifar10_subset.npz").exists(), reason=f"no cifar10_subset.npz in {DATA}"),
+    pytest.mark.skipif(not (DATA / "cifar10_subset.npz").exists(), reason=absent(DATA / "cifar10_subset.npz")),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.data import absent, folder
 
 import heliograph as hg
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
@@ -21,13 +21,13 @@ sys.path.insert(0, str(ROOT / "examples"))
 from residual_gelu import ResidualGELU, Wide64, doubled, train  # noqa: E402
 from resnet import ResNet, load, resnet20, resnet32  # noqa: E402
 
-FOLDER = Path(os.environ.get("HELIOGRAPH_DATA", ROOT.parent / "shared" / "data"))
+FOLDER = folder()
 NETWORKS = {20: resnet20, 32: resnet32}
 
 
 def arrays(name: str) -> Any:
     if not (FOLDER / name).exists():
-        pytest.skip(f"{FOLDER / name} is not there; set HELIOGRAPH_DATA")
+        pytest.skip(absent(FOLDER / name))
     return np.load(FOLDER / name, allow_pickle=False)
 
 

@@ -1,0 +1,241 @@
+"""The site builds strictly; links and anchors lead somewhere; navigation, errors and the reference are complete."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from helpers.pages import DOCS, ROOT
+
+import heliograph as hg
+
+# Pages that a reader of the repository meets, wherever they lie.
+TEXTS = sorted(
+    [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")],
+    key=lambda path: path.relative_to(ROOT).as_posix(),
+)
+# Pages that only the site has.
+MADE = {"docs/errors.md", "docs/commands.md"}
+
+
+def script(name: str) -> ModuleType:
+    """A module of docs/scripts."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# ------------------------------------------------------------------------------------------- links
+
+
+def without_code(text: str) -> str:
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "`code`", text)
+
+
+def headings(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site both write them."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = set()
+    for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower())
+        found.add(re.sub(r"\s", "-", plain.strip()))
+    return found
+
+
+def relative_links(path: Path) -> list[str]:
+    links = re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text()))
+    return [link for link in links if not re.match(r"[a-z]+:", link)]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_relative_links_lead_to_files_and_headings(path: Path) -> None:
+    for link in relative_links(path):
+        target, _, anchor = link.partition("#")
+        place = posixpath.normpath(posixpath.join(path.parent.relative_to(ROOT).as_posix(), target)) if target else ""
+        if place in MADE:
+            continue
+        found = ROOT / place if target else path
+        assert found.exists(), f"{path.relative_to(ROOT)}: {link} is not there"
+        if anchor:
+            assert anchor in headings(found), f"{path.relative_to(ROOT)}: {link} has no such heading"
+
+
+def test_there_are_links_to_look_at() -> None:
+    assert sum(len(relative_links(path)) for path in TEXTS) > 100
+
+
+def test_links_to_elsewhere_are_encrypted_and_whole() -> None:
+    for path in TEXTS:
+        for link in re.findall(r"\]\((https?:[^)\s]*)\)", path.read_text()):
+            assert re.fullmatch(r"https://[\w.-]+\.[a-z]+(/\S*)?", link), (path.name, link)
+
+
+# ------------------------------------------------------------------------------------------- navigation
+
+
+def nav_pages() -> list[str]:
+    yaml = pytest.importorskip("yaml", reason="reading mkdocs.yml needs PyYAML (the extra `docs`)")
+    entries = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    pages = []
+    while entries:
+        ((_, value),) = entries.pop(0).items()
+        if isinstance(value, list):
+            entries = [*value, *entries]
+        else:
+            pages.append(value)
+    return pages
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    pytest.importorskip("mkdocs", reason="the site needs mkdocs (the extra `docs`)")
+    sys.path.insert(0, str(DOCS / "scripts"))
+    try:
+        site = script("site")
+    finally:
+        sys.path.remove(str(DOCS / "scripts"))
+    there = {path.name for path in [*DOCS.glob("*.md"), *DOCS.glob("*.ipynb")]}
+    pages = nav_pages()
+    assert len(pages) == len(set(pages))
+    assert set(pages) == there | set(site.OUTSIDE.values()) | set(site.MADE)
+    for source in site.OUTSIDE:
+        assert (ROOT / source).exists()
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {posixpath.normpath(link.partition("#")[0]) for link in relative_links(ROOT / "README.md")}
+    pages = {f"docs/{path.name}" for path in [*DOCS.glob("*.md"), *DOCS.glob("*.ipynb")]}
+    # The reference is one of docstrings, which only the site shows.
+    assert pages - linked == {"docs/reference.md"}
+
+
+# ------------------------------------------------------------------------------------------- what is made from the code
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = (DOCS / "reference.md").read_text()
+    named = re.findall(r"^::: heliograph\.(\w+)$", text, re.MULTILINE)
+    assert len(named) == len(set(named))
+    public = set(hg.__all__) - {"__version__"}
+    assert set(named) == public, f"docs/reference.md lacks {sorted(public - set(named))}"
+
+
+def test_the_index_has_the_errors_of_the_code() -> None:
+    errors = script("error_index")
+    classes = errors.error_classes()
+    assert {name for name in hg.__all__ if name.endswith("Error")} - {"InternalError"} <= set(classes)
+    found = {error.what for error in errors.raised()}
+    assert len(found) > 500
+    # One of each kind of text: plain, filled in, of a constant in parentheses.
+    assert "the privacy budget does not admit {mechanism} * {count}" in found or any(
+        "privacy budget" in w for w in found
+    )
+    (missing,) = (error for error in errors.raised() if error.what == "{package} is not installed")
+    assert missing.kind == "MissingPackageError"
+    assert missing.hint.startswith("pip install 'heliograph[")
+    page = errors.page()
+    for name in ("PlanningError", "RangeError", "WireError"):
+        assert f"\n## {name}\n" in page
+    # Nothing in a cell starts a column of its own.
+    for line in page.splitlines():
+        if line.startswith("| "):
+            assert line.count("|") == 4, line
+
+
+def test_the_commands_are_all_there_with_their_help() -> None:
+    from heliograph.cli.main import _COMMANDS
+
+    page = script("command_pages").page()
+    for name in _COMMANDS:
+        assert f"\n## heliograph {name}\n" in page
+    assert "\n### heliograph dp epsilon\n" in page
+    assert page.count("Usage: heliograph ") >= len(_COMMANDS)
+
+
+def test_every_row_of_the_bill_is_explained() -> None:
+    from dataclasses import fields
+
+    from heliograph.report.figures import Predicted, figure_of
+
+    explained = set(re.findall(r"\*\*([^*]+)\*\*", (DOCS / "bill.md").read_text()))
+    labels = {figure_of(entry).label for entry in fields(Predicted)} - {""}
+    program = hg.parse("program rows\ninput x: secret tensor[8] in [-1, 1]\noutput y = relu(x) with degree = 7\n")
+    rows = {label for label, _ in hg.compile(program).report.rows()}
+    assert len(labels) >= 10
+    assert len(rows) >= 10
+    assert labels | rows <= explained, sorted((labels | rows) - explained)
+
+
+# ------------------------------------------------------------------------------------------- figures
+
+
+def cells(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_the_readme_compares_with_figures_of_the_page_on_comparisons() -> None:
+    readme = cells((ROOT / "README.md").read_text().partition("## Comparison")[2].partition("\n## ")[0])
+    page = {row[0].partition(",")[0]: row for row in reversed(cells((DOCS / "comparison.md").read_text()))}
+    assert len(readme) >= 7
+    for name, seconds, _, memory, security, source in readme[2:]:
+        row = page[name.partition(",")[0]]
+        assert set(re.findall(r"[\d,.]+", seconds)) <= set(re.findall(r"[\d,.]*\d", row[1])), name
+        assert set(re.findall(r"\d[\d.]* GB", memory)) <= set(re.findall(r"\d[\d.]* GB", " ".join(row[2:4]))), name
+        assert security == row[4]
+        assert set(re.findall(r"https:[^)]+", source)) <= set(re.findall(r"https:[^)]+", row[5])), name
+
+
+# ------------------------------------------------------------------------------------------- the build
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("mkdocs", "material", "mkdocstrings", "mkdocs_jupyter"):
+        pytest.importorskip(package, reason=f"the site needs {package} (the extra `docs`)")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "true"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_site_builds_strictly(site: Path) -> None:
+    for name in ("index", "tutorial", "tour", "errors", "commands", "reference", "changelog", "data"):
+        assert (site / f"{name}.html").exists()
+    assert (site / "images/report.png").stat().st_size < 100_000
+    assert not (site / "scripts").exists()
+
+
+def test_the_site_shows_docstrings_and_outputs(site: Path) -> None:
+    reference = (site / "reference.html").read_text()
+    assert 'id="heliograph.compile"' in reference
+    assert "security_bits" in reference
+    index = json.loads((site / "search/search_index.json").read_text())
+    assert any(entry["location"].startswith("glossary.html#digit") for entry in index["docs"])
+    assert "encrypted 2, in the clear 2, labelled 2" in (site / "tour.html").read_text()
+
+
+def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.glob("*.html"):
+        text = path.read_text()
+        sources = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="(https?:[^"]*)', text)
+        sources += re.findall(r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(https?:[^"]*)', text)
+        assert not sources, (path.name, sources)
