@@ -92,7 +92,7 @@ def write_file(
 
 
 def _exists(path: Path) -> WireError:
-    return WireError(f"{path} exists already", hint="choose another name, or pass overwrite=True")
+    return WireError(f"{path} already exists", hint="choose another name, or pass overwrite=True")
 
 
 def _begin(path: Path, mode: int) -> tuple[int, Path]:

@@ -36,15 +36,18 @@ def default_costs() -> CostTable:
     compiles to the same bytes only under the same table.
     """
     chosen = os.environ.get(VARIABLE, "")
-    if chosen == "built-in":
-        return BUILT_IN
     if chosen:
-        return load_costs(chosen)
+        return named_costs(chosen)
     try:
         path = costs_path()
         return load_costs(path) if path.is_file() else BUILT_IN
     except RuntimeError:  # a user without a home
         return BUILT_IN
+
+
+def named_costs(name: str) -> CostTable:
+    """The table that a user names: `built-in`, or the path of one."""
+    return BUILT_IN if name == "built-in" else load_costs(name)
 
 
 def save_costs(costs: CostTable, path: str | Path | None = None) -> Path:

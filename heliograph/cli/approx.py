@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli.output import emit, output_options
+from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting
 
 if TYPE_CHECKING:
     from heliograph.approx.result import ArgmaxPlan, Stage, Step
@@ -18,10 +18,11 @@ _png = click.option(
     "--png",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Draw function, approximation and error.",
+    metavar="FILE",
+    help="Where to write a plot of function, approximation and error.",
 )
 _scale_bits = click.option(
-    "--scale-bits", type=click.IntRange(20, 120), default=None, help="The scale at which rounding is bounded."
+    "--scale-bits", type=click.IntRange(20, 120), default=None, help="Bound rounding errors at this scale."
 )
 
 
@@ -34,15 +35,26 @@ class _Functions(click.Group):
         constructions = super().list_commands(ctx)
         return [*constructions, *(name for name in names() if name not in constructions)]
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The constructions with a line each; the other functions differ by their names alone."""
+        from heliograph.functions import names
+
+        constructions = super().list_commands(ctx)
+        with formatter.section("Compositions"):
+            commands = ((name, self.get_command(ctx, name)) for name in constructions)
+            formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in commands if command])
+        with formatter.section("Functions, as in `heliograph approx gelu --help`"):
+            formatter.write_text(", ".join(name for name in names() if name not in constructions))
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name) or _function_command(cmd_name)
 
 
 @click.group(cls=_Functions)
 def approx() -> None:
-    """Polynomials for functions that are not: what they cost and how far off they are, proved.
+    """Approximate functions by polynomials: cost and proven error.
 
-    Besides sign, argmax and softmax, any function by name.
+    sign, argmax and softmax are compositions of several polynomials; every other function is one polynomial.
     """
 
 
@@ -55,30 +67,35 @@ def _function_command(name: str) -> click.Command:
     wrapped = command
     for option in reversed(_FUNCTION_OPTIONS):
         wrapped = option(wrapped)
-    text = f"A polynomial for {name}, by its largest error on a range or its mean square error."
+    text = f"""A polynomial for {name}.
+
+    With --range it has the smallest largest error on that interval (minimax); with --mu and --sigma the smallest mean
+    square error for normal inputs.
+    """
     return click.command(name, help=text)(wrapped)
 
 
 _FUNCTION_OPTIONS = (
-    click.option("--degree", type=click.IntRange(1, 255), required=True),
-    click.option("--range", "range_", type=(float, float), default=None, help="The interval: low high."),
+    click.option("--degree", type=click.IntRange(1, 255), required=True, help="Degree of the polynomial."),
+    click.option("--range", "range_", type=(float, float), default=None, metavar="LOW HIGH", help="The interval."),
     click.option("--mu", type=float, default=None, help="Mean of the input."),
     click.option("--sigma", type=float, default=None, help="Standard deviation of the input."),
     click.option(
         "--method",
         default=None,
-        help="minimax or interpolation (with --range); gaussian (with --range, --mu, --sigma), as a compilation fits; "
-        "hermite (with --mu, --sigma), least squares on the whole line. Without --range, gaussian means hermite.",
+        help="minimax or interpolation (need --range); gaussian, the compiler's fit (needs --range, --mu, --sigma); "
+        "hermite, least squares on the whole line (needs --mu, --sigma). Without --range, gaussian means hermite.",
     ),
     click.option(
         "--from",
         "source",
         type=click.Path(path_type=Path),
         default=None,
-        help="A Python file that registers functions.",
+        help="Run this Python file first; it may register functions.",
     ),
     _scale_bits,
     _png,
+    force_option,
     output_options,
 )
 _KINDS: dict[str, Any] = {"float?": float, "str?": str}
@@ -105,10 +122,12 @@ def _run_function(
     source: Path | None,
     scale_bits: int | None,
     png: Path | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     **parameters: Any,
 ) -> None:
+    refuse_overwriting(png, force=force)
     if source is not None:
         _run_file(source)
     from heliograph.functions import family
@@ -191,13 +210,18 @@ def _fitted(
 
 
 @approx.command()
-@click.option("--gap", type=float, required=True, help="The smallest |x| whose sign must be told, of x in [-1, 1].")
-@click.option("--precision-bits", type=float, required=True, help="The result is within 2^-bits of the sign.")
-@click.option("--family", default="best", show_default=True, help="iterated, hetal, minimax or best.")
-@click.option("--cost", default="depth", show_default=True, help="What best makes least: depth or multiplications.")
-@click.option("--max-depth", type=click.IntRange(1), default=None, help="The most levels that best may take.")
+@click.option("--gap", type=float, required=True, help="The smallest |x| whose sign must be right.")
+@click.option("--precision-bits", type=float, required=True, help="The result is within 2^-BITS of the sign.")
+@click.option(
+    "--family", default="best", show_default=True, help="Family of polynomials: iterated, hetal, minimax or best."
+)
+@click.option(
+    "--cost", default="depth", show_default=True, help="What the family best minimizes: depth or multiplications."
+)
+@click.option("--max-depth", type=click.IntRange(1), default=None, help="Levels that the family best may take.")
 @_scale_bits
 @_png
+@force_option
 @output_options
 def sign(
     gap: float,
@@ -207,16 +231,18 @@ def sign(
     max_depth: int | None,
     scale_bits: int | None,
     png: Path | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """The sign of x in [-1, 1] outside a gap around zero, by composed polynomials."""
+    """The sign of x in [-1, 1], outside a gap around zero."""
     import numpy as np
 
     from heliograph.approx.sign import DEFAULT_SCALE_BITS
     from heliograph.approx.sign import sign as make
 
     scale_bits = scale_bits or DEFAULT_SCALE_BITS
+    refuse_overwriting(png, force=force)
     plan = make(gap, precision_bits, family, cost=cost, max_depth=max_depth, scale_bits=scale_bits)
     values: dict[str, Any] = {"family": family, "gap": gap, "precision_bits": precision_bits}
     if plan.dq is not None:
@@ -231,12 +257,17 @@ def sign(
 
 
 @approx.command()
-@click.option("--classes", type=int, required=True, help="How many values a row has.")
-@click.option("--gap", type=float, required=True, help="Least difference of the two largest, values within [0, 1].")
-@click.option("--count", type=int, default=1, show_default=True, help="How many results are summed and rounded.")
-@click.option("--family", default="best", show_default=True, help="iterated or best.")
+@click.option("--classes", type=int, required=True, help="Number of values in a row.")
+@click.option(
+    "--gap", type=float, required=True, help="Smallest difference between the two largest values, scaled to [0, 1]."
+)
+@click.option(
+    "--count", type=int, default=1, show_default=True, help="Number of results that will be summed and rounded."
+)
+@click.option("--family", default="best", show_default=True, help="Family of polynomials: iterated or best.")
 @_scale_bits
 @_png
+@force_option
 @output_options
 def argmax(
     classes: int,
@@ -245,13 +276,15 @@ def argmax(
     family: str,
     scale_bits: int | None,
     png: Path | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """The one-hot argmax of a row, by comparing all pairs."""
+    """The one-hot argmax of a row, by comparing all pairs of values."""
     from heliograph.approx.argmax import argmax as make
     from heliograph.approx.sign import DEFAULT_SCALE_BITS
 
+    refuse_overwriting(png, force=force)
     plan = make(classes, gap, count, family, scale_bits=scale_bits or DEFAULT_SCALE_BITS)
     second = plan.sign2.stages if plan.sign2 else ()
     values: dict[str, Any] = {"family": family, "classes": classes, "gap": gap, "count": count}
@@ -287,14 +320,17 @@ def _draw_argmax(png: Path, plan: ArgmaxPlan) -> None:
 
 
 @approx.command()
-@click.option("--columns", type=int, required=True, help="How many values a row has.")
-@click.option("--range", "range_", type=float, required=True, help="The largest absolute value.")
-@click.option("--method", default="best", show_default=True, help="hetal, hetal-corrected or best.")
-@click.option("--samples", type=click.IntRange(1), default=100_000, show_default=True, help="Random rows in all.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--max-error", type=float, default=None, help="The proved error that best may have.")
+@click.option("--columns", type=int, required=True, help="Number of values in a row.")
+@click.option("--range", "range_", type=float, required=True, help="The largest absolute value of the inputs.")
+@click.option("--method", default="best", show_default=True, help="Method: hetal, hetal-corrected or best.")
+@click.option(
+    "--samples", type=click.IntRange(1), default=100_000, show_default=True, help="Random rows to measure the error on."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random rows.")
+@click.option("--max-error", type=float, default=None, help="Proven error that the method best may have.")
 @_scale_bits
 @_png
+@force_option
 @output_options
 def softmax(
     columns: int,
@@ -305,14 +341,16 @@ def softmax(
     max_error: float | None,
     scale_bits: int | None,
     png: Path | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """The softmax of a row, and its error over random rows of [-s, s] for s of 4, 8, 32, 128 up to the range."""
+    """The softmax of a row: its cost, and its error on random rows."""
     from heliograph.approx import softmax as package
     from heliograph.approx.sampling import CHUNK, sampled_error, softmax_values
     from heliograph.compiler.lowered import lowered_softmax
 
+    refuse_overwriting(png, force=force)
     plan = package.softmax(
         columns,
         range_,
@@ -334,13 +372,10 @@ def softmax(
 
         from heliograph.cli.approx_plot import draw
 
-        def in_parts(rows: Any) -> Any:
-            return np.concatenate([evaluate(part) for part in np.array_split(rows, len(rows) // CHUNK + 1)])
-
         def first(x: Any, value: Callable[[Any], Any]) -> Any:
             rows = np.zeros((len(x), columns))
             rows[:, 0] = x
-            return value(rows)[:, 0]
+            return np.concatenate([value(part)[:, 0] for part in np.array_split(rows, len(rows) // CHUNK + 1)])
 
         reach = min(range_, 16.0)
         draw(
@@ -349,9 +384,7 @@ def softmax(
             -reach,
             reach,
             lambda x: first(x, softmax_values),
-            lambda x: first(
-                x, lambda rows: np.concatenate([evaluate(p) for p in np.array_split(rows, len(rows) // CHUNK + 1)])
-            ),
+            lambda x: first(x, evaluate),
         )
     values |= _stages(stages)
     values |= {"steps": [_step(step, stages) for step in plan.steps]}

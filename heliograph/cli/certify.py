@@ -12,7 +12,7 @@ import click
 from heliograph.array_files import Array, read_arrays
 from heliograph.cli.compile import load_module
 from heliograph.cli.options import chosen_options, compiler_options
-from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.cli.output import emit, force_option, output_options, progress_bar, refuse_overwriting, remark
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -24,30 +24,50 @@ _CALIBRATION = 4000
 
 @click.command("certify")
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg|FILE.helio")
-@click.option("-o", "--output", default=None, help="The artifact's file; NAME.helio by default.")
-@click.option("--samples", default=None, help="Training inputs, .npy or .npz, sample axis first.")
+@click.option("-o", "--output", default=None, metavar="FILE", help="Where to write the artifact (default: NAME.helio).")
 @click.option(
-    "--held-out", default=None, help="Inputs that had no part in the training; by default every other sample."
+    "--samples", default=None, metavar="FILE", help="Training inputs: .npy or .npz; the first axis counts samples."
 )
-@click.option("--input-range", type=(float, float), default=None, help="The interval of the input.")
 @click.option(
-    "--kind", type=click.Choice(["l2", "l1", "fair"]), default="l2", show_default=True, help="What is certified."
+    "--held-out",
+    default=None,
+    metavar="FILE",
+    help="Inputs that were not used in training (default: every other one of --samples).",
 )
-@click.option("--sigma", type=float, default=None, help="l2: deviation of the noise.")
+@click.option("--input-range", type=(float, float), default=None, metavar="LOW HIGH", help="Range of the input.")
+@click.option(
+    "--kind",
+    type=click.Choice(["l2", "l1", "fair"]),
+    default="l2",
+    show_default=True,
+    help="What to certify: a radius in l2 or l1, or fairness.",
+)
+@click.option("--sigma", type=float, default=None, help="l2: standard deviation of the noise.")
 @click.option("--eta", type=float, default=None, help="l1: the noise is uniform on [-eta, eta].")
-@click.option("--theta", default=None, help="fair: .npy with one number for each feature.")
-@click.option("--lipschitz", type=float, default=1.0, show_default=True, help="fair: the constant of the constraint.")
-@click.option("--tau", type=float, default=None, help="The share of votes that is shown, zeta included.")
-@click.option("--zeta", type=float, default=0.01, show_default=True, help="The share of copies that may fail.")
-@click.option("--n", type=int, default=128, show_default=True, help="Copies that vote.")
-@click.option("--n0", type=int, default=32, show_default=True, help="Copies that name the class.")
-@click.option("--alpha", type=float, default=0.001, show_default=True, help="The error of sampling.")
-@click.option("--input", "data", default=None, help="Inputs to answer, .npy or .npz, sample axis first.")
-@click.option("--labels", default=None, help="Their classes, .npy, for certified accuracy.")
-@click.option("--most", type=int, default=None, help="Answer so many of them at most.")
+@click.option("--theta", default=None, metavar="FILE", help="fair: .npy with one number per feature.")
+@click.option(
+    "--lipschitz", type=float, default=1.0, show_default=True, help="fair: the Lipschitz constant of the constraint."
+)
+@click.option("--tau", type=float, default=None, help="Share of the votes that is needed, zeta included.")
+@click.option("--zeta", type=float, default=0.01, show_default=True, help="Share of the copies that may fail.")
+@click.option("--n", type=int, default=128, show_default=True, help="Number of copies that vote.")
+@click.option("--n0", type=int, default=32, show_default=True, help="Number of copies that choose the class.")
+@click.option("--alpha", type=float, default=0.001, show_default=True, help="Probability that sampling misleads.")
+@click.option(
+    "--input",
+    "data",
+    default=None,
+    metavar="FILE",
+    help="Answer these inputs: .npy or .npz; the first axis counts them.",
+)
+@click.option("--labels", default=None, metavar="FILE", help="Their true classes (.npy), for certified accuracy.")
+@click.option("--most", type=int, default=None, help="Answer at most this many of them.")
 @click.option("--simulate", is_flag=True, help="Answer on the simulator, without keys.")
-@click.option("--plot", default=None, help="Draw certified accuracy against radius into this file.")
+@click.option(
+    "--plot", default=None, metavar="FILE", help="Where to write a plot of certified accuracy against radius."
+)
 @compiler_options
+@force_option
 @output_options
 def certify_command(
     target: str,
@@ -70,17 +90,21 @@ def certify_command(
     most: int | None,
     simulate: bool,
     plot: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Compile the PyTorch module NAME of FILE.py, or the program in FILE.hg, so that its answers are certified; or take the
-    artifact in FILE.helio. With --input, answer inputs and say of each: class, certified or abstained, radius, time.
+    """Compile a model so that its answers are certified, or answer inputs with one that was.
+
+    FILE.py:NAME is a PyTorch module in a Python file, FILE.hg a program, FILE.helio an artifact that this command made.
+    With --input it answers inputs and says of each: its class, whether that is certified, the radius and the time.
     """
     import heliograph as hg
     from heliograph.report.figures import CERTIFIED_KINDS
     from heliograph.report.text import certificate_text
 
+    refuse_overwriting(plot, force=force)
     values: dict[str, Any] = {}
     insecure = given["security_bits"] is not None
     with progress_bar(quiet) as progress:
@@ -91,9 +115,10 @@ def certify_command(
             certificate = hg.Certificate(kind, sigma, eta, numbers, lipschitz, tau, zeta, n, n0, alpha)
             progress("loading", 0, 0)
             program = _program(target, samples, input_range)
+            path = output or f"{program.name if target.endswith('.hg') else target.rpartition(':')[2]}.helio"
+            refuse_overwriting(path, force=force)
             kept = None if held_out is None else _one(held_out)
             artifact = hg.certify(program, certificate, held_out=kept, options=chosen_options(given), progress=progress)
-            path = output or f"{program.name if target.endswith('.hg') else target.rpartition(':')[2]}.helio"
             artifact.save(path)
             remark(f"wrote {path}", quiet)
             values = {**artifact.report.to_dict(), "artifact": path}

@@ -16,11 +16,20 @@ import click
 
 from heliograph.array_files import Array, one_per_name, read_arrays
 from heliograph.cli.options import chosen_options, compiler_options
-from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.cli.output import (
+    emit,
+    force_option,
+    output_options,
+    progress_bar,
+    refuse_overwriting,
+    refuse_overwriting_folder,
+    remark,
+)
 from heliograph.errors import HeliographError, ProgramError
 
 if TYPE_CHECKING:
     from heliograph.ir import Program
+    from heliograph.report.explain import Explanation, Recorder
 
 
 def _shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
@@ -53,7 +62,7 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
         raise ProgramError(f"{target!r} does not say which module or function", hint="write file.py:name")
     path = Path(file)
     if not path.is_file():
-        raise ProgramError(f"{path} is not there")
+        raise ProgramError(f"{path} cannot be read", why="No such file or directory")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file")
@@ -101,19 +110,40 @@ def _input_names(module: Any, count: int) -> list[str]:
 
 @click.command("compile")
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg")
-@click.option("-o", "--output", default=None, help="The artifact's file; NAME.helio by default.")
-@click.option("--public", default=None, help="Write the public part, which clients need, to this file too.")
-@click.option("--calibration", default=None, help="Samples, .npy or .npz (one array per input), sample axis first.")
+@click.option("-o", "--output", default=None, metavar="FILE", help="Where to write the artifact (default: NAME.helio).")
 @click.option(
-    "--input-range", type=(float, float), multiple=True, help="The interval of the input; once, or per input."
+    "--public", default=None, metavar="FILE", help="Also write the public part of the artifact, which clients need."
 )
-@click.option("--example-shape", multiple=True, help="Shape of one sample, as 1,28,28; from the samples by default.")
-@compiler_options
-@click.option("--top1", is_flag=True, help="Return the one-hot class of the logits, and nothing else of them.")
+@click.option(
+    "--calibration",
+    default=None,
+    metavar="FILE",
+    help="Calibration samples: .npy, or .npz with one array per input; the first axis counts samples.",
+)
+@click.option(
+    "--input-range",
+    type=(float, float),
+    multiple=True,
+    metavar="LOW HIGH",
+    help="Range of the input (default: that of the samples); once, or once per input.",
+)
+@click.option(
+    "--example-shape",
+    multiple=True,
+    metavar="SHAPE",
+    help="Shape of one sample, for example 1,28,28 (default: that of the calibration samples).",
+)
+@click.option(
+    "--plain", multiple=True, metavar="INPUT", help="This input stays unencrypted: the server supplies it. Repeatable."
+)
+@click.option("--name", default=None, help="Name of the program in the bill (default: the module's class).")
+@click.option("--top1", is_flag=True, help="Return only the predicted class, one-hot, and keep the logits private.")
 @click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
+@compiler_options
 @click.option(
-    "--explain", default=None, metavar="PASS", help="Say what this pass did: before, after, what it improved."
+    "--explain", default=None, metavar="PASS", help="Instead of the bill: what this pass changed and what it improved."
 )
+@force_option
 @output_options
 def compile_command(
     target: str,
@@ -122,18 +152,24 @@ def compile_command(
     calibration: str | None,
     input_range: tuple[tuple[float, float], ...],
     example_shape: tuple[str, ...],
+    plain: tuple[str, ...],
+    name: str | None,
     top1: bool,
     gap: float | None,
     explain: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Compile the PyTorch module NAME of FILE.py (a module, or a function that returns one), or the program in the
-    language in FILE.hg, and print the bill.
+    """Compile a model and print the bill: what it will cost and how accurate it is.
+
+    FILE.py:NAME is a PyTorch module in a Python file, or a function there that returns one. FILE.hg is a program in
+    Heliograph's language.
     """
     import heliograph as hg
-    from heliograph.report.explain import Recorder
+    from heliograph.compiler.pipeline import PASSES
+    from heliograph.report.explain import Recorder, check_pass
 
     if gap is not None and not (top1 and 0 < gap < math.inf):
         raise ProgramError(
@@ -141,13 +177,17 @@ def compile_command(
             why="it is the smallest difference of logits that --top1 tells apart, a positive number",
             hint="give it with --top1",
         )
+    if explain is not None:
+        check_pass(explain, PASSES)
     recorder = Recorder()
     options = chosen_options(given)
     shapes = _shapes(example_shape)
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
         if target.endswith(".hg"):
-            program = _read_program(target, calibration, [*example_shape, *input_range])
+            program = _read_program(target, calibration, [*example_shape, *input_range, *plain])
+            if name is not None:
+                program = replace(program, name=name)
         else:
             module = load_module(target)
             samples = _calibration(calibration, _input_names(module, len(shapes)))
@@ -157,12 +197,17 @@ def compile_command(
                 _examples(shapes, samples),
                 input_range=_ranges(input_range, len(samples or shapes)),
                 calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
+                name=name,
+                plain=plain,
             )
+        path = output or f"{program.name if target.endswith('.hg') else target.rpartition(':')[2]}.helio"
+        refuse_overwriting(path, public, force=force)
+        refuse_overwriting_folder(options.dump_ir, force=force)
         if top1:
             program = hg.top1(program, gap=gap)
         progress("compiling", 0, 0)
         artifact = hg.compile(program, options, watch=recorder if explain else None)
-    path = output or (f"{program.name}.helio" if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
+    explanation = None if explain is None else _explained(recorder, program, explain)
     artifact.save(path)
     if public is not None:
         artifact.public().save(public)
@@ -181,11 +226,18 @@ def compile_command(
             quiet,
         )
     text = str(artifact.report)
-    if explain is not None:
-        explanation = recorder.explain(program, explain)
+    if explanation is not None:
         values["explain"] = explanation.to_dict()
         text = str(explanation)
     emit(text, values, as_json=as_json, quiet=quiet)
+
+
+def _explained(recorder: Recorder, program: Program, name: str) -> Explanation:
+    """What the pass did; a ProgramError where this program had no need of it."""
+    ran = list(dict.fromkeys(step for step, _ in recorder.steps))
+    if name not in ran:
+        raise ProgramError(f"the pass {name} did not run on this program", hint=f"these did: {', '.join(ran)}")
+    return recorder.explain(program, name)
 
 
 def _read_program(path: str, calibration: str | None, given: Sequence[object]) -> Program:
@@ -194,9 +246,9 @@ def _read_program(path: str, calibration: str | None, given: Sequence[object]) -
 
     if given:
         raise ProgramError(
-            "--example-shape and --input-range are for PyTorch modules",
+            "--example-shape, --input-range and --plain are for PyTorch modules",
             where=path,
-            hint="a program in the language declares the shapes and ranges of its inputs",
+            hint="a program in the language declares its inputs: their shapes, their ranges, and which of them are secret",
         )
     program: Program = hg.parse(Path(path))
     samples = _calibration(calibration, [str(node.attrs["name"]) for node in program.inputs])

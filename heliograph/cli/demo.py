@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from heliograph.cli.output import emit, output_options
 
 
 @click.command()
-@click.option("--images", default=40, show_default=True, help="Test images to run encrypted, one by one.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--images", default=40, show_default=True, help="Number of test images to classify encrypted.")
+@output_options
 def demo(images: int, as_json: bool, quiet: bool) -> None:
     """Train a network on handwritten digits, compile it at 128 bits, and classify encrypted images."""
     from rich.console import Console
@@ -38,8 +37,8 @@ def demo(images: int, as_json: bool, quiet: bool) -> None:
 
         result = run_demo(images, progress)
     summary = result.to_dict()
-    if as_json:
-        click.echo(json.dumps(summary))
+    if as_json or quiet:
+        emit("", summary, as_json=as_json, quiet=quiet)
         return
     console = Console()
     table = Table(title=f"{images} handwritten digits, classified encrypted")

@@ -14,7 +14,7 @@ from heliograph.cli.output import emit, output_options
 @click.argument("after")
 @output_options
 def diff_command(before: str, after: str, as_json: bool, quiet: bool) -> None:
-    """Compare the costs of two artifacts, in all and by layer."""
+    """Compare the costs of two artifacts, in total and by layer: what AFTER costs more or less than BEFORE."""
     from heliograph.artifact.artifact import Artifact
     from heliograph.report.diff import diff
 

@@ -1,4 +1,4 @@
-"""`heliograph doctor`: what of this machine is in order, and what to do where it is not."""
+"""`heliograph doctor`: checks of this machine's setup, and what to do where one fails."""
 
 from __future__ import annotations
 
@@ -33,13 +33,18 @@ def _python() -> Check:
     library, release = platform.libc_ver()
     detail = f"{platform.python_version()} ({library} {release}, {sys.platform}, {platform.machine()})"
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return Check("python", "missing", detail, "OpenFHE has wheels for Linux on x86-64")
+        return Check("python", "missing", detail, "use Linux on x86-64, which OpenFHE has wheels for")
     if version not in _WHEELS:
-        return Check("python", "missing", detail, "take CPython 3.10 or 3.12: OpenFHE has wheels for these")
+        return Check("python", "missing", detail, "use CPython 3.10 or 3.12, which OpenFHE has wheels for")
     numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
     if library == "glibc" and numbers < _WHEELS[version]:
         wanted = ".".join(map(str, _WHEELS[version]))
-        return Check("python", "warning", detail, f"OpenFHE's wheel for this Python needs glibc {wanted}")
+        return Check(
+            "python",
+            "warning",
+            detail,
+            f"a system with glibc {wanted} or newer, which OpenFHE's wheel for this Python needs",
+        )
     return Check("python", "ok", detail)
 
 
@@ -56,14 +61,14 @@ def _openfhe() -> Check:
         return Check("openfhe", "missing", error.what, error.hint or error.why)
     except importlib.metadata.PackageNotFoundError:
         version = "of unknown version"
-    return Check("openfhe", "ok", f"{version}, chooses the primes that are planned with")
+    return Check("openfhe", "ok", f"{version}, uses the same primes as the planner")
 
 
 def _torch() -> Check:
     # It is not imported: that takes seconds.
     if importlib.util.find_spec("torch") is None:
         return Check(
-            "torch", "warning", "not installed", "needed to trace models only: pip install 'heliograph[torch]'"
+            "torch", "warning", "not installed", "pip install 'heliograph[torch]', if you compile PyTorch models"
         )
     return Check("torch", "ok", importlib.metadata.version("torch"))
 
@@ -71,7 +76,12 @@ def _torch() -> Check:
 def _native() -> Check:
     """Whether servers run on our own kernels, and how a rotation on them compares with OpenFHE's here."""
     if importlib.util.find_spec("numba") is None:
-        return Check("native", "warning", "numba is not installed", "servers run on OpenFHE, slower: pip install numba")
+        return Check(
+            "native",
+            "warning",
+            "numba is not installed",
+            "pip install 'heliograph[run]'; without numba servers run on OpenFHE, which is slower",
+        )
     from heliograph.ckks.ring import Ring
     from heliograph.errors import HeliographError
     from heliograph.runtime.calibrate import rotation_ms
@@ -89,7 +99,12 @@ def _cores() -> Check:
     load = os.getloadavg()[0]
     detail = f"{usable} usable, load average {load:.2f}"
     if load > 0.5 * usable:
-        return Check("cores", "warning", detail, "other work is running; times will be longer than predicted")
+        return Check(
+            "cores",
+            "warning",
+            detail,
+            "wait for other work to finish before you measure: runs will take longer than predicted",
+        )
     return Check("cores", "ok", detail)
 
 
@@ -98,9 +113,16 @@ def _memory() -> Check:
 
     left = available_bytes()
     if left is None:
-        return Check("memory", "warning", "unknown", "the memory check before key generation is skipped")
+        return Check(
+            "memory", "warning", "unknown", "watch the memory yourself: the check before key generation is skipped"
+        )
     if left < 2 * _GB:
-        return Check("memory", "warning", f"{left / _GB:.1f} GB available", "larger models need 2 GB and more")
+        return Check(
+            "memory",
+            "warning",
+            f"{left / _GB:.1f} GB available",
+            "free some memory before you run larger models, which need 2 GB and more",
+        )
     return Check("memory", "ok", f"{left / _GB:.1f} GB available")
 
 
@@ -111,7 +133,10 @@ def _threads(policy: str | None) -> Check:
     if policy.lower() == "passive":
         return Check("OMP_WAIT_POLICY", "ok", policy)
     return Check(
-        "OMP_WAIT_POLICY", "warning", policy, "waiting threads spin, and slow everything beside them; use passive"
+        "OMP_WAIT_POLICY",
+        "warning",
+        policy,
+        "unset it, or set it to passive: waiting threads spin, and slow down everything else",
     )
 
 
@@ -130,10 +155,12 @@ def _costs() -> Check:
 
 
 @click.command("doctor")
-@click.option("--calibrate", is_flag=True, help="Measure this machine (under a minute); compiling uses the result.")
+@click.option(
+    "--calibrate", is_flag=True, help="Measure this machine (under a minute), so that later predictions fit it."
+)
 @output_options
 def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
-    """Check Python, OpenFHE, torch, cores and memory; exit code 1 where something needed is missing."""
+    """Check this machine's setup: Python, OpenFHE, torch, cores, memory. Exit code 1 if something necessary is missing."""
     if calibrate:
         _calibrate(as_json, quiet)
         return

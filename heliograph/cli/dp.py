@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting
 
 if TYPE_CHECKING:
     from heliograph.dp.accounting import Bracket, Tolerance
@@ -38,10 +39,12 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def dp() -> None:
-    """Train privately; account for, calibrate and audit differential privacy.
+    """Train with differential privacy; account for it, calibrate noise and audit runs.
 
-    EXPR is a sum of mechanisms with counts, for example
-    "sampled_gaussian(p=0.01, noise_multiplier=1.0) * 1000 + laplace(epsilon=0.1) * 5".
+    EXPR is a sum of mechanisms with counts, their parameters by name:
+
+    \b
+      sampled_gaussian(p=0.01, noise_multiplier=1.0) * 1000 + laplace(epsilon=0.1) * 5
     """
 
 
@@ -77,9 +80,11 @@ class _Whole(click.ParamType[int]):
 
 
 _NUMBER = _Number()
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _method = click.option(
-    "--method", default="auto", show_default=True, help="auto, pld, exact, inversion, prv, rdp, gdp."
+    "--method",
+    default="auto",
+    show_default=True,
+    help="Accountant: auto, pld, exact, inversion, prv, rdp or gdp (gdp is an estimate, not a bound).",
 )
 _neighbors = click.option(
     "--neighbors",
@@ -87,7 +92,7 @@ _neighbors = click.option(
     type=click.Choice(["add_remove", "replace"]),
     default="add_remove",
     show_default=True,
-    help="What neighbouring data sets differ in.",
+    help="How neighbouring data sets differ: by a record added or removed, or by one replaced.",
 )
 
 
@@ -99,16 +104,17 @@ def _tolerance_option(text: str) -> Callable[[Command], Command]:
 @click.argument("expr")
 @click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
 @_method
-@_tolerance_option("Width of the bracket (default: the larger of 1e-3 and 1e-4 of epsilon).")
+@_tolerance_option("Width of the bracket (default: 1e-3, or 1e-4 of epsilon where that is larger).")
 @_neighbors
 @click.option(
     "--certificate",
     "certificate_",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Write the bracket as a file that `heliograph dp verify`, or another program, can check.",
+    help="Also write the bracket to a file that `heliograph dp verify`, or another program, can check.",
 )
-@_as_json
+@force_option
+@output_options
 def epsilon(
     expr: str,
     delta: float,
@@ -116,11 +122,14 @@ def epsilon(
     tolerance: float | None,
     neighboring: Any,
     certificate_: Path | None,
+    force: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Epsilon of a composition at a delta, between proved bounds."""
+    """Epsilon of the composition EXPR at a delta, between proved bounds."""
     from heliograph.dp import accounting
 
+    refuse_overwriting(certificate_, force=force)
     if certificate_ is not None:
         from heliograph.dp.accounting.certificate import certificate, write_certificate
 
@@ -129,7 +138,7 @@ def epsilon(
     bracket = accounting.epsilon(
         _parse(expr), delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
     )
-    _print(bracket, as_json)
+    emit(_bracket_text(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
 @dp.command()
@@ -138,28 +147,28 @@ def epsilon(
 @_method
 @_tolerance_option("Width of the bracket as a share of delta (default 0.01).")
 @_neighbors
-@_as_json
-def delta(expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool) -> None:
-    """Delta of a composition at an epsilon, between proved bounds."""
+@output_options
+def delta(
+    expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool, quiet: bool
+) -> None:
+    """Delta of the composition EXPR at an epsilon, between proved bounds."""
     from heliograph.dp import accounting
     from heliograph.dp.accounting import Tolerance
 
     width = Tolerance() if tolerance is None else Tolerance(delta_share=_checked_tolerance(tolerance))
-    _print(
-        accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring),
-        as_json,
-    )
+    bracket = accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring)
+    emit(_bracket_text(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
 @dp.command()
 @click.argument("report", type=click.Path(path_type=Path))
-@click.option("--delta", type=_NUMBER, default=None, help="The delta, where the file names none.")
-@_as_json
-def verify(report: Path, delta: float | None, as_json: bool) -> None:
-    """Recompute epsilon from the ledger of releases of a report, an Opacus history or a dp-accounting event.
+@click.option("--delta", type=_NUMBER, default=None, help="The delta, if the file names none.")
+@output_options
+def verify(report: Path, delta: float | None, as_json: bool, quiet: bool) -> None:
+    """Recompute epsilon from the releases in REPORT: a Heliograph report, an Opacus history or a dp-accounting event.
 
-    A certificate of `heliograph dp epsilon --certificate` is checked claim by claim: delta is computed at each end of its
-    brackets.
+    A certificate (`heliograph dp epsilon --certificate`) is checked claim by claim: delta is computed at each end of its
+    brackets. Exit code 1 if a claim does not hold.
     """
     from heliograph.dp.accounting.certificate import check, is_certificate
     from heliograph.dp.accounting.ledger import load_json
@@ -168,35 +177,31 @@ def verify(report: Path, delta: float | None, as_json: bool) -> None:
     data = load_json(report)
     if is_certificate(data):
         checked = check(data)
-        if as_json:
-            _print_json(
-                {
-                    "holds": checked.holds,
-                    "claims": checked.claims,
-                    "delta": checked.delta,
-                    "problems": list(checked.problems),
-                    "undecided": list(checked.undecided),
-                }
-            )
-        else:
-            for line in (*checked.problems, *checked.undecided):
-                click.echo(f"  problem: {line}")
-            click.echo(
-                f"{checked.claims} claims at delta {checked.delta:g}: {'they stand' if checked.holds else 'NOT ALL STAND'}"
-            )
+        values = {
+            "holds": checked.holds,
+            "claims": checked.claims,
+            "delta": checked.delta,
+            "problems": list(checked.problems),
+            "undecided": list(checked.undecided),
+        }
+        verdict = "they stand" if checked.holds else "NOT ALL STAND"
+        lines = [
+            *(f"  problem: {line}" for line in (*checked.problems, *checked.undecided)),
+            f"{checked.claims} claims at delta {checked.delta:g}: {verdict}",
+        ]
+        emit("\n".join(lines), values, as_json=as_json, quiet=quiet)
         if not checked.holds:
             sys.exit(1)
         return
     found = verify_file(report, delta)
-    if as_json:
-        _print_json(found.to_json())
-    else:
-        _print(found.bracket, False)
-        click.echo(f"{found.releases} kinds of release, accounting: {found.accounting}")
-        for problem in found.problems:
-            click.echo(f"  problem: {problem}")
-        claimed = "nothing" if found.epsilon_claimed is None else f"epsilon {found.epsilon_claimed:g}"
-        click.echo(f"claimed: {claimed}; {'it stands' if found.holds else 'IT DOES NOT STAND'}")
+    claimed = "nothing" if found.epsilon_claimed is None else f"epsilon {found.epsilon_claimed:g}"
+    lines = [
+        _bracket_text(found.bracket),
+        f"{found.releases} kinds of release, accounting: {found.accounting}",
+        *(f"  problem: {problem}" for problem in found.problems),
+        f"claimed: {claimed}; {'it stands' if found.holds else 'IT DOES NOT STAND'}",
+    ]
+    emit("\n".join(lines), found.to_json(), as_json=as_json, quiet=quiet)
     if not found.holds:
         sys.exit(1)
 
@@ -206,56 +211,59 @@ def verify(report: Path, delta: float | None, as_json: bool) -> None:
 @click.option("--steps", type=_Whole(), required=True, help="Number of steps.")
 @click.option("--epsilon", "epsilon_", type=_NUMBER, required=True, help="Target epsilon.")
 @click.option("--delta", type=_NUMBER, required=True, help="Target delta.")
-@click.option("--with", "besides", default=None, help="Further mechanisms of the same run, as an expression.")
+@click.option("--with", "besides", default=None, help="Other mechanisms of the same run, as an expression.")
 @_neighbors
-@_as_json
+@output_options
 def noise(
-    p: float, steps: int, epsilon_: float, delta: float, besides: str | None, neighboring: Any, as_json: bool
+    p: float,
+    steps: int,
+    epsilon_: float,
+    delta: float,
+    besides: str | None,
+    neighboring: Any,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
-    """The smallest noise multiplier of (sampled) Gaussian steps for a target."""
+    """The smallest noise multiplier with which (sampled) Gaussian steps reach a target epsilon and delta."""
     from heliograph.dp.calibrate import noise_multiplier
 
     rest = _parse(besides) if besides is not None else None
     found = noise_multiplier(epsilon_, delta, p=p, steps=steps, besides=rest, neighboring=neighboring)
-    if as_json:
-        _print_json(found.to_json())
-        return
-    click.echo(f"noise multiplier {found.value:.6g}")
-    _print(found.bracket, False)
-    click.echo(
+    proved = (
         "0.1 % less noise is proved not to be enough" if found.tight else "not shown to be within 0.1 % of the best"
     )
+    text = f"noise multiplier {found.value:.6g}\n{_bracket_text(found.bracket)}\n{proved}"
+    emit(text, found.to_json(), as_json=as_json, quiet=quiet)
 
 
 @dp.command()
-@click.option("--batches", type=_Whole(), required=True, help="Batches of the epoch.")
+@click.option("--batches", type=_Whole(), required=True, help="Number of batches in the epoch.")
 @click.option("--noise", "noise_", type=_NUMBER, required=True, help="Noise multiplier.")
 @click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
-@_as_json
-def shuffle(batches: int, noise_: float, delta: float, as_json: bool) -> None:
-    """A lower bound on epsilon of one epoch of shuffled batches, beside the figure of Poisson sampling."""
+@output_options
+def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: bool) -> None:
+    """A lower bound on epsilon for one epoch of shuffled batches, beside what Poisson accounting says."""
     from heliograph.dp.shuffling import ShuffledEpoch
 
     epoch = ShuffledEpoch(batches, noise_)
     lower, poisson = epoch.epsilon_lower(delta), epoch.poisson(delta)
-    if as_json:
-        _print_json({"delta": delta, "epsilon_lower": lower, "poisson": poisson.to_json()})
-        return
-    click.echo(
-        f"shuffled: epsilon is at least {_shown(lower)} at delta {delta:.3g}, for a record that is there or null"
-    )
-    click.echo(f"accounted as Poisson samples: [{_shown(poisson.lower)}, {_shown(poisson.upper)}]")
+    lines = [
+        f"shuffled: epsilon is at least {_shown(lower)} at delta {delta:.3g}, for a record that is there or null",
+        f"accounted as Poisson samples: [{_shown(poisson.lower)}, {_shown(poisson.upper)}]",
+    ]
     if poisson.upper is not None and lower > poisson.upper:
-        click.echo("that figure is no bound for shuffled batches")
+        lines.append("that figure is no bound for shuffled batches")
+    values = {"delta": delta, "epsilon_lower": lower, "poisson": poisson.to_json()}
+    emit("\n".join(lines), values, as_json=as_json, quiet=quiet)
 
 
 @dp.command()
 @click.argument("expr")
 @click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
-@_tolerance_option("Width of the bracket for those methods that can be asked for one.")
-@_as_json
-def compare(expr: str, delta: float, tolerance: float | None, as_json: bool) -> None:
-    """A table of all accountants on one composition, with their times."""
+@_tolerance_option("Width of the bracket, for the methods that take one.")
+@output_options
+def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, quiet: bool) -> None:
+    """Run every accountant on one composition and print their results and times; prv alone can take seconds."""
     from heliograph.dp import accounting
     from heliograph.dp.accounting.accountant import check_delta
     from heliograph.errors import HeliographError
@@ -271,46 +279,55 @@ def compare(expr: str, delta: float, tolerance: float | None, as_json: bool) -> 
             rows.append({"method": method, "error": error.what + (f" ({error.why})" if error.why else "")})
             continue
         rows.append(bracket.to_json() | {"method": method})
-    if as_json:
-        _print_json({"delta": delta, "expression": composition.text(), "accountants": rows})
-        return
-    from rich.console import Console
-    from rich.table import Table
+    values = {"delta": delta, "expression": composition.text(), "accountants": rows}
+    emit(_comparison(rows), values, as_json=as_json, quiet=quiet)
 
-    table = Table("method", "lower", "estimate", "upper", "width", "ms", "remark")
+
+_COLUMNS = "{:<10} {:>12} {:>12} {:>12} {:>10} {:>9}"
+
+
+def _comparison(rows: list[dict[str, Any]]) -> str:
+    """A line of figures for each accountant, and below them what is to be said of some, at full width."""
+    lines = [_COLUMNS.format("method", "lower", "estimate", "upper", "width", "ms")]
     for row in rows:
         if "error" in row:
-            table.add_row(row["method"], "", "", "", "", "", row["error"])
+            lines.append(_COLUMNS.format(row["method"], "-", "-", "-", "-", "-"))
             continue
         low, high = row["lower"], row["upper"]
         finite = all(isinstance(value, float | int) for value in (low, high))
-        table.add_row(
-            row["method"],
-            _shown(low),
-            _shown(row["estimate"]),
-            _shown(high),
-            f"{high - low:.2e}" if finite else "",
-            f"{1000 * row['seconds']:.1f}",
-            row["reason"],
-        )
-    Console().print(table)
+        width = f"{high - low:.2e}" if finite else "-"
+        figures = (_shown(value) for value in (low, row["estimate"], high))
+        lines.append(_COLUMNS.format(row["method"], *figures, width, f"{1000 * row['seconds']:.1f}"))
+    remarks = [(row["method"], row.get("error") or row["reason"]) for row in rows]
+    lines += [f"{method}: {remark}" for method, remark in remarks if remark]
+    return "\n".join(lines)
 
 
 @dp.command()
 @click.argument("expr")
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where the picture goes.")
+@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where to write the plot.")
 @click.option("--from", "smallest", type=_NUMBER, default=1e-12, show_default=True, help="The smallest delta.")
 @click.option("--to", "largest", type=_NUMBER, default=1e-2, show_default=True, help="The largest delta.")
-@click.option("--points", type=click.IntRange(2, 200), default=25, show_default=True)
-@_as_json
-def curve(expr: str, png: Path, smallest: float, largest: float, points: int, as_json: bool) -> None:
-    """Draw epsilon against delta, with its bracket."""
+@click.option(
+    "--points",
+    type=click.IntRange(2, 200),
+    default=25,
+    show_default=True,
+    help="At how many deltas to compute epsilon.",
+)
+@force_option
+@output_options
+def curve(
+    expr: str, png: Path, smallest: float, largest: float, points: int, force: bool, as_json: bool, quiet: bool
+) -> None:
+    """Plot epsilon against delta, with its bracket."""
     from heliograph.dp.accounting.accountant import check_delta
     from heliograph.dp.accounting.curves import epsilon_curve
     from heliograph.dp.accounting.draw import draw_epsilon_curve
     from heliograph.dp.accounting.result import json_number
     from heliograph.errors import ProgramError
 
+    refuse_overwriting(png, force=force)
     composition = _parse(expr)
     check_delta(smallest)
     check_delta(largest)
@@ -329,28 +346,47 @@ def curve(expr: str, png: Path, smallest: float, largest: float, points: int, as
         }
         for d, b in zip(deltas, brackets, strict=True)
     ]
-    if as_json:
-        _print_json({"png": str(png), "curve": rows})
-        return
-    for row in rows[:: max(len(rows) // 8, 1)]:
-        click.echo(f"delta {row['delta']:.3g}: epsilon in [{_shown(row['lower'])}, {_shown(row['upper'])}]")
-    click.echo(f"drawn to {png}")
+    lines = [
+        f"delta {row['delta']:.3g}: epsilon in [{_shown(row['lower'])}, {_shown(row['upper'])}]"
+        for row in rows[:: max(len(rows) // 8, 1)]
+    ]
+    text = "\n".join([*lines, f"drawn to {png}"])
+    emit(text, {"png": str(png), "curve": rows}, as_json=as_json, quiet=quiet)
 
 
 @dp.command()
 @click.argument("expr")
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Draw the curve.")
-@click.option("--lowest", type=_NUMBER, default=0.01, show_default=True, help="The smallest rate of the Gaussian fit.")
 @click.option(
-    "--points", type=click.IntRange(3, 400), default=48, show_default=True, help="Epsilons that are asked for."
+    "--png", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Where to write a plot of the curve."
+)
+@click.option(
+    "--lowest", type=_NUMBER, default=0.01, show_default=True, help="The smallest rate that the Gaussian fit covers."
+)
+@click.option(
+    "--points",
+    type=click.IntRange(3, 400),
+    default=48,
+    show_default=True,
+    help="At how many epsilons to compute delta.",
 )
 @_neighbors
-@_as_json
-def tradeoff(expr: str, png: Path | None, lowest: float, points: int, neighboring: Any, as_json: bool) -> None:
-    """The least false-negative rate of an attacker at a false-positive rate, between proved bounds, and mu-GDP fits."""
+@force_option
+@output_options
+def tradeoff(
+    expr: str,
+    png: Path | None,
+    lowest: float,
+    points: int,
+    neighboring: Any,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """The trade-off curve of an attacker's error rates, between proved bounds, and the mu-GDP curves around it."""
     from heliograph.dp.accounting.curves import gaussian_fit, gaussian_rates, trade_off
     from heliograph.dp.accounting.draw import draw_trade_off
 
+    refuse_overwriting(png, force=force)
     composition = _parse(expr)
     curve = trade_off(composition, gaussian_rates(lowest).tolist(), points, neighboring=neighboring)
     fit = gaussian_fit(curve)
@@ -360,19 +396,19 @@ def tradeoff(expr: str, png: Path | None, lowest: float, points: int, neighborin
         {"false_positive_rate": rate, "lower": low, "upper": high}
         for rate, low, high in zip(curve.false_positive_rate, curve.lower, curve.upper, strict=True)
     ]
-    if as_json:
-        fits = {"rates": [lowest, 1 - lowest], "private_mu": list(fit.private), "leaky_mu": list(fit.leaky)}
-        _print_json({"curve": rows, **fits, "png": None if png is None else str(png)})
-        return
+    lines = []
     for row in rows[:: max(len(rows) // 10, 1)]:
         rate, low, high = row.values()
-        click.echo(f"false positives {rate:.4g}: false negatives at least {low:.6g}, and some attack has {high:.6g}")
-    click.echo(
-        f"mu-GDP for rates in [{lowest:g}, {1 - lowest:g}] with mu in [{fit.private[0]:.4f}, {fit.private[1]:.4f}]"
-    )
-    click.echo(f"nowhere more private than mu in [{fit.leaky[0]:.4f}, {fit.leaky[1]:.4f}]")
+        lines.append(f"false positives {rate:.4g}: false negatives at least {low:.6g}, and some attack has {high:.6g}")
+    lines += [
+        f"mu-GDP for rates in [{lowest:g}, {1 - lowest:g}] with mu in [{fit.private[0]:.4f}, {fit.private[1]:.4f}]",
+        f"nowhere more private than mu in [{fit.leaky[0]:.4f}, {fit.leaky[1]:.4f}]",
+    ]
     if png is not None:
-        click.echo(f"drawn to {png}")
+        lines.append(f"drawn to {png}")
+    fits = {"rates": [lowest, 1 - lowest], "private_mu": list(fit.private), "leaky_mu": list(fit.leaky)}
+    values = {"curve": rows, **fits, "png": None if png is None else str(png)}
+    emit("\n".join(lines), values, as_json=as_json, quiet=quiet)
 
 
 def _parse(expr: str) -> Composition:
@@ -395,31 +431,24 @@ def _tolerance(value: float | None) -> Tolerance:
     return Tolerance() if value is None else Tolerance(absolute=_checked_tolerance(value), relative=0.0)
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, allow_nan=False))
-
-
 def _shown(value: float | str | None) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def _print(bracket: Bracket, as_json: bool) -> None:
-    if as_json:
-        _print_json(bracket.to_json())
-        return
+def _bracket_text(bracket: Bracket) -> str:
     row = bracket.to_json()
     given = f"delta {row['delta']:.3g}" if bracket.quantity == "epsilon" else f"epsilon {row['epsilon']:.6g}"
-    click.echo(
-        f"{bracket.quantity} in [{_shown(row['lower'])}, {_shown(row['upper'])}], "
-        f"about {_shown(row['estimate'])}, at {given}"
-    )
-    for name, (low, high) in row["directions"].items():
-        click.echo(f"  {name}: [{_shown(low)}, {_shown(high)}]")
+    if row["lower"] is None and row["upper"] is None:
+        lines = [f"{bracket.quantity} is about {_shown(row['estimate'])} at {given}: an estimate, not a bound"]
+    else:
+        bounds = f"[{_shown(row['lower'])}, {_shown(row['upper'])}]"
+        lines = [f"{bracket.quantity} in {bounds}, about {_shown(row['estimate'])}, at {given}"]
+        lines += [f"  {name}: [{_shown(low)}, {_shown(high)}]" for name, (low, high) in row["directions"].items()]
     kind = "proved" if bracket.proved else "not proved"
-    click.echo(
-        f"  method {bracket.method} ({kind}), neighbours by {bracket.neighboring}, {1000 * bracket.seconds:.1f} ms"
-    )
+    milliseconds = 1000 * bracket.seconds
+    lines.append(f"  method {bracket.method} ({kind}), neighbours by {bracket.neighboring}, {milliseconds:.1f} ms")
     if bracket.reason:
-        click.echo(f"  {bracket.reason}")
+        lines.append(f"  {bracket.reason}")
+    return "\n".join(lines)

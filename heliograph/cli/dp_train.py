@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heliograph.cli.compile import load_object
-from heliograph.cli.output import emit, output_options, remark
+from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file
 
@@ -20,52 +20,94 @@ _RUN = "run.json"
 
 @click.command("train")
 @click.argument("target", metavar="FILE.py:MAKE")
-@click.option("--method", type=click.Choice(["dpis", "dp_sgd", "band_mf"]), default="dpis", show_default=True)
-@click.option("--bands", type=int, default=None, help="BandMF: how many steps share noise.")
-@click.option("--epsilon", type=float, default=None, help="The guarantee; the noise is found from it.")
-@click.option("--noise", type=float, default=None, help="Noise multiplier in place of --epsilon; epsilon is found.")
+@click.option(
+    "--method",
+    type=click.Choice(["dpis", "dp_sgd", "band_mf"]),
+    default="dpis",
+    show_default=True,
+    help="Training method.",
+)
+@click.option("--bands", type=int, default=None, help="band_mf: number of steps that share noise.")
+@click.option("--epsilon", type=float, default=None, help="The guarantee; the noise follows from it.")
+@click.option(
+    "--noise", type=float, default=None, help="Instead of --epsilon: the noise multiplier, from which epsilon follows."
+)
 @click.option("--delta", type=float, required=True, help="The delta of the guarantee, well below 1/N.")
-@click.option("--epochs", type=int, required=True)
-@click.option("--batch-size", type=float, required=True, help="Expected records of a step.")
+@click.option("--epochs", type=int, required=True, help="Number of passes over the data.")
+@click.option("--batch-size", type=float, required=True, help="Expected number of records in a step.")
 @click.option(
     "--sampler",
     type=click.Choice(["poisson", "fixed_size", "with_replacement", "allocation"]),
     default="poisson",
     show_default=True,
-    help="How batches are drawn; others than poisson need dp_sgd and --public-size.",
+    help="How to draw batches; all but poisson need --method dp_sgd and --public-size.",
 )
-@click.option("--most", type=int, default=None, help="With poisson: keep at most so many records of a batch.")
+@click.option("--most", type=int, default=None, help="With poisson: keep at most this many records of a batch.")
 @click.option("--lr", type=float, required=True, help="Learning rate.")
 @click.option("--clip", type=float, required=True, help="Bound on the norm of a record's gradient.")
-@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True)
-@click.option("--momentum", type=float, default=0.9, show_default=True, help="Of SGD.")
-@click.option("--public-size", type=int, default=None, help="The number of records, where it is public.")
-@click.option("--size-noise", type=float, default=100.0, show_default=True, help="Noise on it where it is not.")
-@click.option("--norm-noise", type=float, default=0.02, show_default=True, help="DPIS: noise on norm sums, over N C.")
-@click.option("--adapt-clip", is_flag=True, help="DPIS: adapt the clipping bound, up to 4 times --clip.")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True, help="Optimizer.")
+@click.option("--momentum", type=float, default=0.9, show_default=True, help="Momentum of sgd.")
+@click.option("--public-size", type=int, default=None, help="The number of records, if it is public.")
 @click.option(
-    "--planned-norm-share", default=None, metavar="S[,S...]", help="DPIS: planned mode, one share or one an epoch."
+    "--size-noise",
+    type=float,
+    default=100.0,
+    show_default=True,
+    help="Noise on the number of records, if it is not public.",
 )
-@click.option("--oversampling", type=float, default=5.0, show_default=True, help="DPIS: candidates for each record.")
-@click.option("--physical-batch-size", type=int, default=256, show_default=True, help="Records computed at a time.")
-@click.option("--seed", type=int, default=None, help="Repeatable, and private only for whoever does not know it.")
+@click.option(
+    "--norm-noise",
+    type=float,
+    default=0.02,
+    show_default=True,
+    help="dpis: noise on the sums of norms, divided by N C.",
+)
+@click.option("--adapt-clip", is_flag=True, help="dpis: adapt the clipping bound, up to 4 times --clip.")
+@click.option(
+    "--planned-norm-share", default=None, metavar="S[,S...]", help="dpis: planned mode, one share or one per epoch."
+)
+@click.option("--oversampling", type=float, default=5.0, show_default=True, help="dpis: candidates per record.")
+@click.option(
+    "--physical-batch-size",
+    type=int,
+    default=256,
+    show_default=True,
+    help="Records to compute at a time; changes memory, not results.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=None,
+    help="Make the run reproducible. There is no guarantee against anyone who knows the seed.",
+)
 @click.option(
     "--secure-noise/--fast-noise",
     default=None,
-    help="Noise from a cryptographically secure generator, or from a faster one (default: secure, where there is no seed).",
+    help="Draw noise from a cryptographically secure generator or a faster one (default: secure, unless --seed is given).",
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where everything goes.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder for the model and the report.",
+)
+@force_option
 @output_options
-def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> None:
-    """Train a PyTorch module privately.
+def train(target: str, out: Path, force: bool, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Train a PyTorch module with differential privacy.
 
-    MAKE returns (module, train_set, test_set) and, as an optional fourth, a loss that gives one value for each record;
-    without one it is cross-entropy. The test set must need no protection: accuracy is measured on it. --out gets the
-    model (model.npz), the report (report.json, report.txt) and, until the run is over, a secret checkpoint from which a
-    killed run goes on. noise_multiplier in the JSON is noise standard deviation over the clipping bound, the least of
-    the run's.
+    MAKE is a function in FILE.py that returns (module, train_set, test_set) and, optionally, a loss with one value per
+    record (default: cross-entropy). Accuracy is measured on the test set, which must need no protection.
+
+    The folder --out gets the model (model.npz), the report (report.json, report.txt) and, while the run lasts, a secret
+    checkpoint from which the same command resumes. noise_multiplier in the JSON is the standard deviation of the noise
+    divided by the clipping bound, the smallest of the run.
     """
     from heliograph.dp.training.checkpoint import save_model
+
+    if not (out / "run").exists():
+        # Where there is a checkpoint, the run goes on.
+        refuse_overwriting(*(out / name for name in ("model.npz", "report.json", "report.txt", _RUN)), force=force)
 
     if given["seed"] is not None:
         remark(
@@ -112,12 +154,12 @@ def train(target: str, out: Path, as_json: bool, quiet: bool, **given: Any) -> N
     type=click.Choice(["gradients", "records"]),
     default="gradients",
     show_default=True,
-    help="Canaries: records of a given gradient, or of permuted inputs.",
+    help="Kind of canary: a record with a chosen gradient, or one with permuted inputs.",
 )
-@click.option("--canaries", type=int, default=1000, show_default=True, help="How many canaries.")
-@click.option("--guesses", type=int, default=None, help="How many are guessed (default: half).")
-@click.option("--confidence", type=float, default=0.95, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the canaries and their coins.")
+@click.option("--canaries", type=int, default=1000, show_default=True, help="Number of canaries.")
+@click.option("--guesses", type=int, default=None, help="Number of canaries to guess (default: half).")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence of the lower bound.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the canaries and of their coins.")
 @output_options
 def audit(
     folder: Path,
@@ -129,10 +171,10 @@ def audit(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train again as DIR was, with canaries; print the empirical lower bound beside the proved upper bound.
+    """Repeat the training run in FOLDER with canaries; print the empirical lower bound beside the proven upper bound.
 
-    The run of DIR is repeated on its training set and canaries, each in by a fair coin, with fresh noise. What is
-    printed is another release on the same data, for whoever holds them. Exit code 1 where the guarantee is refuted.
+    Each canary is included by a fair coin, and the noise is fresh. What is printed is one more release about the same
+    data: keep it to those who hold the data. Exit code 1 if the guarantee is refuted.
     """
     from heliograph.dp.training.audit import audit_training
 

@@ -8,30 +8,50 @@ from typing import Any
 import click
 
 from heliograph.array_files import one_per_name, read_arrays
-from heliograph.cli.output import emit, insecure_option, output_options, progress_bar
+from heliograph.cli.output import (
+    emit,
+    force_option,
+    insecure_option,
+    output_options,
+    progress_bar,
+    refuse_overwriting,
+)
 
 
 @click.command("evaluate")
 @click.argument("artifact")
 @click.argument("data", metavar="INPUT.ct...", nargs=-1, required=True)
 @click.option(
-    "--keys", default="eval.keys", show_default=True, help="The client's evaluation keys: a file or a folder."
+    "--keys",
+    default="eval.keys",
+    show_default=True,
+    metavar="FILE|DIR",
+    help="The client's evaluation keys.",
 )
-@click.option("--plain", default=None, help="The program's plain inputs: .npy, or .npz with one array per input.")
+@click.option(
+    "--plain",
+    default=None,
+    metavar="FILE",
+    help="Values of the unencrypted inputs: .npy, or .npz with one array per input.",
+)
 @click.option(
     "-o",
     "--output",
     default=None,
-    help="The encrypted outputs' file (output.ct); of several inputs a folder (outputs).",
+    metavar="FILE|DIR",
+    help="Where to write the encrypted output (default: output.ct); for several inputs a folder (default: outputs).",
 )
-@click.option("--key-bytes", type=int, default=None, help="Bound on the keys of a folder that are in memory at once.")
+@click.option(
+    "--key-bytes", type=int, default=None, help="Keep at most this many bytes of the keys in memory (keys in a folder)."
+)
 @click.option(
     "--backend",
     type=click.Choice(["native", "openfhe"]),
     default=None,
-    help="Our own kernels, or OpenFHE's; by default our own where numba is installed.",
+    help="Run on Heliograph's own kernels or on OpenFHE (default: native if numba is installed).",
 )
-@click.option("--no-memory-check", is_flag=True, help="Go on even where memory seems too little.")
+@click.option("--no-memory-check", is_flag=True, help="Start even if memory seems too small.")
+@force_option
 @insecure_option
 @output_options
 def evaluate_command(
@@ -43,15 +63,16 @@ def evaluate_command(
     key_bytes: int | None,
     backend: str | None,
     no_memory_check: bool,
+    force: bool,
     insecure: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted.
 
-    Of several inputs the outputs go into a folder, under the same names, each as soon as it is there; a run that was
-    stopped goes on with those that are missing. Outputs that were made from another input of that name, or with other
-    plain inputs, are made again: beside each stands a digest of what it was made from (.NAME.made), not for the client.
+    With several inputs, outputs are written to a folder as they finish, each under its input's name. Run the same command
+    again after an interruption: outputs that are complete are kept, and those whose input has changed are made again.
+    (Beside each output, .NAME.made holds a digest of what it was made from; clients do not need it.)
     """
     from heliograph.artifact.artifact import Artifact
     from heliograph.runtime.batch import evaluate_files
@@ -59,6 +80,8 @@ def evaluate_command(
     from heliograph.runtime.messages import EncryptedInput
     from heliograph.runtime.server import Server
 
+    if len(data) == 1:
+        refuse_overwriting(output or "output.ct", force=force)
     done: list[dict[str, Any]] = []
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli.output import emit, output_options, remark
+from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -18,17 +19,24 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 @click.command("inspect")
 @click.argument("artifact", required=False)
 @click.option(
-    "--ops", is_flag=True, help="List the operations of PyTorch that are taken; no ARTIFACT then (needs torch)."
+    "--ops", is_flag=True, help="Instead of an artifact: list the PyTorch operations that are supported (needs torch)."
 )
-@click.option("--stage", type=click.Choice(_STAGES), default=None, help="Print the program at this stage.")
-@click.option("--depth", is_flag=True, help="Print depth, level, scale and line of every node, and the critical path.")
-@click.option("--layers", is_flag=True, help="Print rotations, key switches, products and bootstraps of each layer.")
 @click.option(
-    "--degrees", is_flag=True, help="Print degree, error, levels and time by layer, and how degrees were chosen."
+    "--stage", type=click.Choice(_STAGES), default=None, help="Print the program at this stage of compilation."
 )
-@click.option("--html", default=None, metavar="FILE", help="Write the whole report as one page that needs no network.")
-@click.option("--png", default=None, metavar="DIR", help="Write plots for papers into this folder (needs matplotlib).")
+@click.option(
+    "--depth", is_flag=True, help="Print depth, level, scale and source line of every node, and the critical path."
+)
+@click.option("--layers", is_flag=True, help="Print rotations, key switches, products and bootstraps by layer.")
+@click.option(
+    "--degrees",
+    is_flag=True,
+    help="Print degree, error, levels and time of each polynomial, and how the degrees were chosen.",
+)
+@click.option("--html", default=None, metavar="FILE", help="Write the whole report as one self-contained page.")
+@click.option("--png", default=None, metavar="DIR", help="Write plots to this folder (needs matplotlib).")
 @click.option("--dot", default=None, metavar="FILE", help="Write the graph for graphviz.")
+@force_option
 @output_options
 def inspect_command(
     artifact: str | None,
@@ -40,10 +48,14 @@ def inspect_command(
     html: str | None,
     png: str | None,
     dot: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print what ARTIFACT costs and how wrong it can be; with --ops, which operations of PyTorch are taken."""
+    """Print the bill of ARTIFACT: what it costs and how accurate it is.
+
+    The options print other views of it, or draw it. The public part of an artifact has its parameters to show.
+    """
     if ops:
         if artifact is not None:
             raise ProgramError("--ops lists operations of PyTorch, and takes no artifact", hint="leave one of them out")
@@ -67,7 +79,7 @@ def inspect_command(
         return
     loaded = Artifact.load(artifact)
     values: dict[str, Any] = inspection(loaded)
-    _write_drawings(loaded, html, png, dot, quiet)
+    _write_drawings(loaded, html, png, dot, force, quiet)
     texts = []
     if stage is not None:
         text = str(loaded.program) if stage == "executable" else loaded.stages.get(stage)
@@ -95,8 +107,13 @@ def _emit_operations(as_json: bool, quiet: bool) -> None:
     emit(str(found), asdict(found), as_json=as_json, quiet=quiet)
 
 
-def _write_drawings(loaded: Artifact, html: str | None, png: str | None, dot: str | None, quiet: bool) -> None:
-    from heliograph.report.plots import dot_text, save_plots, write_text
+def _write_drawings(
+    loaded: Artifact, html: str | None, png: str | None, dot: str | None, force: bool, quiet: bool
+) -> None:
+    from heliograph.report.plots import PLOTS, dot_text, save_plots, write_text
+
+    drawn = () if png is None else (Path(png) / f"{name}.png" for name in PLOTS)
+    refuse_overwriting(html, dot, *drawn, force=force)
 
     written = []
     if html is not None:
@@ -131,13 +148,13 @@ def _public_values(public: Any) -> dict[str, Any]:
 def _public_text(public: Any) -> str:
     values = _public_values(public)
     security = "INSECURE: for tests only" if public.ring.security_bits is None else f"{public.ring.security_bits} bits"
-    tensors = [f"{kind} {spec['name']} {spec['shape']}" for kind in ("inputs", "outputs") for spec in values[kind]]
-    return "\n".join(
-        [
-            f"{public.name}: the public part of artifact {public.fingerprint}",
-            f"  security  {security}, log PQ {public.ring.log_pq:.1f}",
-            f"  ring      N = {public.ring.ring_dim}, {public.ring.levels} levels",
-            f"  keys      {values['rotation_keys']} rotations",
-            *(f"  {tensor}" for tensor in tensors),
-        ]
-    )
+    rows = [
+        ("security", f"{security}, log PQ {public.ring.log_pq:.1f}"),
+        ("ring", f"N = {public.ring.ring_dim}, {public.ring.levels} levels"),
+        ("keys", f"{values['rotation_keys']} rotations"),
+    ]
+    for kind in ("input", "output"):
+        rows += [(kind, f"{spec['name']} {spec['shape']}") for spec in values[f"{kind}s"]]
+    width = max(len(name) for name, _ in rows)
+    title = f"{public.name}: the public part of artifact {public.fingerprint}"
+    return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in rows)])

@@ -9,11 +9,22 @@ from typing import Any
 import click
 
 from heliograph.array_files import read_samples, write_array
-from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
+from heliograph.cli.output import (
+    emit,
+    force_option,
+    insecure_option,
+    output_options,
+    progress_bar,
+    refuse_overwriting,
+    remark,
+)
 from heliograph.errors import ProgramError, SecurityError
 
 _PASSPHRASE_FILE = click.option(
-    "--passphrase-file", default=None, help="A file whose first line is the passphrase; - reads it from stdin."
+    "--passphrase-file",
+    default=None,
+    metavar="FILE",
+    help="Read the passphrase from the first line of this file (- for standard input).",
 )
 _MAX_PASSPHRASE = 4096
 
@@ -50,19 +61,22 @@ def load_client(key: str, passphrase_file: str | None, insecure: bool) -> Any:
 
 @click.command("keygen")
 @click.argument("artifact")
-@click.option("-o", "--output", default="client.key", show_default=True, help="The secret key's file; keep it.")
+@click.option(
+    "-o", "--output", default="client.key", show_default=True, metavar="FILE", help="Where to write the secret key."
+)
 @click.option(
     "--keys",
     default="eval.keys",
     show_default=True,
-    help="The evaluation keys' file; give it to the server. With a / at the end, or where the keys take more than 1 GiB, "
-    "it is a folder, into which they are written one by one.",
+    metavar="FILE|DIR/",
+    help="Where to write the evaluation keys, for the server. A folder gets one file for each key; so do keys of more than "
+    "1 GiB.",
 )
-@click.option("--public", default=None, help="Write the artifact's public part to this file too.")
-@click.option("--passphrase", is_flag=True, help="Ask for a passphrase that protects the secret key.")
+@click.option("--public", default=None, metavar="FILE", help="Also write the public part of the artifact.")
+@click.option("--passphrase", is_flag=True, help="Ask for a passphrase to protect the secret key with.")
 @_PASSPHRASE_FILE
-@click.option("--overwrite", is_flag=True, help="Replace a secret key that is there already.")
-@click.option("--no-memory-check", is_flag=True, help="Make the keys even where memory seems too little.")
+@click.option("--force", is_flag=True, help="Overwrite an existing secret key: what was encrypted for it is lost.")
+@click.option("--no-memory-check", is_flag=True, help="Make the keys even if memory seems too small.")
 @insecure_option
 @output_options
 def keygen_command(
@@ -72,16 +86,16 @@ def keygen_command(
     public: str | None,
     passphrase: bool,
     passphrase_file: str | None,
-    overwrite: bool,
+    force: bool,
     no_memory_check: bool,
     insecure: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Make a secret key and evaluation keys for ARTIFACT (the whole or its public part).
+    """Make a secret key and evaluation keys for ARTIFACT (the whole artifact or its public part).
 
-    The secret key is written first. Where it is there and the evaluation keys are not, or not all of them, those that are
-    missing are made: the same command goes on where it was stopped.
+    The secret key is written first. If the command was interrupted, run it again: it keeps the secret key and makes the
+    evaluation keys that are missing.
     """
     from heliograph.artifact.artifact import Artifact
     from heliograph.artifact.container import file_kind
@@ -99,9 +113,12 @@ def keygen_command(
         require_security(described, allow_insecure=False, for_whom=f"keygen {artifact}")
     total = sum(key.bytes for key in described.evaluation_keys)
     one_by_one = keys.endswith("/") or Path(keys).is_dir() or total > FOLDER_KEY_BYTES
-    go_on = Path(output).exists() and not overwrite and (one_by_one or not Path(keys).exists())
-    if Path(output).exists() and not overwrite and not go_on:
-        raise ProgramError(f"{output} exists already", hint="choose another name, or pass --overwrite")
+    go_on = Path(output).exists() and not force and (one_by_one or not Path(keys).exists())
+    if not go_on:
+        refuse_overwriting(output, None if one_by_one else keys, force=force)
+    if public is not None and Path(public).exists() and Path(public).read_bytes() != described.to_bytes():
+        # Not for --force to decide, which would take the secret key too.
+        raise ProgramError(f"{public} already exists, and is another artifact's", hint="choose another name")
     if Path(output).resolve() == Path(keys).resolve():
         raise ProgramError("the secret key and the evaluation keys cannot have one file")
     if one_by_one and Path(keys).is_file():
@@ -130,9 +147,9 @@ def keygen_command(
     if whole is not None:
         _note_server(whole, one_by_one, quiet)
     with progress_bar(quiet) as progress:
-        # The secret key first: keys that nobody has the secret of are of no use.
+        # The secret key first: evaluation keys are useless without it.
         if not go_on:
-            client.save(output, secret, overwrite=overwrite)
+            client.save(output, secret, overwrite=force)
         if one_by_one:
             client.write_evaluation_keys(keys, progress, check_memory=False)
             size = sum(file.stat().st_size for file in Path(keys).glob("*.key"))
@@ -173,9 +190,12 @@ def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
 @click.command("encrypt")
 @click.argument("key")
 @click.argument("data", metavar="INPUT")
-@click.option("-o", "--output", default="input.ct", show_default=True, help="The encrypted inputs' file.")
-@click.option("--sample", type=int, default=None, help="Take this sample where INPUT has a leading sample axis.")
+@click.option(
+    "-o", "--output", default="input.ct", show_default=True, metavar="FILE", help="Where to write the encrypted input."
+)
+@click.option("--sample", type=int, default=None, help="Encrypt this sample of INPUT, whose first axis counts samples.")
 @_PASSPHRASE_FILE
+@force_option
 @insecure_option
 @output_options
 def encrypt_command(
@@ -184,14 +204,16 @@ def encrypt_command(
     output: str,
     sample: int | None,
     passphrase_file: str | None,
+    force: bool,
     insecure: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Encrypt one sample, INPUT (.npy, or .npz with one array per input), with the secret KEY."""
+    """Encrypt one sample with the secret KEY. INPUT is .npy, or .npz with one array per input."""
     client = load_client(key, passphrase_file, insecure)
     names = [spec.name for spec in client.public.inputs]
     encrypted = client.encrypt(*read_samples(data, names, sample))
+    refuse_overwriting(output, force=force)
     encrypted.save(output)
     values = {
         "encrypted": output,
@@ -206,10 +228,15 @@ def encrypt_command(
 @click.argument("key")
 @click.argument("data", metavar="OUTPUT.ct")
 @click.option(
-    "-o", "--output", default=None, help="Write the result to this .npy (.npz for several) file, for its owner only."
+    "-o",
+    "--output",
+    default=None,
+    metavar="FILE",
+    help="Write the result to this file (.npy, or .npz for several outputs), readable by you alone.",
 )
-@click.option("--of", default=None, metavar="INPUT.ct", help="Refuse it unless it is the answer to these inputs.")
+@click.option("--of", default=None, metavar="INPUT.ct", help="Refuse the answer unless it belongs to this input.")
 @_PASSPHRASE_FILE
+@force_option
 @insecure_option
 @output_options
 def decrypt_command(
@@ -218,13 +245,14 @@ def decrypt_command(
     output: str | None,
     of: str | None,
     passphrase_file: str | None,
+    force: bool,
     insecure: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Decrypt the server's answer with the secret KEY; of a certified program, say what it certifies.
+    """Decrypt the server's answer with the secret KEY; for a certified program, say what the answer certifies.
 
-    The values are approximate, and their error depends on the key: do not pass them on to strangers.
+    The values are approximate, and their error depends on the secret key: do not share them with people you do not trust.
     """
     from heliograph.runtime.answers import read_answer
     from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
@@ -234,6 +262,7 @@ def decrypt_command(
     names = [spec.name for spec in client.public.outputs]
     results = result if isinstance(result, tuple) else (result,)
     if output is not None:
+        refuse_overwriting(output, force=force)
         write_array(output, result, names)
     values = {"outputs": dict(zip(names, results, strict=True)), "written": output}
     lines = [f"{name}: {value}" for name, value in zip(names, results, strict=True)]

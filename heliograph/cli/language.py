@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from heliograph.cli.output import output_options, remark
 from heliograph.errors import HeliographError
 from heliograph.files import open_file
 
@@ -44,14 +45,14 @@ def _check_one(name: str) -> tuple[dict[str, Any], str]:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(files: tuple[str, ...], as_json: bool) -> None:
-    """Check programs of the language and compile nothing; exit code 2 where one has errors."""
+@output_options
+def check(files: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+    """Check programs without compiling them. Exit code 2 if one has errors."""
     entries = []
     for name in files:
         entry, text = _check_one(name)
         entries.append(entry)
-        if not as_json:
+        if not as_json and not (quiet and entry["ok"]):
             click.echo(text, err=not entry["ok"])
     well = all(entry["ok"] for entry in entries)
     if as_json:
@@ -76,15 +77,18 @@ def _replace(path: Path, text: str) -> None:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True)
-@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 where a file would change.")
-def fmt(files: tuple[str, ...], only_check: bool) -> None:
-    """Format programs of the language in place; `-` reads standard input and writes standard output."""
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 if a file would change.")
+@output_options
+def fmt(files: tuple[str, ...], only_check: bool, as_json: bool, quiet: bool) -> None:
+    """Format programs in place; `-` reads standard input and writes standard output."""
     from heliograph.dsl.diagnostics import MAX_SOURCE_BYTES, Source
     from heliograph.dsl.format import format_source
     from heliograph.dsl.parse import open_source
     from heliograph.errors import ProgramError
 
-    failed = changed = False
+    states: dict[str, str] = {}
+    if as_json and "-" in files and not only_check:
+        raise ProgramError("the formatted text and the JSON object would both go to standard output", where="--json")
     for name in files:
         try:
             if name == "-":
@@ -99,26 +103,27 @@ def fmt(files: tuple[str, ...], only_check: bool) -> None:
                 if not only_check:
                     sys.stdout.buffer.write(formatted.encode())
                     sys.stdout.flush()
-                changed = changed or formatted.encode() != raw
+                states[name] = "unchanged" if formatted.encode() == raw else "would change"
                 continue
             path = Path(name)
             formatted = format_source(open_source(path))
             with open_file(path) as file:
                 if formatted.encode() == file.read():
+                    states[name] = "unchanged"
                     continue
-            changed = True
-            if only_check:
-                click.echo(f"{name}: would change", err=True)
-            else:
+            if not only_check:
                 _replace(path, formatted)
-                click.echo(f"{name}: formatted", err=True)
+            states[name] = "would change" if only_check else "formatted"
+            remark(f"{name}: {states[name]}", quiet)
         except HeliographError as error:
-            failed = True
+            states[name] = "error"
             click.echo(f"error: {error}", err=True)
         except OSError as error:
-            failed = True
+            states[name] = "error"
             click.echo(f"error: {name}: {error.strerror}", err=True)
-    if failed:
+    if as_json:
+        click.echo(json.dumps({"files": [{"file": name, "state": state} for name, state in states.items()]}))
+    if "error" in states.values():
         sys.exit(2)
-    if only_check and changed:
+    if only_check and "would change" in states.values():
         sys.exit(1)

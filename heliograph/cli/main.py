@@ -20,23 +20,23 @@ from heliograph.errors import HeliographError, InsecureWarning, packages_named
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("heliograph.cli.language", "check", "Check programs of the language."),
     "fmt": ("heliograph.cli.language", "fmt", "Format programs of the language."),
-    "compile": ("heliograph.cli.compile", "compile_command", "Compile a PyTorch module; print what it will cost."),
-    "refine": ("heliograph.cli.refine", "refine_command", "Train a network for low degrees; compile takes the result."),
-    "certify": ("heliograph.cli.certify", "certify_command", "Robust or fair answers under encryption, certified."),
-    "inspect": ("heliograph.cli.inspect", "inspect_command", "Print the bill, the program at a stage, or the depths."),
-    "diff": ("heliograph.cli.diff", "diff_command", "Say what changed in cost between two artifacts, and where."),
+    "compile": ("heliograph.cli.compile", "compile_command", "Compile a PyTorch module or a program; print the bill."),
+    "refine": ("heliograph.cli.refine", "refine_command", "Retrain a network for polynomials of low degree."),
+    "certify": ("heliograph.cli.certify", "certify_command", "Certify that encrypted answers are robust or fair."),
+    "inspect": ("heliograph.cli.inspect", "inspect_command", "Print an artifact's bill, program or levels; draw it."),
+    "diff": ("heliograph.cli.diff", "diff_command", "Compare the costs of two artifacts."),
     "keygen": ("heliograph.cli.keys", "keygen_command", "Make a secret key and evaluation keys."),
     "encrypt": ("heliograph.cli.keys", "encrypt_command", "Encrypt one sample with the secret key."),
     "evaluate": ("heliograph.cli.evaluate", "evaluate_command", "Evaluate an artifact on encrypted inputs."),
     "decrypt": ("heliograph.cli.keys", "decrypt_command", "Decrypt the server's answer with the secret key."),
     "serve": ("heliograph.cli.serve", "serve_command", "Serve artifacts over HTTP to many clients."),
-    "token": ("heliograph.cli.serve", "token_command", "Make or revoke a client's token for a server."),
+    "token": ("heliograph.cli.serve", "token_command", "Create or revoke a client's token for a server."),
     "run": ("heliograph.cli.run", "run_command", "Encrypt, evaluate and decrypt one sample in one process."),
-    "doctor": ("heliograph.cli.doctor", "doctor_command", "Say what of this machine is in order."),
-    "demo": ("heliograph.cli.demo", "demo", "Classify encrypted images, from training to the decrypted answer."),
+    "doctor": ("heliograph.cli.doctor", "doctor_command", "Check this machine's setup."),
+    "demo": ("heliograph.cli.demo", "demo", "Train, compile and classify encrypted images."),
     "approx": ("heliograph.cli.approx", "approx", "Approximate functions by polynomials, with proofs."),
     "transfer": ("heliograph.cli.transfer", "transfer", "Train a classifier on encrypted features."),
-    "dp": ("heliograph.cli.dp", "dp", "Account for, calibrate and audit differential privacy."),
+    "dp": ("heliograph.cli.dp", "dp", "Train with differential privacy; account for it and audit it."),
 }
 
 
@@ -59,10 +59,17 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="heliograph", prog_name="heliograph")
 def cli() -> None:
-    """Compile machine-learning programs for homomorphic encryption, run them encrypted, account for privacy."""
+    """Compile machine-learning models for homomorphic encryption, run them on encrypted data, account for privacy.
+
+    \b
+    First steps:
+      heliograph doctor                        check this machine
+      heliograph demo                          see it work
+      heliograph compile model.py:net --calibration samples.npy
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             warnings.showwarning = _show_warning(warnings.showwarning)
             cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
     except HeliographError as error:
-        click.echo(f"error: {error}", err=True)
+        # Here, for it loads the options of the compiler, which most calls have no need of.
+        from heliograph.cli.wording import in_flags
+
+        click.echo(f"error: {in_flags(error)}", err=True)
         sys.exit(2)
     except click.ClickException as error:
         error.show()

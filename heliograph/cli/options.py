@@ -8,30 +8,44 @@ from typing import Any, TypeVar
 import click
 
 from heliograph.compiler.options import ABOUT, About, Flag, Options
+from heliograph.errors import ProgramError
 
+# Behind the name of an option: the parameter of its second flag.
+_ALSO = "_also"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiler_options(command: F) -> F:
     """Add the flags to a command; it is called with what was given, by the names of the options (`chosen_options`)."""
     for name, about in reversed(list(ABOUT.items())):
+        if about.also is not None:
+            command = _flag(name, about, about.also, name + _ALSO)(command)
         if about.flag is not None:
-            command = _flag(name, about, about.flag)(command)
+            command = _flag(name, about, about.flag, name)(command)
     return command
 
 
 def chosen_options(given: Mapping[str, Any]) -> Options:
     """The options that the flags ask for; what was not given has its default."""
-    chosen = {}
-    for name, value in given.items():
+    chosen: dict[str, Any] = {}
+    for parameter, value in given.items():
+        name = parameter.removesuffix(_ALSO)
         about = ABOUT[name]
-        assert about.flag is not None
+        flag = about.flag if parameter == name else about.also
+        assert flag is not None
         if value is None or value == ():
             continue
-        if about.flag.bare:
-            value = about.flag.means
-        elif about.flag.read is not None:
-            value = about.flag.read(value)
+        if name in chosen:
+            assert about.flag is not None
+            assert about.also is not None
+            raise ProgramError(
+                f"{spelled(name, about.flag)} and {spelled(name, about.also)} are both given",
+                hint="leave one of them out",
+            )
+        if flag.bare:
+            value = flag.means
+        elif flag.read is not None:
+            value = flag.read(value)
         elif not _is_switch(about):
             value = next((choice for choice in about.choices if str(choice) == value), value)
         chosen[name] = value
@@ -42,15 +56,20 @@ def _is_switch(about: About) -> bool:
     return True in about.choices and False in about.choices
 
 
-def _flag(name: str, about: About, flag: Flag) -> Callable[[F], F]:
-    spelled = flag.name or name.replace("_", "-")
+def spelled(name: str, flag: Flag) -> str:
+    """A flag of an option as it is typed: --degree-of."""
+    return f"--{flag.name or name.replace('_', '-')}"
+
+
+def _flag(name: str, about: About, flag: Flag, parameter: str) -> Callable[[F], F]:
+    typed = spelled(name, flag)
     given: dict[str, Any] = {"default": None, "help": flag.help, "metavar": flag.metavar}
     if flag.bare:
-        return click.option(f"--{spelled}", name, is_flag=True, flag_value=True, **given)
+        return click.option(typed, parameter, is_flag=True, flag_value=True, **given)
     if _is_switch(about):
-        return click.option(f"--{spelled}/--no-{spelled}", name, **given)
+        return click.option(f"{typed}/--no-{typed[2:]}", parameter, **given)
     if about.choices:
         kind: Any = click.Choice([str(choice) for choice in about.choices if choice is not None])
     else:
         kind = about.kind or str
-    return click.option(f"--{spelled}", name, type=kind, multiple=flag.several, **given)
+    return click.option(typed, parameter, type=kind, multiple=flag.several, **given)

@@ -6,10 +6,12 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from heliograph.errors import ProgramError
 from heliograph.execution.loop import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,13 +19,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def output_options(command: F) -> F:
     """Add --json and --quiet, as parameters `as_json` and `quiet`."""
-    command = click.option("--quiet", "-q", is_flag=True, help="Print errors only, no progress and no result.")(command)
+    command = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")(command)
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(command)
+
+
+def force_option(command: F) -> F:
+    """Add --force, as parameter `force`; `refuse_overwriting` reads it."""
+    return click.option("--force", is_flag=True, help="Overwrite files that exist.")(command)
+
+
+def refuse_overwriting(*paths: str | Path | None, force: bool) -> None:
+    """Refuse to go on where one of the files exists that a command is to write; called before the work begins."""
+    for path in paths:
+        if path is not None and not force and Path(path).exists():
+            raise ProgramError(f"{path} already exists", hint="choose another name, or pass --force to overwrite it")
+
+
+def refuse_overwriting_folder(folder: str | Path | None, force: bool) -> None:
+    """The same for a folder that a command is to fill: it is new, or has nothing in it."""
+    if folder is not None and not force and Path(folder).is_dir() and any(Path(folder).iterdir()):
+        raise ProgramError(
+            f"the folder {folder} is not empty", hint="choose another one, or pass --force to overwrite it"
+        )
 
 
 def insecure_option(command: F) -> F:
     """Add --insecure, as parameter `insecure`."""
-    text = "Go on with an artifact without security: for tests without secrets."
+    text = "Accept an artifact without security: for tests only, never with real data."
     return click.option("--insecure", is_flag=True, help=text)(command)
 
 

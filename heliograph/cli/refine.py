@@ -12,7 +12,7 @@ import click
 from heliograph.array_files import Array, one_per_name, read_arrays
 from heliograph.cli.compile import load_module, load_object
 from heliograph.cli.options import chosen_options, compiler_options
-from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.cli.output import emit, force_option, output_options, progress_bar, refuse_overwriting, remark
 from heliograph.errors import ProgramError
 from heliograph.files import open_file, write_file
 
@@ -25,21 +25,43 @@ _CALIBRATION = 512
 
 @click.command("refine")
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg")
-@click.option("--samples", required=True, help="Unlabelled samples, .npy or .npz (one array per input).")
-@click.option("-o", "--output", default=None, help="The program's file; NAME-refined.hg by default.")
 @click.option(
-    "--calibration", default=None, help="Samples that the first ranges are set from; by default of --samples."
+    "--samples",
+    required=True,
+    metavar="FILE",
+    help="Unlabelled training samples: .npy, or .npz with one array per input.",
 )
 @click.option(
-    "--input-range", type=(float, float), multiple=True, help="The interval of the input; once, or per input."
+    "-o", "--output", default=None, metavar="FILE", help="Where to write the program (default: NAME-refined.hg)."
+)
+@click.option(
+    "--calibration",
+    default=None,
+    metavar="FILE",
+    help="Samples that the first ranges are set from (default: some of --samples).",
+)
+@click.option(
+    "--input-range",
+    type=(float, float),
+    multiple=True,
+    metavar="LOW HIGH",
+    help="Range of the input; once, or once per input.",
 )
 @click.option("--epochs", type=int, default=10, show_default=True, help="Passes over the samples in each round.")
-@click.option("--rounds", type=int, default=4, show_default=True, help="Most rounds, each with a cheaper allocation.")
-@click.option("--rate", type=float, default=None, help="Learning rate; 0.0005 by default.")
-@click.option("--batch-size", type=int, default=None, help="Samples of a step; 128 by default.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
-@click.option("--augment", default=None, metavar="FILE.py:NAME", help="A function of a batch that returns another.")
+@click.option(
+    "--rounds", type=int, default=4, show_default=True, help="At most this many rounds, each with a cheaper allocation."
+)
+@click.option("--rate", type=float, default=None, help="Learning rate (default: 0.0005).")
+@click.option("--batch-size", type=int, default=None, help="Samples in a step (default: 128).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of the samples.")
+@click.option(
+    "--augment",
+    default=None,
+    metavar="FILE.py:NAME",
+    help="A function that augments a batch: it takes one and returns one.",
+)
 @compiler_options
+@force_option
 @output_options
 def refine_command(
     target: str,
@@ -53,16 +75,17 @@ def refine_command(
     batch_size: int | None,
     seed: int,
     augment: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Train the PyTorch module NAME of FILE.py, or the program in FILE.hg, to do what it does with polynomials of low
-    degree, and write a program that `heliograph compile` takes.
+    """Retrain a network so that polynomials of low degree do for its activations; write a program for `heliograph compile`.
 
-    --degree and --degree-of say which degrees. Without them they are allocated, and in each round cheaper ones, until
-    more classes change than --accuracy-loss allows. While it runs, FILE.checkpoint stands beside the output: the same
-    command goes on from there after a killed run. Ctrl-C writes the best so far.
+    FILE.py:NAME is a PyTorch module in a Python file, FILE.hg a program. --degree and --degree-of set the degrees. Without
+    them, degrees are allocated, cheaper ones in each round, until more classes change than --accuracy-loss allows.
+
+    An interrupted run resumes from OUTPUT.checkpoint: run the same command again. Ctrl-C writes the best program so far.
     """
     from heliograph.frontends.torch_distill import Training
     from heliograph.tools.refine import refine
@@ -77,7 +100,10 @@ def refine_command(
         stem = target.removesuffix(".hg") if target.endswith(".hg") else target.rpartition(":")[2]
         path = Path(output or f"{Path(stem).name}-refined.hg")
         if path.suffix != ".hg":
-            raise ProgramError(f"{path} is no name of a program", hint="call it NAME.hg")
+            raise ProgramError(f"{path} is not a name for a program", hint="call it NAME.hg")
+        checkpoint = path.with_name(f"{path.name}.checkpoint")
+        if not checkpoint.exists():
+            refuse_overwriting(path, force=force)
         found = refine(
             program,
             tuple(arrays),
@@ -87,7 +113,7 @@ def refine_command(
             augment=function,
             progress=progress,
             training=training,
-            checkpoint=path.with_name(f"{path.name}.checkpoint"),
+            checkpoint=checkpoint,
         )
     weights = _write(replace(found.program, name=path.stem), path)
     remark(f"wrote {path} and {weights}" if weights else f"wrote {path}", quiet)

@@ -14,12 +14,19 @@ from heliograph.cli.output import emit, insecure_option, output_options, progres
 
 @click.command("run")
 @click.argument("artifact")
-@click.option("--input", "data", required=True, help="One sample: .npy, or .npz with one array per input.")
-@click.option("--sample", type=int, default=None, help="Take this sample where the input has a leading sample axis.")
+@click.option(
+    "--input", "data", required=True, metavar="FILE", help="One sample: .npy, or .npz with one array per input."
+)
+@click.option(
+    "--sample", type=int, default=None, help="Take this sample of the input, whose first axis counts samples."
+)
 @insecure_option
 @output_options
 def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as_json: bool, quiet: bool) -> None:
-    """Encrypt one sample, evaluate ARTIFACT on it, decrypt, and compare with the simulator."""
+    """Encrypt one sample, evaluate ARTIFACT on it, decrypt the answer, and compare it with the simulator.
+
+    Client and server share this process: a way to try an artifact, not a way to deploy it.
+    """
     import heliograph as hg
     from heliograph.runtime.noise import secure_draw
     from heliograph.runtime.server import require_server

@@ -12,28 +12,54 @@ _DATA = click.option(
     "--data",
     default="heliograph-serve",
     show_default=True,
-    help="The folder with queue, keys, inputs and results; it outlives the server.",
+    metavar="DIR",
+    help="Folder of the queue, keys, inputs and results; it outlives the server.",
 )
 
 
 @click.command("serve")
 @click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True)
 @click.option(
-    "--listen", default="127.0.0.1:8100", show_default=True, help="Address and port; port 0 takes a free one."
+    "--listen",
+    default="127.0.0.1:8100",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address and port; port 0 takes a free one.",
 )
 @_DATA
-@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that evaluate.")
 @click.option(
-    "--memory-bytes", type=click.IntRange(1), default=None, help="What all workers may take; 4/5 of what is free."
+    "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of evaluating processes."
 )
-@click.option("--plain", "plain", multiple=True, metavar="NAME=FILE", help="The plain inputs of the artifact NAME.")
-@click.option("--backend", type=click.Choice(["native", "openfhe"]), default=None, help="As for heliograph evaluate.")
-@click.option("--tls-cert", default=None, help="The server's certificate chain (PEM).")
-@click.option("--tls-key", default=None, help="Its private key (PEM).")
-@click.option("--plain-http", is_flag=True, help="Listen without TLS where others reach it: a proxy has TLS.")
-@click.option("--tenant-bytes", type=click.IntRange(1), default=None, help="The disk that each token may fill.")
-@click.option("--keys-days", type=click.FloatRange(0.001), default=None, help="How long keys stay that no job uses.")
-@click.option("--result-days", type=click.FloatRange(0.001), default=None, help="How long results wait to be fetched.")
+@click.option(
+    "--memory-bytes",
+    type=click.IntRange(1),
+    default=None,
+    help="Memory for all workers together (default: 4/5 of what is free).",
+)
+@click.option(
+    "--plain",
+    "plain",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Values of the unencrypted inputs of artifact NAME. Repeatable.",
+)
+@click.option("--backend", type=click.Choice(["native", "openfhe"]), default=None, help="As in heliograph evaluate.")
+@click.option("--tls-cert", default=None, metavar="FILE", help="The server's certificate chain (PEM).")
+@click.option("--tls-key", default=None, metavar="FILE", help="The private key of the certificate (PEM).")
+@click.option("--plain-http", is_flag=True, help="Listen without TLS on a public address, behind a proxy that has TLS.")
+@click.option("--tenant-bytes", type=click.IntRange(1), default=None, help="Disk space for each token.")
+@click.option(
+    "--keys-days",
+    type=click.FloatRange(0.001),
+    default=None,
+    help="Delete keys that no job has used for this many days.",
+)
+@click.option(
+    "--result-days",
+    type=click.FloatRange(0.001),
+    default=None,
+    help="Delete results that nobody has fetched after this many days.",
+)
 @insecure_option
 def serve_command(
     artifacts: tuple[str, ...],
@@ -51,7 +77,7 @@ def serve_command(
     result_days: float | None,
     insecure: bool,
 ) -> None:
-    """Serve ARTIFACT... over HTTP to whoever has a token (heliograph token). Logs are JSON lines on stderr."""
+    """Serve artifacts over HTTP to clients that have a token (`heliograph token`). Logs are JSON lines on stderr."""
     from heliograph.serving.run import Listening, serve
     from heliograph.serving.settings import Limits
     from heliograph.serving.site import SiteSettings
@@ -79,11 +105,11 @@ def serve_command(
 @click.command("token")
 @click.argument("name")
 @_DATA
-@click.option("--operator", is_flag=True, help="A token that also opens the page and /metrics.")
-@click.option("--revoke", is_flag=True, help="Let the token of NAME open nothing from now on.")
+@click.option("--operator", is_flag=True, help="The token also opens the status page and /metrics.")
+@click.option("--revoke", is_flag=True, help="Revoke the token of NAME.")
 @output_options
 def token_command(name: str, data: str, operator: bool, revoke: bool, as_json: bool, quiet: bool) -> None:
-    """Make a token for the tenant NAME of a server; it is printed once, and only its SHA-256 is kept."""
+    """Create a token for the client NAME of a server. It is printed once; only its SHA-256 is kept."""
     from heliograph.serving.database import Database
     from heliograph.serving.settings import Places
     from heliograph.serving.tenants import Tenants

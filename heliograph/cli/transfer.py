@@ -24,16 +24,24 @@ def transfer() -> None:
 
 @transfer.command()
 @click.argument("data", metavar="DATA.npz")
-@click.option("--folder", required=True, help="Where owner and trainer keep what they have; resume goes on from it.")
-@click.option("--minibatch", type=int, default=1024, show_default=True, help="Samples in a step.")
-@click.option("--rate", type=float, default=1.0, show_default=True, help="The learning rate.")
+@click.option(
+    "--folder", required=True, metavar="DIR", help="Where client and server keep their files; resume goes on from it."
+)
+@click.option("--minibatch", type=int, default=1024, show_default=True, help="Number of samples in a step.")
+@click.option("--rate", type=float, default=1.0, show_default=True, help="Learning rate.")
 @click.option("--logit-range", type=float, default=20.0, show_default=True, help="Logits stay within [-R, R].")
 @click.option("--weight-range", type=float, default=8.0, show_default=True, help="Weights stay within [-W, W].")
 @click.option(
-    "--patience", type=int, default=3, show_default=True, help="Epochs without a smaller loss before the stop."
+    "--patience",
+    type=int,
+    default=3,
+    show_default=True,
+    help="Stop after this many epochs without a smaller validation loss.",
 )
-@click.option("--most-epochs", type=int, default=100, show_default=True, help="It ends after so many at the latest.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the samples.")
+@click.option(
+    "--most-epochs", type=int, default=100, show_default=True, help="Stop after this many epochs at the latest."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of the samples.")
 @click.option("--simulate", is_flag=True, help="Train on the simulator, without keys.")
 @compiler_options
 @output_options
@@ -52,7 +60,10 @@ def train(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Train on DATA.npz (x_train, y_train, x_val, y_val: features and labels) until the validation loss stops falling."""
+    """Train on DATA.npz until the validation loss stops falling.
+
+    The file holds features and labels: x_train, y_train, x_val, y_val.
+    """
     from heliograph.transfer.clear import History
     from heliograph.transfer.clear import train as train_run
     from heliograph.transfer.data import TransferData
@@ -90,7 +101,7 @@ def train(
 @insecure_option
 @output_options
 def resume(folder: str, data: str, insecure: bool, as_json: bool, quiet: bool) -> None:
-    """Go on with the training in FOLDER, with the same data: after a kill, or where it was stopped."""
+    """Resume the training in FOLDER on the same data."""
     _go_on(folder, data, insecure, as_json, quiet)
 
 
@@ -99,7 +110,7 @@ def resume(folder: str, data: str, insecure: bool, as_json: bool, quiet: bool) -
 @click.argument("data", metavar="DATA.npz")
 @output_options
 def evaluate(folder: str, data: str, as_json: bool, quiet: bool) -> None:
-    """The accuracy of the weights of the best epoch on x_test and y_test of DATA.npz, in the clear."""
+    """Measure the trained weights on x_test and y_test of DATA.npz, in the clear."""
     from heliograph.transfer.clear import accuracy
     from heliograph.transfer.data import load_test
     from heliograph.transfer.local import history_of, weights_of

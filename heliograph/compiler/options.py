@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from heliograph.artifact.costs import default_costs
+from heliograph.artifact.costs import default_costs, named_costs
 from heliograph.ckks.costs import CostTable
 from heliograph.errors import ProgramError
 from heliograph.functions import METHODS
@@ -51,6 +51,7 @@ class About:
     choices: the values there are.
     check: says in words why a value cannot be used; an empty text where it can.
     why: what is said of a value out of bounds, or of none of the choices.
+    flag, also: how the command line asks for it; the second where there are two ways, of which one may be given.
     told: whether the bill (and with it the artifact's fingerprint) has it: "always", or "unless default" for options that
         artifacts made before the option came were compiled without. What decides about polynomials has to be told.
     """
@@ -62,6 +63,7 @@ class About:
     choices: tuple[object, ...] = ()
     check: Callable[[Any], str] | None = None
     flag: Flag | None = None
+    also: Flag | None = None
     told: Literal["always", "unless default", "no"] = "no"
 
     def refuses(self, value: Any, default: object) -> str:
@@ -110,6 +112,14 @@ def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
             raise ProgramError(f"--degree-of {text!r} is not LAYER=DEGREE", hint="for example --degree-of act1=7")
         degrees[layer] = int(degree)
     return degrees
+
+
+def _read_degree_list(text: str) -> tuple[int, ...]:
+    """The degrees of a text as 7,15,7."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= 6 for part in parts):
+        raise ProgramError(f"--degrees {text!r} is not a list of degrees", hint="for example --degrees 7,15,7")
+    return tuple(map(int, parts))
 
 
 def _refuses_errors(value: object) -> str:
@@ -195,7 +205,7 @@ class Options:
         About(
             "128 bits are planned for, or None for none",
             choices=(128, None),
-            flag=Flag("No security at all: for tests.", name="insecure", bare=True, means=None),
+            flag=Flag("No security at all: for tests only.", name="insecure", bare=True, means=None),
         ),
     )
     degree: int | None = _option(
@@ -205,7 +215,7 @@ class Options:
             kind=int,
             low=1,
             high=_MAX_DEGREE,
-            flag=Flag("Polynomial degree of all activations."),
+            flag=Flag("Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it)."),
             told="always",
         ),
     )
@@ -215,8 +225,13 @@ class Options:
             "about": About(
                 check=_refuses_degrees,
                 flag=Flag(
-                    "Polynomial degree of one layer.", "degree-of", metavar="LAYER=D", several=True, read=_read_degrees
+                    "Degree of one layer; may be repeated.",
+                    "degree-of",
+                    metavar="LAYER=D",
+                    several=True,
+                    read=_read_degrees,
                 ),
+                also=Flag("Degrees of all activations, in program order.", metavar="D,D,...", read=_read_degree_list),
                 told="always",
             )
         },
@@ -228,7 +243,7 @@ class Options:
             'the modes are "plan" and "paper"',
             kind=str,
             choices=("plan", "paper"),
-            flag=Flag("Choose the degree of each layer: by the time of the whole plan, or as OLA does."),
+            flag=Flag("Choose a degree for each layer: plan minimizes the time of the whole plan, paper follows OLA."),
         ),
     )
     accuracy_loss: float = _option(
@@ -238,7 +253,7 @@ class Options:
             kind=float,
             low=0,
             high=1,
-            flag=Flag("Share of the samples whose class an allocation may change; 0.005 by default."),
+            flag=Flag("With --allocate: the share of samples whose class may change (default: 0.005)."),
         ),
     )
     target_error: float | None = _option(
@@ -248,7 +263,7 @@ class Options:
             kind=float,
             low=_TINY,
             high=_HUGE,
-            flag=Flag("Largest approximation error of each activation."),
+            flag=Flag("Instead of a degree: the largest approximation error of each activation."),
             told="always",
         ),
     )
@@ -257,7 +272,13 @@ class Options:
         metadata={
             "about": About(
                 check=_refuses_errors,
-                flag=Flag("Largest error of one ReLU.", "error-of", metavar="LAYER=E", several=True, read=_read_errors),
+                flag=Flag(
+                    "Largest error of one ReLU; may be repeated.",
+                    "error-of",
+                    metavar="LAYER=E",
+                    several=True,
+                    read=_read_errors,
+                ),
                 told="unless default",
             )
         },
@@ -268,7 +289,7 @@ class Options:
             f"the methods are {', '.join(METHODS)}",
             kind=str,
             choices=tuple(METHODS),
-            flag=Flag("How polynomials are fitted; by default gaussian with calibration samples, else minimax."),
+            flag=Flag("How to fit polynomials (default: gaussian with calibration samples, minimax without)."),
             told="always",
         ),
     )
@@ -279,7 +300,7 @@ class Options:
             kind=float,
             low=0.1,
             high=100,
-            flag=Flag("How much wider than observed the weight of a fit is."),
+            flag=Flag("Widen the distribution that polynomials are fitted to by this factor (default: 1)."),
             told="always",
         ),
     )
@@ -290,7 +311,7 @@ class Options:
             kind=float,
             low=0,
             high=10,
-            flag=Flag("Share of its width by which an observed range is widened; by default chosen."),
+            flag=Flag("Widen observed ranges by this share of their width (default: chosen from the samples)."),
             told="always",
         ),
     )
@@ -301,7 +322,9 @@ class Options:
             kind=int,
             low=1,
             high=1 << 20,
-            flag=Flag("Most calibration samples kept apart to see how often unseen inputs leave; 1024 by default."),
+            flag=Flag(
+                "Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024)."
+            ),
             told="unless default",
         ),
     )
@@ -312,7 +335,7 @@ class Options:
             kind=float,
             low=0,
             high=40,
-            flag=Flag("Precision that encryption must leave."),
+            flag=Flag("Bits of precision that the outputs must keep under encryption (default: 10)."),
             told="always",
         ),
     )
@@ -323,15 +346,21 @@ class Options:
             kind=float,
             low=_TINY,
             high=1.0,
-            flag=Flag("Largest error of compared differences, as a share of the gap.", metavar="SHARE"),
+            flag=Flag("Largest error of a difference that an argmax compares, as a share of its gap.", metavar="SHARE"),
             told="unless default",
         ),
     )
     key_bytes: int | None = _option(
-        None, About("a number of bytes above 0", kind=int, low=1, flag=Flag("Bound on the evaluation keys."))
+        None,
+        About(
+            "a number of bytes above 0",
+            kind=int,
+            low=1,
+            flag=Flag("Limit the size of the evaluation keys; a tight limit costs time."),
+        ),
     )
     memory_bytes: int | None = _option(
-        None, About("a number of bytes above 0", kind=int, low=1, flag=Flag("Bound on the server's predicted memory."))
+        None, About("a number of bytes above 0", kind=int, low=1, flag=Flag("Limit the server's predicted memory."))
     )
     flood: float | None = _option(
         None,
@@ -340,7 +369,9 @@ class Options:
             kind=float,
             low=_TINY,
             high=_HUGE,
-            flag=Flag("Noise that the server adds to its outputs.", metavar="STD"),
+            flag=Flag(
+                "Standard deviation of the noise that the server adds to its outputs (default: none).", metavar="STD"
+            ),
         ),
     )
     chains: int | None = _option(
@@ -351,7 +382,7 @@ class Options:
             low=1,
             high=8,
             flag=Flag(
-                "Most moduli chains in which values are bootstrapped; by default 3, where they pay for their keys."
+                "Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys)."
             ),
         ),
     )
@@ -359,7 +390,7 @@ class Options:
         1,
         About(
             check=_refuses_batch,
-            flag=Flag("So many samples at once in the same ciphertexts.", metavar="N|max", read=_read_batch),
+            flag=Flag("Number of samples packed into each ciphertext (default: 1).", metavar="N|max", read=_read_batch),
         ),
     )
     objective: str | None = _option(
@@ -367,7 +398,7 @@ class Options:
         About(
             '"latency", "throughput" or None',
             choices=("latency", "throughput", None),
-            flag=Flag("Instead of a batch: plan several, and take the fastest answer or the least time for a sample."),
+            flag=Flag("Choose the batch size: for the fastest answer, or for the least time per sample."),
         ),
     )
     bootstrap: bool | None = _option(
@@ -375,11 +406,16 @@ class Options:
         About(
             "True, False or None",
             choices=(True, False, None),
-            flag=Flag("By default only where no ring carries the program without."),
+            flag=Flag("Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it)."),
         ),
     )
     bootstrap_iterations: int | None = _option(
-        None, About("1, 2 or None", choices=(1, 2), flag=Flag("Two: slower, finer."))
+        None,
+        About(
+            "1, 2 or None",
+            choices=(1, 2),
+            flag=Flag("2 is slower and more precise (default: 2 only where 1 is too coarse)."),
+        ),
     )
     bootstrap_by: str | None = _option(
         None,
@@ -396,7 +432,7 @@ class Options:
             kind=int,
             low=10,
             high=17,
-            flag=Flag("Fix the ring dimension, 2 to this power, instead of having it chosen."),
+            flag=Flag("Fix the ring dimension at 2 to this power (default: chosen)."),
         ),
     )
     scale_bits: int | None = _option(
@@ -406,7 +442,7 @@ class Options:
             kind=int,
             low=20,
             high=59,
-            flag=Flag("Fix the bits of the scale instead of having them chosen."),
+            flag=Flag("Fix the bits of the scale (default: chosen)."),
         ),
     )
     digits: int | None = _option(
@@ -415,14 +451,25 @@ class Options:
             "at least one digit",
             kind=int,
             low=1,
-            flag=Flag("Fix the number of key-switching digits instead of having it chosen."),
+            flag=Flag("Fix the number of key-switching digits (default: chosen)."),
         ),
     )
-    # The command line takes the prices that HELIOGRAPH_COSTS names.
-    costs: CostTable = field(default_factory=default_costs, metadata={"about": About()})
+    costs: CostTable = field(
+        default_factory=default_costs,
+        metadata={
+            "about": About(
+                flag=Flag(
+                    "Prices of operations: a table written by `heliograph doctor --calibrate`, or built-in (default: the "
+                    "table of this machine, if there is one).",
+                    metavar="FILE|built-in",
+                    read=named_costs,
+                )
+            )
+        },
+    )
     dump_ir: str | Path | None = field(
         default=None,
-        metadata={"about": About(flag=Flag("Write the program after each pass into this folder.", metavar="DIR"))},
+        metadata={"about": About(flag=Flag("Write the program after each pass to this folder.", metavar="DIR"))},
     )
 
     def __post_init__(self) -> None:

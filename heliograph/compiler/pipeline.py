@@ -21,12 +21,32 @@ from heliograph.passes.lower_polynomials import LowerPolynomials
 from heliograph.passes.output_ranges import Flood, OutputRanges
 from heliograph.passes.pack import Pack
 from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.passes.place_bootstraps import PlaceBootstraps
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.reside import Reside
 from heliograph.passes.schedule import Schedule
 from heliograph.passes.select_keys import SelectKeys
 from heliograph.passes.simplify import Simplify
+
+# The names of those that leave a step, in the order in which they run; few programs need all of them.
+PASSES: tuple[str, ...] = (
+    Simplify.name,
+    Expand.name,
+    ComposeReLU.name,
+    FuseLinear.name,
+    Approximate.name,
+    FoldScaling.name,
+    Pack.name,
+    FitSlots.name,
+    PlaceBootstraps.name,
+    PairBootstraps.name,
+    LowerPolynomials.name,
+    PlanLevels.name,
+    SelectKeys.name,
+    PlaceChains.name,
+    Schedule.name,
+)
 
 
 def front_passes(program: Program, options: Options) -> Trail:

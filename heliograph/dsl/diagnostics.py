@@ -73,7 +73,7 @@ class Source:
                 raw = file.read(MAX_SOURCE_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "the path is malformed"
-            raise ProgramError("the file cannot be read", where=texts.shown(name, _MAX_PART), why=reason) from None
+            raise ProgramError(f"{texts.shown(name, _MAX_PART)} cannot be read", why=reason) from None
         if len(raw) > MAX_SOURCE_BYTES:
             raise ProgramError(
                 f"the file has more than {MAX_SOURCE_BYTES} bytes, the most that is read of a program",

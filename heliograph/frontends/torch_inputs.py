@@ -64,9 +64,9 @@ def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> A
         ) from None
     if array.ndim == 0 or array.shape[1:] != shape:
         raise ProgramError(
-            f"calibration of input {name!r} has shape {array.shape}, expected (samples, {', '.join(map(str, shape))})",
+            f"calibration of input {name!r} has shape {array.shape}, expected ({', '.join(['samples', *map(str, shape)])})",
             where=where,
-            hint="add a leading sample axis: samples[np.newaxis]" if array.shape == shape else "",
+            hint=_missing_axis(array.shape, shape),
         )
     if not array.shape[0]:
         raise ProgramError(f"calibration of input {name!r} holds no sample", where=where)
@@ -79,6 +79,16 @@ def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> A
             hint="remove NaN and infinity",
         )
     return array
+
+
+def _missing_axis(samples: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """What to try where the samples or the example lack an axis; empty where they do not fit in another way."""
+    if samples == shape:
+        return "add a leading sample axis: samples[np.newaxis]"
+    if samples[2:] == shape:
+        # The first axis of one sample was taken for the example's batch axis.
+        return "example_input needs a batch axis in front, also for one sample: example_input[None]"
+    return ""
 
 
 def ranges(

@@ -486,24 +486,27 @@ def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
             if layer not in layers:
                 near = difflib.get_close_matches(layer, layers, n=3) or layers[:5]
                 raise ProgramError(
-                    f"degrees names the layer {layer!r}, and no activation is called that",
+                    f"no activation is called {layer!r}",
                     where="Options.degrees",
-                    hint=f"activations here: {', '.join(near) or 'none'}",
+                    hint=f"the activations are called {', '.join(map(repr, near))}"
+                    if near
+                    else "there is no activation",
                 )
         return degrees
     activations = (node for node in program.nodes if OPS[node.op].activation is not None and node.type.secret)
     nodes = [node for node in activations if not _is_composed(node)]
     if len(nodes) != len(degrees):
         raise ProgramError(
-            f"degrees lists {len(degrees)} of them, and the program has {len(nodes)} activations that take one",
-            where="Options.degrees",
-            hint=f"in program order: {', '.join(node.loc.layer or node.op for node in nodes[:40]) or 'none'}",
+            f"{len(degrees)} degrees are given for {len(nodes)} activation{'s' * (len(nodes) != 1)}",
+            hint=f"one for each, in this order: {', '.join(repr(node.loc.layer or node.op) for node in nodes[:40])}"
+            if nodes
+            else "",
         )
     table: dict[str, int] = {}
     for node, degree in zip(nodes, degrees, strict=True):
         if table.setdefault(node.loc.layer, degree) != degree:
             raise ProgramError(
-                f"two activations are called {node.loc.layer!r}, and degrees lists two degrees for them",
+                f"two activations are called {node.loc.layer!r}, and two degrees are given for them",
                 where=node.loc,
                 hint="give them names of their own, or one degree",
             )

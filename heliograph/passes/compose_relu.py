@@ -32,9 +32,11 @@ class ComposeReLU:
         unknown = sorted(set(self.errors) - layers)
         if unknown:
             raise ProgramError(
-                f"errors names the layer {unknown[0]!r}, and no ReLU of an encrypted value is called that",
+                f"no ReLU of an encrypted value is called {unknown[0]!r}",
                 where="Options.errors",
-                hint=f"ReLUs here: {', '.join(sorted(layers)[:5]) or 'none'}",
+                hint=f"the ReLUs are called {', '.join(map(repr, sorted(layers)[:5]))}"
+                if layers
+                else "there is no ReLU",
             )
         builder = Builder(program.name, Stage.TENSOR, program)
 

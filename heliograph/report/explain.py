@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,18 +44,23 @@ class Recorder:
     def explain(self, source: Program, name: str) -> Explanation:
         """What the pass of that name did when `source` was compiled; a ProgramError with the names there are."""
         names = [step for step, _ in self.steps]
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=2)
-            raise ProgramError(
-                f"there is no pass called {name!r}",
-                where="--explain",
-                hint=(f"did you mean {' or '.join(near)}? " if near else "") + f"the passes are {', '.join(names)}",
-            )
+        check_pass(name, names)
         # A pass that ran more than once is explained as it ran last, on the parameters that were chosen.
         position = len(names) - 1 - names[::-1].index(name)
         before = self.steps[position - 1][1] if position else source
         after = self.steps[position][1]
         return Explanation(name, before, after, tuple(improvements(name, before, after)))
+
+
+def check_pass(name: str, names: Sequence[str]) -> None:
+    """A ProgramError where no pass is called so; it says which there are."""
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=2)
+        raise ProgramError(
+            f"there is no pass called {name!r}",
+            where="--explain",
+            hint=(f"did you mean {' or '.join(near)}? " if near else "") + f"the passes are {', '.join(names)}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

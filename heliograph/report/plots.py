@@ -15,6 +15,8 @@ from heliograph.report.text import Report, degrees_text, largest_error_text
 
 _WIDTH_INCHES = 7.0
 _DPI = 200
+# What `save_plots` may write, without the endings.
+PLOTS = ("levels", "ranges", "times", "allocation")
 
 
 def _pyplot() -> Any:

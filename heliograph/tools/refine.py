@@ -226,7 +226,7 @@ def _by_layer(program: Program, degrees: Any) -> dict[str, int]:
         unknown = sorted(set(degrees) - set(layers))
         if unknown:
             raise ProgramError(
-                f"degrees names the layer {unknown[0]!r}, which has no polynomial",
+                f"no polynomial stands for a layer called {unknown[0]!r}",
                 hint=f"the layers are {', '.join(dict.fromkeys(layers))}",
             )
         table = dict(degrees)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ from cli.conftest import Call
 import heliograph as hg
 from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.costs import save_costs
+from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli import doctor
 from heliograph.cli.main import _COMMANDS
+from heliograph.cli.wording import in_flags
 
 PACKAGE = Path(hg.__file__).parent
 
@@ -81,6 +85,108 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     assert len(list((tmp_path / "ir").glob("*.ir"))) >= 8
 
 
+def test_compile_overwrites_nothing_without_force(call: Call, tmp_path: Path) -> None:
+    """And says so before it compiles."""
+    out, public, folder = tmp_path / "a.helio", tmp_path / "a.public", tmp_path / "ir"
+    common = ("compile", "model.py:net", "--calibration", "x.npy", "--insecure", "--quiet", "--degree", 3)
+    whole = ("-o", out, "--public", public, "--dump-ir", folder)
+    assert call(*common, *whole).code == 0
+    before = out.read_bytes()
+    for given, words in (
+        (("-o", out), f"{out} already exists"),
+        (("-o", tmp_path / "b", "--public", public), f"{public} already exists"),
+        (("-o", tmp_path / "b", "--dump-ir", folder), f"the folder {folder} is not empty"),
+    ):
+        refused = call(*common[:-1], 5, *given)
+        assert (refused.code, words in refused.err, "--force" in refused.err) == (2, True, True)
+    assert not (tmp_path / "b").exists()
+    assert out.read_bytes() == before
+    assert call(*common[:-1], 5, *whole, "--force").code == 0
+    assert out.read_bytes() != before
+
+
+def test_compile_takes_degrees_in_program_order_a_name_and_prices(call: Call, tmp_path: Path) -> None:
+    common = ("compile", "model.py:net", "--calibration", "x.npy", "--insecure", "--json")
+    found = call(*common, "--degrees", "7", "--name", "mine", "--costs", "built-in", "-o", tmp_path / "a").json
+    assert (found["ranges"][0]["degree"], found["name"]) == (7, "mine")
+    prices = replace(BUILT_IN, machine="another machine")
+    save_costs(prices, tmp_path / "costs.json")
+    found = call(*common, "--degrees", "7", "--costs", tmp_path / "costs.json", "-o", tmp_path / "b").json
+    assert found["costs"] == "another machine"
+    for given, words in (
+        (("--degrees", "7,3"), "2 degrees are given for 1 activation"),
+        (("--degrees", "7,x"), "is not a list of degrees"),
+        (("--degrees", "7", "--degree-of", "act=3"), "--degree-of and --degrees are both given"),
+        (("--costs", tmp_path / "none.json"), "none.json cannot be read"),
+    ):
+        refused = call(*common, *given, "-o", tmp_path / "c")
+        assert (refused.code, words in refused.err) == (2, True), refused.err
+
+
+def test_an_input_may_stay_plain(call: Call, tmp_path: Path) -> None:
+    given = ("--calibration", "two.npz", "--insecure", "--quiet", "--plain", "right")
+    assert call("compile", "model.py:two", *given, "-o", tmp_path / "a").code == 0
+    made = hg.Artifact.load(tmp_path / "a")
+    assert (made.plain_inputs, [spec.name for spec in made.public().inputs]) == (("right",), ["left"])
+    assert made.report.values["ciphertext_products"] == 0
+
+
+def test_a_pass_that_is_misspelt_is_found_before_anything_is_compiled(call: Call, tmp_path: Path) -> None:
+    common = ("compile", "model.py:net", "--calibration", "x.npy", "--insecure", "--degree", 3)
+    refused = call(*common, "--explain", "packk", "-o", tmp_path / "a")
+    assert (refused.code, "did you mean pack?" in refused.err) == (2, True)
+    idle = call(*common, "--explain", "fit-slots", "-o", tmp_path / "a")
+    assert (idle.code, "the pass fit-slots did not run on this program" in idle.err) == (2, True)
+    assert not (tmp_path / "a").exists()
+
+
+# What the package says, and how the command line says it.
+WORDS = [
+    (("--batch", 3), "error: --batch 3 cannot be used\n"),
+    (("--degree-of", "act=0"), "error: --degree-of act=0 cannot be used\n"),
+    (("--degree-of", "'a=b'=3"), "error: --degree-of: no activation is called \"'a=b'\"\n"),
+    (("--degree-of", "ac=3"), "try: the activations are called 'act'\n"),
+    (("--error-of", "act1=0.1"), "error: --error-of: no ReLU of an encrypted value is called 'act1'\n"),
+    (("--degree", 3, "--target-error", 0.1), "error: --target-error 0.1 cannot be used\n"),
+    (("--key-bytes", 10), "error: --key-bytes 10 holds 0 rotation keys"),
+    (("--input-range", 0, 0.1), "outside of --input-range (0, 0.1)"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), WORDS)
+def test_errors_speak_of_flags(call: Call, tmp_path: Path, given: tuple[object, ...], words: str) -> None:
+    common = ("compile", "model.py:net", "--calibration", "x.npy", "--insecure", "-o", tmp_path / "a")
+    refused = call(*common, *given)
+    assert refused.code == 2
+    assert words in refused.err
+    for name in ("Options", "degrees=", "input_range", "hg."):
+        assert name not in refused.err
+
+
+def test_what_an_activation_lacks_is_said_in_flags(call: Call, tmp_path: Path) -> None:
+    refused = call("compile", "model.py:net", "--example-shape", "8", "--insecure", "-o", tmp_path / "a")
+    assert "  try: give --calibration FILE or --input-range LOW HIGH" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (hg.SecurityError("a 'security_bits=None' layer", hint="allow_insecure=True (on the command line --insecure)"),
+         "a 'security_bits=None' layer\n  try: --insecure"),
+        (hg.ProgramError("no key", hint="compile with a lower key_bytes, or pass check_memory=False"),
+         "no key\n  try: compile with a lower --key-bytes, or pass --no-memory-check"),
+        (hg.PlanningError("it bootstraps, and bootstrap=False was asked for", where="Options.bootstrap"),
+         "--bootstrap: it bootstraps, and --no-bootstrap was asked for"),
+        (hg.ProgramError("the degree is low, and batch and margin are words", where="net.py:3"),
+         "net.py:3: the degree is low, and batch and margin are words"),
+        (hg.ProgramError("errors={'a': 2.0, 'b': 1e-3} cannot be used", where="Options.errors"),
+         "--error-of a=2.0,b=1e-3 cannot be used"),
+    ],
+)  # fmt: skip
+def test_only_arguments_are_translated(error: hg.HeliographError, words: str) -> None:
+    assert in_flags(error) == words
+
+
 def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "two.helio"
     result = call("compile", "model.py:two", "--calibration", "two.npz", "--insecure", "--quiet", "-o", out)
@@ -96,7 +202,7 @@ def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ("model.py --example-shape 8", "does not say which module"),
-        ("nothing.py:net --example-shape 8", "nothing.py is not there"),
+        ("nothing.py:net --example-shape 8", "nothing.py cannot be read"),
         ("model.py:nothing --example-shape 8", "defines no 'nothing'"),
         ("model.py:number --example-shape 8", "is int, not a torch.nn.Module"),
         ("model.py:failing --example-shape 8", "KeyError: 'nothing'"),
@@ -127,7 +233,7 @@ def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> Non
 
 
 def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path: Path) -> None:
-    common = ("model.py:close", "--calibration", "wide.npy", "--insecure", "-o", tmp_path / "a")
+    common = ("model.py:close", "--calibration", "wide.npy", "--insecure", "--force", "-o", tmp_path / "a")
     result = call("compile", *common, "--degree", 3)
     found = hg.Artifact.load(tmp_path / "a").report.values["class_agreement"]
     assert 0 < found["agree"] < found["samples"] == 32
@@ -139,7 +245,8 @@ def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path:
 
 
 def test_compile_takes_the_gap_of_a_class(call: Call, tmp_path: Path) -> None:
-    common = ("compile", "model.py:close", "--calibration", "wide.npy", "--insecure", "--json", "-o", tmp_path / "a")
+    named = ("--force", "-o", tmp_path / "a")
+    common = ("compile", "model.py:close", "--calibration", "wide.npy", "--insecure", "--json", *named)
     declared = call(*common, "--top1", "--gap", 0.02).json["ranges"][-1]
     assert (declared["gap"], declared["gap_source"]) == (0.02, "declared")
     assert call(*common, "--top1").json["ranges"][-1]["gap_source"] == "observed"
@@ -162,7 +269,9 @@ def test_layers_without_a_line_of_the_user_are_named_by_their_class(call: Call, 
     refused = call("compile", "model.py:refused", *common)
     assert refused.err.startswith("error: nn.FractionalMaxPool2d() (1): ")
     shape = call("compile", "model.py:layers", "--input-range", -1, 1, "--example-shape", "7", "--insecure")
-    assert shape.err.startswith("error: the model cannot be run on example_input\n")
+    assert shape.err.startswith(
+        "error: the model cannot be run on the example (--example-shape, or the first sample of --calibration)\n"
+    )
 
 
 def test_inspect(call: Call, folder: Path) -> None:
@@ -192,6 +301,8 @@ def test_inspect_of_the_public_part(call: Call) -> None:
     result = call("inspect", "p.helio")
     assert "the public part" in result.out
     assert "INSECURE" in result.out
+    starts = {len(line) - len(line[2:].lstrip().partition("  ")[2].lstrip()) for line in result.out.splitlines()[1:]}
+    assert len(starts) == 1, "the second column begins where it begins"
     assert call("inspect", "p.helio", "--json").json["inputs"] == [{"name": "x", "shape": [8]}]
     refused = call("inspect", "p.helio", "--depth")
     assert refused.code == 2
@@ -240,7 +351,7 @@ def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("linux", "aarch64", (3, 10, 4), "Linux on x86-64"),
         ("darwin", "x86_64", (3, 10, 4), "Linux on x86-64"),
-        ("linux", "x86_64", (3, 11, 4), "take CPython 3.10 or 3.12"),
+        ("linux", "x86_64", (3, 11, 4), "use CPython 3.10 or 3.12"),
     ],
 )
 def test_doctor_says_what_openfhe_runs_on(

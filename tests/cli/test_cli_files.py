@@ -106,11 +106,38 @@ def test_a_secret_key_is_not_overwritten(work: Path, call: Call) -> None:
     before = (work / "client.key").read_bytes()
     refused = call("keygen", "--insecure", "p.helio")
     assert refused.code == 2
-    assert "client.key exists already" in refused.err
+    assert "client.key already exists" in refused.err
     assert (work / "client.key").read_bytes() == before
-    assert call("keygen", "--insecure", "p.helio", "--overwrite", "--quiet").code == 0
+    assert call("keygen", "--insecure", "p.helio", "--force", "--quiet").code == 0
     assert (work / "client.key").read_bytes() != before
     assert call("keygen", "--insecure", "p.helio", "-o", "same", "--keys", "same").code == 2
+
+
+def test_nothing_is_overwritten_without_force(work: Path, call: Call) -> None:
+    """Neither by its default name nor by one that was given; with --force it is."""
+    assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0).code == 0
+    assert call("evaluate", "--insecure", "m.helio", "input.ct").code == 0
+    assert call("decrypt", "--insecure", "client.key", "output.ct", "-o", "y.npy").code == 0
+    assert call("inspect", "m.helio", "--html", "m.html", "--dot", "m.dot").code == 0
+    for name, arguments in (
+        ("input.ct", ("encrypt", "--insecure", "client.key", "x.npy", "--sample", 1)),
+        ("output.ct", ("evaluate", "--insecure", "m.helio", "input.ct")),
+        ("y.npy", ("decrypt", "--insecure", "client.key", "output.ct", "-o", "y.npy")),
+        ("eval.keys", ("keygen", "--insecure", "p.helio", "-o", "another.key")),
+        ("m.html", ("inspect", "m.helio", "--html", "m.html")),
+        ("m.dot", ("inspect", "m.helio", "--dot", "m.dot")),
+    ):
+        before = (work / name).read_bytes()
+        refused = call(*arguments)
+        assert (refused.code, f"{name} already exists" in refused.err) == (2, True), arguments
+        assert (work / name).read_bytes() == before
+        assert call(*arguments, "--force", "--quiet").code == 0, arguments
+    # A public part that is another's is left alone even so: --force is for the keys.
+    (work / "mine").write_bytes(b"mine")
+    others = ("keygen", "--insecure", "m.helio", "-o", "k", "--keys", "e", "--force", "--public")
+    assert "mine already exists" in call(*others, "mine").err
+    assert not (work / "k").exists()
+    assert call(*others, "p.helio").code == 0
 
 
 def test_many_inputs_go_on_where_they_were_stopped(work: Path, call: Call) -> None:
@@ -163,9 +190,9 @@ def test_decrypted_results_are_for_their_owner_only(work: Path, call: Call) -> N
     for umask, shared in ((0o022, 0o644), (0o077, 0o600), (0o000, 0o644)):
         before = os.umask(umask)
         try:
-            assert call("evaluate", "--insecure", "m.helio", "input.ct", "-o", "y.ct").code == 0
+            assert call("evaluate", "--insecure", "--force", "m.helio", "input.ct", "-o", "y.ct").code == 0
             for name in ("y.npy", "y.npz"):
-                assert call("decrypt", "--insecure", "client.key", "y.ct", "-o", name).code == 0
+                assert call("decrypt", "--insecure", "--force", "client.key", "y.ct", "-o", name).code == 0
         finally:
             os.umask(before)
         modes = [stat.S_IMODE((work / name).stat().st_mode) for name in ("y.npy", "y.npz", "y.ct")]
@@ -196,7 +223,8 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(work: Path, call: Call) -> Non
     ):
         name, *rest = command.split()
         insecure = () if name in ("inspect", "check", "fmt") else ("--insecure",)
-        refused = call(name, *insecure, *rest)
+        force = ("--force",) if name == "evaluate" else ()
+        refused = call(name, *insecure, *force, *rest)
         assert refused.code == 2, command
         assert "not a file" in refused.err, (command, refused.err)
     # The keys of a folder, one of which is a pipe; its index; an output that is there; the mark of one.
@@ -205,7 +233,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(work: Path, call: Call) -> Non
     for name in ("relinearization.key", "index.keys"):
         (work / "folder" / name).unlink()
         os.mkfifo(work / "folder" / name)
-        assert "not a file" in call("evaluate", "--insecure", "m.helio", "4.ct", "--keys", "folder").err
+        assert "not a file" in call("evaluate", "--insecure", "--force", "m.helio", "4.ct", "--keys", "folder").err
     assert call("encrypt", "--insecure", "client.key", "x.npy", "--sample", 0, "-o", "5.ct").code == 0
     (work / "outputs").mkdir(exist_ok=True)
     for name in ("5.ct", ".5.ct.made", "input.ct"):
@@ -235,7 +263,8 @@ def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
     (work / "pass").write_text("one\n")
     (work / "wrong").write_text("two\n")
     (work / "empty").write_text("\n")
-    assert call("keygen", "--insecure", "p.helio", "-o", "locked", "--passphrase-file", "pass", "--quiet").code == 0
+    keys = ("-o", "locked", "--keys", "locked.keys")
+    assert call("keygen", "--insecure", "p.helio", *keys, "--passphrase-file", "pass", "--quiet").code == 0
     for arguments, words in (
         (("encrypt", "--insecure", "locked", "x.npy", "--sample", 0), "is protected by a passphrase"),
         (("encrypt", "--insecure", "locked", "x.npy", "--sample", 0, "--passphrase-file", "wrong"), "does not open"),
@@ -254,7 +283,8 @@ def test_passphrases_are_never_arguments(work: Path, call: Call) -> None:
 
 def test_a_passphrase_is_asked_for_on_a_terminal(work: Path) -> None:
     (work / "pass").write_text("one\n")
-    heliograph(work, "keygen", "--insecure", "p.helio", "-o", "locked", "--passphrase-file", "pass")
+    keys = ("-o", "locked", "--keys", "locked.keys")
+    heliograph(work, "keygen", "--insecure", "p.helio", *keys, "--passphrase-file", "pass")
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, "encrypt", "--insecure", "locked", "x.npy", "--sample", "0", "-o", "asked.ct"],

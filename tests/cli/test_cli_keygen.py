@@ -109,7 +109,7 @@ def test_what_memory_has_no_room_for_leaves_no_secret_key(
         assert [path.name for path in folder.iterdir()] == ["public"]
     assert run(capsys, "keygen", "--insecure", "public", "--no-memory-check")[0] == 0
     # With both there, nothing is replaced.
-    assert "client.key exists already" in run(capsys, "keygen", "--insecure", "public", "--no-memory-check")[2]
+    assert "client.key already exists" in run(capsys, "keygen", "--insecure", "public", "--no-memory-check")[2]
 
 
 def test_what_the_disk_has_no_room_for_leaves_no_secret_key(

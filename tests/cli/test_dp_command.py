@@ -127,3 +127,36 @@ def test_bad_input_has_exit_code_2_and_a_reason(
     assert code == 2
     assert text in err
     assert "Traceback" not in err
+
+
+def test_an_estimate_is_not_shown_as_a_bracket(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "epsilon", STEP, "--delta", "1e-5", "--method", "gdp")[1]
+    assert "none" not in shown
+    assert "an estimate, not a bound" in shown.splitlines()[0]
+
+
+def test_compare_has_a_line_for_each_accountant(capsys: pytest.CaptureFixture[str]) -> None:
+    """Remarks stand below the figures at full width, not in a column of a few letters."""
+    lines = run(capsys, "compare", "laplace(epsilon=0.5) * 3", "--delta", "1e-6")[1].splitlines()
+    assert [line.split()[0] for line in lines[:8]] == [
+        "method", "auto", "pld", "exact", "inversion", "prv", "rdp", "gdp",
+    ]  # fmt: skip
+    assert len({len(line) for line in lines[:8]}) == 1
+    assert lines[8:]
+    assert all(":" in line for line in lines[8:])
+
+
+def test_a_parameter_without_its_name_is_said_to_need_one(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "epsilon", "gaussian(1.0)", "--delta", "1e-5")
+    assert (code, "try: gaussian(noise_multiplier=1.0)" in err) == (2, True)
+
+
+def test_every_command_can_be_quiet(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for arguments in (
+        ("epsilon", STEP, "--delta", "1e-5"),
+        ("delta", STEP, "--epsilon", "1"),
+        ("noise", "--steps", "1", "--epsilon", "1", "--delta", "1e-5"),
+        ("compare", "laplace(epsilon=1)", "--delta", "1e-5"),
+        ("shuffle", "--batches", "10", "--noise", "1", "--delta", "1e-5"),
+    ):
+        assert run(capsys, *arguments, "--quiet") == (0, "", ""), arguments

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
+from cli.conftest import Call
 
 import heliograph as hg
 from heliograph.interpret import interpret_batch
@@ -45,10 +45,13 @@ def test_refine_then_compile(call: Call, folder: Path, samples: Path) -> None:
 
 def test_refusals(call: Call, folder: Path, samples: Path) -> None:
     for arguments, text in (
-        (("model.py:net", "--samples", "x.npy", "--degree", 2, "-o", "low.txt"), "low.txt is no name of a program"),
+        (("model.py:net", "--samples", "x.npy", "--degree", 2, "-o", "low.txt"), "low.txt is not a name for a program"),
         (("model.py:net", "--samples", "none.npy"), "none.npy cannot be read"),
         (("model.py:net", "--samples", samples, "--degree", 2, "--rate", -1), "rate=-1.0 cannot be used"),
-        (("model.py:net", "--samples", samples, "--degree-of", "fc1=2"), "which has no polynomial"),
+        (
+            ("model.py:net", "--samples", samples, "--degree-of", "fc1=2"),
+            "no polynomial stands for a layer called 'fc1'",
+        ),
         (("model.py:net", "--samples", samples, "--degree", 2, "--augment", "shake.py:no"), "defines no 'no'"),
     ):
         result = call("refine", *arguments)

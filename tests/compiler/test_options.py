@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli.options import chosen_options, compiler_options
 from heliograph.compiler.options import ABOUT, Options
 from heliograph.errors import ProgramError
@@ -42,6 +43,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "log_ring": ("--log-ring 11", 11),
     "scale_bits": ("--scale-bits 40", 40),
     "digits": ("--digits 3", 3),
+    "costs": ("--costs built-in", BUILT_IN),
     "dump_ir": ("--dump-ir there", "there"),
 }
 
@@ -66,6 +68,13 @@ def test_every_option_says_what_it_is() -> None:
 
 def test_every_flag_has_a_case() -> None:
     assert set(FLAGS) == {name for name, about in ABOUT.items() if about.flag is not None}
+
+
+def test_an_option_may_have_a_second_flag() -> None:
+    assert given("--degrees 7,15,7") == Options(degrees=(7, 15, 7))
+    assert [name for name, about in ABOUT.items() if about.also is not None] == ["degrees"]
+    with pytest.raises(ProgramError, match="--degree-of and --degrees are both given"):
+        given("--degrees 7 --degree-of a=3")
 
 
 def test_without_flags_the_options_are_the_defaults() -> None:

@@ -35,7 +35,7 @@ def test_check(folder: Path) -> None:
     assert done.returncode == 2
     assert "bad.hg:3:8: there is no value called 'yy'" in done.stderr
     assert "bad.hg:4:10: there is no value called 'xx'" in done.stderr
-    assert "missing.hg: the file cannot be read" in done.stderr
+    assert "missing.hg cannot be read" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout.startswith("good.hg: ok")
 
@@ -57,7 +57,7 @@ def test_check_json(folder: Path) -> None:
         "operations": 1,
     }
     assert [(error["line"], error["column"]) for error in bad["errors"]] == [(3, 8), (4, 10)]
-    assert none["errors"][0]["message"] == "the file cannot be read"
+    assert none["errors"][0]["message"] == "none cannot be read"
 
 
 def test_fmt(folder: Path) -> None:
@@ -86,3 +86,18 @@ def test_fmt_of_standard_input_and_of_wrong_text(folder: Path) -> None:
     assert done.returncode == 2
     assert "wrong.hg:2:5: ')' closes nothing" in done.stderr
     assert (folder / "wrong.hg").read_text() == "program p\nx = )\n"
+
+
+def test_fmt_json_and_quiet(folder: Path) -> None:
+    (folder / "ugly.hg").write_text("program   p # c")
+    done = heliograph("fmt", "--check", "--json", "good.hg", "ugly.hg", folder=folder)
+    assert done.returncode == 1
+    states = {"good.hg": "unchanged", "ugly.hg": "would change"}
+    assert json.loads(done.stdout) == {"files": [{"file": name, "state": state} for name, state in states.items()]}
+    done = heliograph("fmt", "--quiet", "good.hg", "ugly.hg", folder=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (folder / "ugly.hg").read_text() != "program   p # c"
+    assert heliograph("fmt", "-", "--json", stdin=b"program p", folder=folder).returncode == 2
+    done = heliograph("check", "--quiet", "good.hg", "bad.hg", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "bad.hg:3:8" in done.stderr

@@ -298,7 +298,7 @@ def test_a_key_file_is_not_overwritten_silently(client: Client, artifact: Artifa
     path = tmp_path / "client.key"
     client.save(path)
     before = path.read_bytes()
-    with pytest.raises(WireError, match="exists already"):
+    with pytest.raises(WireError, match="already exists"):
         Client(artifact, allow_insecure=True).save(path)
     assert path.read_bytes() == before
     other = Client(artifact, allow_insecure=True)
@@ -440,11 +440,11 @@ def test_a_key_is_saved_where_there_are_no_hard_links(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Client.load(path, allow_insecure=True).id == client.id
     other = Client(artifact, allow_insecure=True)
-    with pytest.raises(WireError, match="exists already"):
+    with pytest.raises(WireError, match="already exists"):
         other.save(path)
     # Also where the name was taken after it was looked at.
     monkeypatch.setattr(Path, "exists", lambda self: False)
-    with pytest.raises(WireError, match="exists already"):
+    with pytest.raises(WireError, match="already exists"):
         other.save(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["client.key"]

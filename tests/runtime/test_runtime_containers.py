@@ -256,14 +256,14 @@ def test_a_file_system_without_locks_and_links_will_do(tmp_path: Path, monkeypat
     write_file(tmp_path / "f", b"mine", private=True, overwrite=False)
     assert (tmp_path / "f").read_bytes() == b"mine"
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
-    with pytest.raises(WireError, match="exists already"):
+    with pytest.raises(WireError, match="already exists"):
         write_file(tmp_path / "f", b"other", overwrite=False)
 
     def parts():  # type: ignore[no-untyped-def]
         yield b"mine"
         (tmp_path / "g").write_bytes(b"theirs")
 
-    with pytest.raises(WireError, match="exists already"):
+    with pytest.raises(WireError, match="already exists"):
         write_file(tmp_path / "g", parts(), overwrite=False)
     assert (tmp_path / "g").read_bytes() == b"theirs"
     assert sorted(p.name for p in tmp_path.iterdir()) == [".f.0123abcd.part", "f", "g"]
@@ -326,7 +326,7 @@ def test_no_overwrite_even_in_a_race(tmp_path: Path) -> None:
         yield b"mine"
         path.write_bytes(b"theirs")
 
-    with pytest.raises(WireError, match="exists already"):
+    with pytest.raises(WireError, match="already exists"):
         write_file(path, parts(), overwrite=False)
     assert path.read_bytes() == b"theirs"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]

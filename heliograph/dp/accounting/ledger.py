@@ -285,7 +285,7 @@ def load_json(path: str | Path) -> Any:
             raise WireError(f"the file is larger than {_MAX_BYTES:,} bytes", where=path)
         return json.loads(data.decode())
     except OSError as error:
-        raise WireError("the file cannot be read", where=path, why=error.strerror or str(error)) from None
+        raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:
         raise WireError("the file is not JSON", where=path, why=str(error)[:200]) from None
 

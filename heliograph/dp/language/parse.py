@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
@@ -111,6 +112,13 @@ def _syntax_error(error: UnexpectedInput, text: str) -> ProgramError:
         where = f"line {error.line}, column {error.column}"
         if isinstance(error, UnexpectedToken):
             what = f"unexpected {_short(str(error.token))}"
+            if unnamed := _unnamed_argument(text, error.token):
+                return ProgramError(
+                    f"{_short(str(error.token))} has no name",
+                    where=where,
+                    why="the parameters of a mechanism are given by name",
+                    hint=unnamed,
+                )
         elif isinstance(error, UnexpectedCharacters):
             what = f"unexpected character {error.char!r}"
         else:
@@ -121,6 +129,18 @@ def _syntax_error(error: UnexpectedInput, text: str) -> ProgramError:
         why="an expression is a sum of mechanisms with counts",
         hint="for example: sampled_gaussian(p=0.01, noise_multiplier=1.0) * 1000 + laplace(epsilon=0.1) * 5",
     )
+
+
+def _unnamed_argument(text: str, token: Token) -> str:
+    """What to write where a number stands as the first argument of a known mechanism; empty where it does not."""
+    before = text[: token.start_pos].rstrip() if token.start_pos is not None else ""
+    name = re.search(r"(\w+)\s*\($", before)
+    kind = MECHANISMS.get(name[1]) if name else None
+    try:
+        float(token)
+    except ValueError:
+        return ""
+    return "" if kind is None else f"{kind.name}({fields(kind)[0].name}={str(token)[:20]})"
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,5 @@
+"""`python -m heliograph`: the command line, where its script is not on the path."""
+
+from heliograph.cli.main import main
+
+main()
