@@ -351,20 +351,20 @@ def _unseen_text(unseen: UnseenInputs) -> str:
     """How often unseen inputs leave, as far as the samples tell."""
     if not unseen.apart:
         return (
-            f"Unseen inputs: of {unseen.setting} calibration sample{'s' * (unseen.setting != 1)} none could be kept "
-            "apart, and nothing is known of how often another input leaves."
+            f"New inputs: none of the {unseen.setting} calibration sample{'s' * (unseen.setting != 1)} could be held out, "
+            "so nothing is known of how often a new input leaves a range."
         )
     text = (
-        f"Unseen inputs: with the ranges set on {unseen.setting} of the samples, {unseen.left} of the other "
-        f"{unseen.apart} left an interval. Inputs like the samples leave at a rate of at most "
-        f"{unseen.rate_bound:.2g} ({unseen.confidence:.0%} confidence)"
+        f"New inputs: with the ranges set on {unseen.setting} of the samples, {unseen.left} of the {unseen.apart} held out "
+        f"left one. Inputs like the samples leave a range at a rate of at most {unseen.rate_bound:.2g} "
+        f"({unseen.confidence:.0%} confidence)"
     )
     worst = unseen.worst
     if worst is not None and worst.left:
-        text += f"; {worst.layer} was left by {worst.left}, at most {worst.rate_bound:.2g}"
+        text += f"; {worst.layer} was left most often, by {worst.left}, a rate of at most {worst.rate_bound:.2g}"
     elif worst is not None:
-        text += f"; {worst.layer} was reached furthest, to {worst.largest:.2f} of its interval"
-    return text + ". More samples tighten the bound; inputs unlike them are not covered by it."
+        text += f"; they came closest at {worst.layer}, to {worst.largest:.2f} of its range"
+    return text + ". More samples tighten the bound; it does not cover inputs unlike them."
 
 
 def _certificate_text(found: Certified, soft: float, flood: float | None) -> str:
@@ -384,11 +384,11 @@ def _assumed(figures: Figures) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
     if figures.security_bits is None:
-        lines.append("No security: the parameters were chosen without the security table, for tests.")
+        lines.append("No security: the parameters were chosen without the security table. For tests only.")
     else:
         lines.append(
-            f"Security: log PQ is at most {figures.max_log_pq} for ring dimension {figures.ring_dim}, as the Security "
-            "Guidelines of 2024 have it (Bossuat et al., table 5.2) for a uniform ternary secret, errors of standard "
+            f"Security: log PQ is at most {figures.max_log_pq} for ring dimension {figures.ring_dim}, the limit of the "
+            "Security Guidelines of 2024 (Bossuat et al., table 5.2) for a uniform ternary secret, errors of standard "
             "deviation 3.19 and classical attacks."
         )
     if figures.bootstrapping is not None:
@@ -402,8 +402,8 @@ def _assumed(figures: Figures) -> list[str]:
         )
         if figures.bootstrapping.observed:
             lines.append(
-                f"The sizes of {figures.bootstrapping.observed} bootstrapped values rest on observation (widened by "
-                "twice the margin): another input may leave them, and the result is then nonsense."
+                f"The sizes of {figures.bootstrapping.observed} bootstrapped values were observed (and widened by "
+                "twice the margin): a new input may exceed them, and its result is then meaningless."
             )
     ranges = figures.ranges
     seen = [entry for entry in ranges if entry["source"] == "observed"]
@@ -414,13 +414,16 @@ def _assumed(figures: Figures) -> list[str]:
             f" to {margins[-1]:.0%}" if f"{margins[0]:.0%}" != f"{margins[-1]:.0%}" else ""
         )
         lines.append(
-            f"{len(seen)} of {len(ranges)} polynomial inputs rest on observation ({max(e['samples'] for e in seen)} "
-            f"samples, widened by {widened}): another input may leave the interval, and the result is then nonsense."
+            f"Ranges: {len(seen)} of {len(ranges)} polynomial inputs have ranges that were observed on "
+            f"{max(e['samples'] for e in seen)} samples and widened by {widened}. A new input may leave them, and its "
+            "result is then meaningless."
         )
         assert figures.unseen is not None, "the compiler says what unseen inputs do where it saw samples"
         lines.append(_unseen_text(figures.unseen))
     if declared:
-        lines.append(f"{len(declared)} of {len(ranges)} polynomial inputs rest on a range that the program declares.")
+        lines.append(
+            f"Ranges: {len(declared)} of {len(ranges)} polynomial inputs have ranges that the program declares."
+        )
     decisions = [entry for entry in ranges if entry.get("gap") is not None]
     for entry in decisions:
         lines.append(
@@ -441,18 +444,22 @@ def _assumed(figures: Figures) -> list[str]:
         lines.append(line)
     kind = "random inputs from the declared ranges"
     if figures.calibrated:
-        kind = "samples kept apart" if figures.errors_apart else "calibration samples"
+        kind = "held-out samples" if figures.errors_apart else "calibration samples"
     lines.append(
-        f"Errors: those of the polynomials were seen on {figures.error_samples} {kind}, that of encryption was "
-        "simulated with OpenFHE's noise on two of them; neither is a bound."
+        f"Errors: the approximation error was measured on {figures.error_samples} {kind}; the encryption error was "
+        "simulated on two of them, with OpenFHE's noise. Neither is a bound."
     )
     lines.append(
-        f"Times: costs {figures.costs}, a quiet machine; plaintexts are encoded in the first run and kept, "
-        "those beyond the server's bound in every run, by a thread beside the evaluation."
+        f"Times: predicted for an idle machine (costs: {figures.costs}). Plaintexts are encoded in the first run and "
+        "cached; those that do not fit the cache are encoded again in every run, in a background thread."
     )
-    in_folder = "in a folder and are made, written and read one by one (Client.write_evaluation_keys)"
+    keys = (
+        "in a folder, made, written and read one by one (Client.write_evaluation_keys)"
+        if figures.key_folder
+        else "in one file"
+    )
     lines.append(
-        f"Memory: processes without torch; the server keeps at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
-        f"plaintexts; keys come to it {in_folder if figures.key_folder else 'as a file'}."
+        f"Memory: of processes without torch. The server caches at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
+        f"plaintexts; the keys come {keys}."
     )
     return lines

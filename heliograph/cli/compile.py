@@ -221,8 +221,8 @@ def compile_command(
     agreement = artifact.report.figures.class_agreement
     if agreement is not None and agreement.agree < agreement.samples:
         remark(
-            f"warning: {artifact.report.class_agreement()}; higher degrees bring the others back, unless their largest "
-            "outputs are as good as equal",
+            f"warning: the class {artifact.report.class_agreement()}; higher degrees usually bring the others back, unless "
+            "their largest outputs are almost equal",
             quiet,
         )
     text = str(artifact.report)

@@ -112,7 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _show_warning(usual: Callable[..., None]) -> Callable[..., None]:
     def show(message: Warning | str, category: type[Warning], *more: Any, **named: Any) -> None:
         if issubclass(category, InsecureWarning):
-            click.echo(f"INSECURE: {message}", err=True)
+            from heliograph.cli.wording import with_flags
+
+            click.echo(f"INSECURE: {with_flags(str(message))}", err=True)
         else:
             usual(message, category, *more, **named)
 

@@ -193,5 +193,5 @@ def _table(found: Refined) -> str:
         time = "" if each.predicted_ms is None else f"{each.predicted_ms / 1e3:.2f} s"
         line = f"{number:<7}{counts:<28}{time:>11}{each.before:>9.1%}{each.agreement:>9.1%}"
         lines.append(f"{line}{len(each.epochs):>8}{each.seconds / 60:>9.1f}{'' if each.kept else '  undone'}")
-    lines.append(f"agreement with the float network on {found.samples_apart} samples kept apart: {found.agreement:.1%}")
+    lines.append(f"agreement with the float network on {found.samples_apart} held-out samples: {found.agreement:.1%}")
     return "\n".join(lines)

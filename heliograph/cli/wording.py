@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 
@@ -54,6 +55,7 @@ def _flags() -> dict[str, str]:
     return flags
 
 
+@functools.cache
 def _translator() -> Callable[[str], str]:
     flags = _flags()
     names = "|".join(sorted(flags, key=len, reverse=True))
@@ -89,13 +91,17 @@ def _as_typed(value: str) -> str:
     return ",".join(part.strip() for part in inner.split(","))
 
 
+def with_flags(text: str) -> str:
+    """A text of the package with flags in place of arguments."""
+    return _translator()(text)
+
+
 def in_flags(error: HeliographError) -> str:
     """The error's text with the flags that its user typed, or could type, in place of the arguments of functions."""
     if type(error)._text is not HeliographError._text:
         return str(error)
-    translated = _translator()
-    what, where = translated(error.what), translated(error.where)
+    what, where = with_flags(error.what), with_flags(error.where)
     # "--batch: --batch 3 cannot be used" would say it twice.
     if where.startswith("--") and what.startswith(where):
         where = ""
-    return str(HeliographError(what, where=where, why=translated(error.why), hint=translated(error.hint)))
+    return str(HeliographError(what, where=where, why=with_flags(error.why), hint=with_flags(error.hint)))

@@ -142,8 +142,8 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
     unseen = observation.unseen
     if unseen.setting and unseen.apart < _FEW_APART and any(entry.source == "observed" for entry in polynomial.ranges):
         warnings.warn(
-            f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little of how far other inputs reach; "
-            "give a few hundred, or an input_range from which the ranges are proved",
+            f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little about how far other inputs "
+            "reach; give a few hundred, or an input_range from which the ranges can be proved",
             stacklevel=4,
         )
     approximate = planned if observation.trial is None else unseen.outputs

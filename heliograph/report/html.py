@@ -192,7 +192,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         "<h2 id=bill-section>The bill</h2>",
         report.figures_table(),
         "<p></p>",
-        table(("what was decided", ""), list(report.rows())),
+        table(("what the compiler chose", ""), report.rows()),
         "<h2>Assumed</h2><ul>",
         *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
         f"</ul><p class=warn>{escape(report.sharing())}</p>",

@@ -36,15 +36,16 @@ from heliograph.report.markup import badge, fragment, table, tiles
 from heliograph.rounding import upward_text
 
 SHARING = (
-    "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. decrypt(share=True) "
-    f"floods them with noise first, which costs {sharing_cost_bits():.1f} bits of precision for one value, and half a bit "
-    f"more for each doubling of their number. For {SHARE_RESULTS} results under one key that is {SHARE_BITS} bits of "
-    f"statistical (c,s)-security (a statistical distance of at most 2^-{sharing_distance_bits():.1f}), if the server "
-    f"computed what it should and the error is at most {SHARE_MARGIN:.0f} times the predicted one, which is an estimate."
+    "Decrypted values carry an error that depends on the secret key: do not share them with people you do not trust. "
+    f"decrypt(share=True) hides that error under noise first, which costs {sharing_cost_bits():.1f} bits of precision for "
+    f"one value, and half a bit more each time their number doubles. For {SHARE_RESULTS} results under one key this gives "
+    f"{SHARE_BITS} bits of statistical (c,s)-security (a statistical distance of at most 2^-{sharing_distance_bits():.1f}), "
+    f"provided that the server computed what it should and that the error is at most {SHARE_MARGIN:.0f} times the predicted "
+    "one, which is an estimate."
 )
 BOOTSTRAPPED = (
-    "Decrypted values carry an error that depends on the secret key: do not pass them on to strangers. decrypt(share=True) "
-    "refuses them: this artifact bootstraps, and of a bootstrap's error we have a fit to measurements, no bound."
+    "Decrypted values carry an error that depends on the secret key: do not share them with people you do not trust. "
+    "decrypt(share=True) refuses them: this artifact bootstraps, and a bootstrap's error is known from measurements only."
 )
 _WIDTH = 118
 
@@ -119,14 +120,14 @@ def figure_text(value: Any, unit: Unit, magnitude: float | None = None) -> str:
 
 
 def _unbounded_text(ms: float) -> str:
-    return f"without the bound on memory a run would take about {ms / 1e3:.3g} s"
+    return f"costs time: a run without it would take about {ms / 1e3:.3g} s"
 
 
 def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChain]) -> str:
     text = (
         f"{count} of {', '.join(map(str, found.slots))} slots, from level {found.from_level} to level "
-        f"{found.to_level} at most; tables of {bytes_text(found.table_bytes)}; they add a deviation of "
-        f"2^{math.log2(found.deviation):.1f} to a value of size one"
+        f"{found.to_level} at most; tables of {bytes_text(found.table_bytes)}; each adds an error of "
+        f"deviation 2^{math.log2(found.deviation):.1f} to a value of size one"
     )
     for chain in lower:
         if chain.bootstraps:
@@ -137,16 +138,16 @@ def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChai
         text += ", in two iterations each"
     if found.paired_slots:
         slots = ", ".join(map(str, found.paired_slots))
-        text += f"; those of {slots} slots refresh up to two values at once, each with twice that deviation"
+        text += f"; those of {slots} slots refresh up to two values at once, with twice that deviation"
     return text
 
 
 def _unseen_text(unseen: UnseenInputs) -> str:
     if not unseen.apart:
-        return "nothing is known of how often one leaves an interval: no sample could be kept apart"
+        return "nothing is known of how often one leaves a range: no sample could be held out"
     return (
-        f"leave an interval at a rate of at most {unseen.rate_bound:.2g} ({unseen.confidence:.0%} confidence; "
-        f"{unseen.left} of {unseen.apart} samples kept apart did)"
+        f"leave a range at a rate of at most {unseen.rate_bound:.2g} ({unseen.confidence:.0%} confidence; {unseen.left} of "
+        f"{unseen.apart} held-out samples did)"
     )
 
 
@@ -257,7 +258,12 @@ class Report:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the tiles, the table of figures and what was decided."""
-        parts = (self.badge(), tiles(self.tiles()), self.figures_table(), table(("what was decided", ""), self.rows()))
+        parts = (
+            self.badge(),
+            tiles(self.tiles()),
+            self.figures_table(),
+            table(("what the compiler chose", ""), self.rows()),
+        )
         return fragment(f"{self.figures.name}: the bill", parts)
 
     def badge(self) -> str:
@@ -288,7 +294,7 @@ class Report:
         """What was decided, line by line."""
         f = self.figures
         if f.security_bits is None:
-            security = "INSECURE: no security was asked for; for tests only"
+            security = "INSECURE: compiled without security, for tests only"
         else:
             security = f"{f.security_bits} bits classical (log PQ {f.log_pq:.1f} of at most {f.max_log_pq})"
         kinds = ", ".join(f"{number} {kind}" for kind, number in f.operations_by_kind.items())
@@ -319,7 +325,7 @@ class Report:
             ("plaintext products", str(f.plaintext_products)),
             ("ciphertexts", f"{bytes_text(f.ciphertext_bytes)} in, {bytes_text(f.output_bytes)} out"),
             ("outputs", self._outputs()),
-            *([("unseen inputs", _unseen_text(f.unseen))] if f.unseen else []),
+            *([("new inputs", _unseen_text(f.unseen))] if f.unseen else []),
             *([("class", self.class_agreement())] if f.class_agreement else []),
         ]
 
@@ -348,19 +354,19 @@ class Report:
             for name, possible in sorted(f.output_ranges.items())
         ]
         finished = [
-            f"of {name} the client takes the {possible.finish} after decryption, exactly"
+            f"the client takes the {possible.finish} of {name} after decryption, exactly"
             for name, possible in sorted(f.output_ranges.items())
             if possible.finish is not None
         ]
-        return "; ".join([f"reach {f.output_magnitude:.3g} on the samples", *ranges, *finished])
+        return "; ".join([f"up to {f.output_magnitude:.3g} on the samples", *ranges, *finished])
 
     def class_agreement(self) -> str:
         """On how many samples the class is that of the network, in words; empty where there are no classes."""
         entry = self.figures.class_agreement
         if not entry:
             return ""
-        apart = " kept apart" if self.figures.errors_apart else ""
-        return f"the largest output is the network's on {entry.agree} of {entry.samples} samples{apart}"
+        samples = "held-out samples" if self.figures.errors_apart else "samples"
+        return f"agrees with the network on {entry.agree} of {entry.samples} {samples}"
 
     def predicted_ms_by_layer(self) -> dict[str, float]:
         """Predicted milliseconds of each layer, in program order."""
@@ -403,7 +409,7 @@ class Report:
             lines.append(
                 f"{entry['layer'] or entry['function']} ({entry['location']}): "
                 f"[{entry['low']:.4g}, {entry['high']:.4g}] {source}"
-                + (f", by unit from {entry['smallest_unit']:.2g}" if "units" in entry else "")
+                + (f", per-unit ranges, the smallest {entry['smallest_unit']:.2g}" if "units" in entry else "")
                 + f"; {construction}, {largest_error_text(entry)}"
             )
         if f.ranges:
@@ -414,7 +420,7 @@ class Report:
                 f"{bounds} of {len(f.ranges)} errors on them"
             )
         else:
-            lines.append("no polynomial: there is no interval to leave")
+            lines.append("no polynomial: there is no range to leave")
         return lines
 
     def sharing(self) -> str:
@@ -423,8 +429,12 @@ class Report:
             return BOOTSTRAPPED
         std = flooding_std(self.figures.scheme_error)
         reach = self.figures.output_magnitude
-        text = f"{SHARING} Here that noise would be {std:.2g} in one value, where outputs reach {reach:.3g}"
-        return text + (": too much, it refuses; a larger precision_bits helps." if std > reach / 2 else ".")
+        if std > reach / 2:
+            return (
+                f"{SHARING} Here that noise ({std:.2g} in one value) would swamp the outputs (at most {reach:.3g}), so "
+                "share=True will refuse; raise precision_bits."
+            )
+        return f"{SHARING} Here that noise is {std:.2g} in one value; the outputs are at most {reach:.3g}."
 
     def work_lines(self) -> list[str]:
         """Rotations, key switches, products with plaintexts and bootstraps of each layer, and of all, as a table."""
@@ -469,8 +479,8 @@ class Report:
     def saving_texts(self) -> list[str]:
         """What would save a level, one sentence for each way, with the places of the layers that it changes."""
         return [
-            f"{saving.change} ({', '.join(dict.fromkeys(saving.locations))}): depth {saving.depth}, error of the "
-            f"polynomials {saving.approximation_error:.2g} instead of {self.figures.approximation_error:.2g}"
+            f"{saving.change} ({', '.join(dict.fromkeys(saving.locations))}): depth {saving.depth}, approximation error "
+            f"{saving.approximation_error:.2g} instead of {self.figures.approximation_error:.2g}"
             for saving in self.figures.savings
         ]
 

@@ -237,9 +237,9 @@ def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path:
     result = call("compile", *common, "--degree", 3)
     found = hg.Artifact.load(tmp_path / "a").report.values["class_agreement"]
     assert 0 < found["agree"] < found["samples"] == 32
-    words = f"the largest output is the network's on {found['agree']} of 32 samples kept apart"
+    words = f"agrees with the network on {found['agree']} of 32 held-out samples"
     assert f"  class                {words}\n" in result.out
-    assert f"warning: {words}; higher degrees" in result.err
+    assert f"warning: the class {words}; higher degrees" in result.err
     assert call("compile", *common, "--degree", 3, "--quiet").err == ""
     assert "warning" not in call("compile", *common, "--degree", 127).err
 

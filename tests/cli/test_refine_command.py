@@ -36,7 +36,7 @@ def test_refine_then_compile(call: Call, folder: Path, samples: Path) -> None:
     table = call("refine", "model.py:net", *arguments, "-o", "again.hg")
     assert table.code == 0
     assert "1 x 2" in table.out
-    assert "25 samples kept apart" in table.out
+    assert "25 held-out samples" in table.out
     x = np.load(samples)[:20]
     np.testing.assert_array_equal(interpret_batch(hg.parse(folder / "again.hg"), x)[0], interpret_batch(program, x)[0])
     call("refine", "low.hg", "--samples", samples, "--degree-of", "act=1", "--epochs", 1, "-o", "line.hg", "-q")

@@ -164,7 +164,7 @@ def test_the_bill_gives_rate_layer_and_an_error_of_held_out_samples() -> None:
     assert unseen["worst"]["layer"] in ("act0", "act1")
     text = " ".join(str(artifact.report).split())
     assert (
-        f"of the other 60 left an interval. Inputs like the samples leave at a rate of at most {unseen['rate_bound']:.2g}"
+        f"of the 60 held out left one. Inputs like the samples leave a range at a rate of at most {unseen['rate_bound']:.2g}"
         in text
     )
     # The error is that of ranges which the even samples set, on the odd ones that stayed.
@@ -181,7 +181,7 @@ def test_one_sample_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="1 calibration samples say little"):
         artifact = compile(program, replace(TOY, degree=15))
     assert artifact.report.to_dict()["unseen"]["rate_bound"] == 1.0
-    assert "nothing is known of how often another input leaves" in " ".join(str(artifact.report).split())
+    assert "nothing is known of how often a new input leaves a range" in " ".join(str(artifact.report).split())
     # The range is far wider than the sample, and the next ones stay within it.
     assert results(program, Options(), inputs(500, 2))[0] <= 5 < results(program, BEFORE, inputs(500, 2))[0]
     with warnings.catch_warnings():

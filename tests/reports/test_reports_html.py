@@ -65,7 +65,7 @@ def test_the_page_shows_everything():
     text = " ".join(reader.text)
     for words in (
         "The bill", "predicted", "measured", "INSECURE", "Assumed", "What would save a level", "Ranges of polynomials",
-        "Keys and bytes", "Time by layer", "do not pass them on to strangers", "sigmoid", "61 ms",
+        "Keys and bytes", "Time by layer", "do not share them with people you do not trust", "sigmoid", "61 ms",
     ):  # fmt: skip
         assert words in text
     assert {attributes.get("id") for tag, attributes in reader.tags if tag == "svg"} >= {
