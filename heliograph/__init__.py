@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Type checkers read the imports below instead; a test holds the two equal.
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch_export",
+    "from_sklearn": "heliograph.frontends.sklearn_estimators",
     "parse": "heliograph.dsl.parse",
     "register_function": "heliograph.ir.activation_ops",
     "to_language": "heliograph.dsl.print",
@@ -27,6 +28,7 @@ _PUBLIC: dict[str, str] = {
     "top1": "heliograph.compiler.top1",
     "certify": "heliograph.certified.certify",
     "Certificate": "heliograph.certified.certificate",
+    "run": "heliograph.tools.run",
     "simulate": "heliograph.tools.simulate",
     "debug": "heliograph.tools.debug",
     "measure": "heliograph.tools.measure",
@@ -61,6 +63,7 @@ _PUBLIC: dict[str, str] = {
     "MissingPackageError": "heliograph.errors",
     "VerifyError": "heliograph.errors",
     "InternalError": "heliograph.errors",
+    "InsecureWarning": "heliograph.errors",
     "LanguageError": "heliograph.dsl.diagnostics",
     "TooLittleMemoryError": "heliograph.runtime.memory",
 }
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from heliograph.dsl.parse import parse as parse
     from heliograph.dsl.print import to_language as to_language
     from heliograph.dsl.print import write_language as write_language
+    from heliograph.errors import InsecureWarning as InsecureWarning
     from heliograph.errors import InternalError as InternalError
     from heliograph.errors import MissingPackageError as MissingPackageError
     from heliograph.errors import PlanningError as PlanningError
@@ -90,6 +94,7 @@ if TYPE_CHECKING:
     from heliograph.errors import UnsupportedError as UnsupportedError
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
+    from heliograph.frontends.sklearn_estimators import from_sklearn as from_sklearn
     from heliograph.frontends.torch_export import trace as trace
     from heliograph.frontends.torch_modules import to_torch as to_torch
     from heliograph.ir import Program as Program
@@ -114,6 +119,7 @@ if TYPE_CHECKING:
     from heliograph.tools.measure import Measurement as Measurement
     from heliograph.tools.measure import measure as measure
     from heliograph.tools.refine import refine as refine
+    from heliograph.tools.run import run as run
     from heliograph.tools.simulate import simulate as simulate
 else:
 

@@ -97,11 +97,11 @@ def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
 
 
 # Package -> the extra of ours that installs it.
-_EXTRAS = {
+EXTRAS = {
     "torch": "torch",
     "openfhe": "run",
     "matplotlib": "plot",
-    "sklearn": "demo",
+    "sklearn": "sklearn",
     "opacus": "dp",
     "fastapi": "serve",
     "uvicorn": "serve",
@@ -118,8 +118,8 @@ def packages_named() -> Iterator[None]:
         raise
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in EXTRAS:
             raise
         raise MissingPackageError(
-            f"{package} is not installed", why=str(error), hint=f"pip install 'heliograph[{_EXTRAS[package]}]'"
+            f"{package} is not installed", why=str(error), hint=f"pip install 'heliograph[{EXTRAS[package]}]'"
         ) from None

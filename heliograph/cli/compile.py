@@ -25,7 +25,7 @@ from heliograph.cli.output import (
     refuse_overwriting_folder,
     remark,
 )
-from heliograph.errors import HeliographError, ProgramError
+from heliograph.errors import EXTRAS, HeliographError, ProgramError
 
 if TYPE_CHECKING:
     from heliograph.ir import Program
@@ -55,6 +55,26 @@ def load_module(target: str) -> Any:
     return found
 
 
+def load_model(target: str) -> Any:
+    """The torch.nn.Module, or the estimator of scikit-learn, that `file.py:name` means, or what it returns when called."""
+    found = load_object(target, called=lambda value: callable(value) and not _is_module(value))
+    if not _is_module(found) and not _is_estimator(found):
+        raise ProgramError(
+            f"{target} is {type(found).__name__}, not a torch.nn.Module, an estimator of scikit-learn, or a function that "
+            "returns one"
+        )
+    return found
+
+
+def _is_module(value: object) -> bool:
+    """Whether it is a module of PyTorch, which is loaded where there are any."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].nn.Module)
+
+
+def _is_estimator(value: object) -> bool:
+    return "sklearn" in sys.modules and isinstance(value, sys.modules["sklearn"].base.BaseEstimator)
+
+
 def load_object(target: str, called: Callable[[Any], bool]) -> Any:
     """What `file.py:name` means: the object itself, or what it returns where it is one that is to be called."""
     file, _, name = target.rpartition(":")
@@ -79,6 +99,9 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
     except HeliographError:
         raise
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS:
+            # The command line says which of our extras installs it.
+            raise
         raise _users_error(error, path) from None
 
 
@@ -164,8 +187,8 @@ def compile_command(
 ) -> None:
     """Compile a model and print the bill: what it will cost and how accurate it is.
 
-    FILE.py:NAME is a PyTorch module in a Python file, or a function there that returns one. FILE.hg is a program in
-    Heliograph's language.
+    FILE.py:NAME is a PyTorch module or a fitted estimator of scikit-learn in a Python file, or a function there that returns
+    one. FILE.hg is a program in Heliograph's language.
     """
     import heliograph as hg
     from heliograph.compiler.pipeline import PASSES
@@ -189,17 +212,20 @@ def compile_command(
             if name is not None:
                 program = replace(program, name=name)
         else:
-            module = load_module(target)
-            samples = _calibration(calibration, _input_names(module, len(shapes)))
+            module = load_model(target)
             progress("tracing", 0, 0)
-            program = hg.trace(
-                module,
-                _examples(shapes, samples),
-                input_range=_ranges(input_range, len(samples or shapes)),
-                calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
-                name=name,
-                plain=plain,
-            )
+            if _is_module(module):
+                samples = _calibration(calibration, _input_names(module, len(shapes)))
+                program = hg.trace(
+                    module,
+                    _examples(shapes, samples),
+                    input_range=_ranges(input_range, len(samples or shapes)),
+                    calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
+                    name=name,
+                    plain=plain,
+                )
+            else:
+                program = _of_estimator(module, calibration, input_range, name, [*shapes, *plain])
         path = output or f"{program.name if target.endswith('.hg') else target.rpartition(':')[2]}.helio"
         refuse_overwriting(path, public, force=force)
         refuse_overwriting_folder(options.dump_ir, force=force)
@@ -253,6 +279,27 @@ def _read_program(path: str, calibration: str | None, given: Sequence[object]) -
     program: Program = hg.parse(Path(path))
     samples = _calibration(calibration, [str(node.attrs["name"]) for node in program.inputs])
     return program if samples is None else replace(program, calibration=tuple(samples))
+
+
+def _of_estimator(
+    estimator: Any,
+    calibration: str | None,
+    input_range: tuple[tuple[float, float], ...],
+    name: str | None,
+    given: Sequence[object],
+) -> Program:
+    """The program of an estimator of scikit-learn."""
+    import heliograph as hg
+
+    if calibration is None:
+        raise ProgramError("an estimator is compiled with samples", hint="give --calibration FILE")
+    if given:
+        raise ProgramError(
+            "--example-shape and --plain are for PyTorch modules", hint="an estimator takes samples as they are"
+        )
+    (samples,) = one_per_name(read_arrays(calibration), ["x"], calibration)
+    program: Program = hg.from_sklearn(estimator, samples, input_range=_ranges(input_range, 1), name=name)
+    return program
 
 
 def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -29,47 +28,29 @@ def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as
     """
     import heliograph as hg
     from heliograph.runtime.noise import secure_draw
-    from heliograph.runtime.server import require_server
-
-    seconds: dict[str, float] = {}
-
-    def timed(name: str, begun: float) -> None:
-        seconds[name] = time.perf_counter() - begun
+    from heliograph.tools.run import run_encrypted
 
     loaded = hg.Artifact.load(artifact)
-    public = loaded.public()
     order = list(dict.fromkeys(node.attrs["name"] for node in loaded.program.inputs))
     names = [name for name in order if name not in loaded.drawn_inputs]
     given = dict(zip(names, read_samples(data, names, sample), strict=True))
+    # Drawn here, so that the simulator sees the same noise.
     drawn = {name: secure_draw(*kind) for name, kind in loaded.drawn_inputs.items()}
     samples = [{**given, **drawn}[name] for name in order]
     plain = {**{name: given.pop(name) for name in loaded.plain_inputs}, **drawn}
-    require_server(loaded)
     with progress_bar(quiet) as progress:
-        begun = time.perf_counter()
-        client = hg.Client(public, allow_insecure=insecure)
-        keys = client.evaluation_keys(progress)
-        timed("keys", begun)
-        with hg.Server(loaded, keys, allow_insecure=insecure) as server:
-            begun = time.perf_counter()
-            encrypted = client.encrypt(*given.values())
-            timed("encrypt", begun)
-            begun = time.perf_counter()
-            answer = server.run(encrypted, progress, plain)
-            timed("evaluate", begun)
-            begun = time.perf_counter()
-            result = client.decrypt(answer)
-            timed("decrypt", begun)
+        done = run_encrypted(loaded, tuple(given.values()), plain, allow_insecure=insecure, progress=progress)
+    result, seconds = done.result, done.seconds
     simulated = hg.simulate(loaded, *samples, noisy=False)
     results, expected = (value if isinstance(value, tuple) else (value,) for value in (result, simulated))
     error = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(results, expected, strict=True))
-    names = [spec.name for spec in public.outputs]
+    names = [spec.name for spec in loaded.public().outputs]
     values: dict[str, Any] = {
         "outputs": dict(zip(names, results, strict=True)),
         "max_abs_error_against_simulation": error,
         "predicted_scheme_error": loaded.report.figures.scheme_error,
         "security_bits": loaded.ring.security_bits,
-        "seconds": seconds,
+        "seconds": dict(seconds),
         "predicted_ms": loaded.report.figures.predicted.evaluate_ms,
     }
     lines = [f"{name}: {value}" for name, value in zip(names, results, strict=True)]

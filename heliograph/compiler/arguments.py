@@ -12,5 +12,7 @@ def require_program(value: object, what: str) -> None:
         kind = type(value)
         raise ProgramError(
             f"{what} takes a program, not {kind.__module__}.{kind.__qualname__}",
-            hint="trace a PyTorch module first: hg.trace(model, example_input, calibration=samples)",
+            hint="make one of the estimator first: hg.from_sklearn(estimator, samples)"
+            if hasattr(value, "get_params") and hasattr(value, "fit")
+            else "trace a PyTorch module first: hg.trace(model, example_input, calibration=samples)",
         )

@@ -159,7 +159,9 @@ def _trace(
         raise ProgramError(
             f"trace takes a torch.nn.Module or a torch.export.ExportedProgram, not {type(model).__name__}",
             where=caller,
-            hint="wrap a function in a module: its body is the module's forward",
+            hint="give its samples to from_sklearn: hg.from_sklearn(estimator, samples)"
+            if hasattr(model, "get_params") and hasattr(model, "fit")
+            else "wrap a function in a module: its body is the module's forward",
         )
     module = model if isinstance(model, torch.nn.Module) else None
     if module is not None:

@@ -366,7 +366,7 @@ class Report:
         if not entry:
             return ""
         samples = "held-out samples" if self.figures.errors_apart else "samples"
-        return f"agrees with the network on {entry.agree} of {entry.samples} {samples}"
+        return f"agrees with the model on {entry.agree} of {entry.samples} {samples}"
 
     def predicted_ms_by_layer(self) -> dict[str, float]:
         """Predicted milliseconds of each layer, in program order."""

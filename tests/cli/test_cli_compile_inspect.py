@@ -237,7 +237,7 @@ def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path:
     result = call("compile", *common, "--degree", 3)
     found = hg.Artifact.load(tmp_path / "a").report.values["class_agreement"]
     assert 0 < found["agree"] < found["samples"] == 32
-    words = f"agrees with the network on {found['agree']} of 32 held-out samples"
+    words = f"agrees with the model on {found['agree']} of 32 held-out samples"
     assert f"  class                {words}\n" in result.out
     assert f"warning: the class {words}; higher degrees" in result.err
     assert call("compile", *common, "--degree", 3, "--quiet").err == ""
@@ -389,3 +389,21 @@ def test_a_forged_bill_is_refused_and_no_file_obeys_the_terminal(call: Call, fol
         result = call("inspect", tmp_path / file)
         assert result.code == 2
         assert "\x1b" not in result.err + result.out
+
+
+def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    (folder / "tabular.py").write_text(
+        "import numpy as np\n"
+        "from sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.pipeline import make_pipeline\n"
+        "from sklearn.preprocessing import StandardScaler\n"
+        "x = np.load('x.npy')\n"
+        "model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, x[:, 0] > 0)\n"
+    )
+    common = ("compile", "tabular.py:model", "--insecure", "--json")
+    found = call(*common, "--calibration", "x.npy", "--name", "tabular", "-o", tmp_path / "a").json
+    assert (found["name"], found["depth"], found["class_agreement"]["agree"]) == ("tabular", 1, 20)
+    assert "give --calibration FILE" in call(*common, "-o", tmp_path / "b").err
+    refused = call(*common, "--calibration", "x.npy", "--example-shape", 8, "-o", tmp_path / "b")
+    assert "--example-shape and --plain are for PyTorch modules" in refused.err

@@ -72,7 +72,7 @@ SETTINGS = """
 strict = True
 [mypy-heliograph.*]
 follow_imports = silent
-[mypy-torch.*,openfhe.*,scipy.*,networkx.*,matplotlib.*,mpmath.*]
+[mypy-torch.*,openfhe.*,sklearn.*,scipy.*,networkx.*,matplotlib.*,mpmath.*]
 follow_imports = skip
 ignore_missing_imports = True
 """

@@ -291,7 +291,7 @@ def test_the_bill_says_on_how_many_samples_the_class_agrees(top1):
     agree, count = int((exact == found).sum()), len(apart)
     assert 0 < agree < count, "the network has to be one whose class changes"
     assert made.report.values["class_agreement"] == {"samples": count, "agree": agree}
-    assert f"agrees with the network on {agree} of {count} held-out samples" in str(made.report)
+    assert f"agrees with the model on {agree} of {count} held-out samples" in str(made.report)
 
 
 def test_the_number_of_a_class_is_compared_rounded():

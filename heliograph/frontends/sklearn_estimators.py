@@ -1,0 +1,259 @@
+"""Estimators of scikit-learn to programs.
+
+A scaler, a PCA, a linear model is an affine map: what it does to the mean of the samples and to steps along each feature
+is all there is to know of it, and far from the samples it has to go on the same way. An estimator that does not is
+refused, so there is no list of those that are taken. Multilayer perceptrons are read layer by layer.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.neural_network._multilayer_perceptron import BaseMultilayerPerceptron
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from heliograph.errors import ProgramError, RangeError, UnsupportedError
+from heliograph.interpret import interpret_many
+from heliograph.ir import Array, Builder, Location, Node, Program, Stage
+from heliograph.ir.interface import Interface, TensorSpec
+
+# An affine map agrees with its estimator to this share of the largest value; sums of thousands of features round less.
+_TOLERANCE = 1e-7
+# So many times as far from their mean as the samples lie, a map has to go on as it does among them.
+_FAR = 8.0
+_MOST_CHECKED = 256
+_ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
+
+
+def from_sklearn(
+    estimator: BaseEstimator,
+    samples: Any,
+    *,
+    input_range: tuple[float, float] | None = None,
+    name: str | None = None,
+    outputs: Literal["probabilities", "scores"] = "probabilities",
+) -> Program:
+    """The program of the tensor stage that computes what a fitted estimator of scikit-learn computes for one sample.
+
+    `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector machines), a
+    multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array (samples, features) like
+    those it was fitted on; they are the program's calibration. `input_range` is the interval (low, high) of all features,
+    by default from the smallest to the largest number in `samples`. `name` is the estimator's class by default.
+
+    The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
+    `classes_`, the largest of which is the predicted one (for two classes z of `decision_function` gives -z/2 and z/2).
+    Where `predict_proba` is the softmax of these the client takes it after decryption, unless outputs="scores". A regressor
+    gives `predict`, with shape (targets,), a transformer `transform`.
+
+    Raises UnsupportedError for an estimator that is neither, ProgramError for one that is not fitted or samples that do not
+    fit, RangeError for samples outside `input_range`.
+    """
+    if outputs not in ("probabilities", "scores"):
+        raise ProgramError(f"outputs is {outputs!r}", hint='outputs="probabilities" or outputs="scores"')
+    if not isinstance(estimator, BaseEstimator):
+        raise ProgramError(
+            f"from_sklearn takes an estimator of scikit-learn, not {type(estimator).__name__}",
+            hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
+        )
+    given = _samples(samples)
+    low, high = _interval(given, input_range)
+    builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
+    value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
+    seen = given
+    for layer, step, last in _steps(estimator):
+        value, seen = _layer(builder, value, seen, layer, step, last)
+    builder.calibration = (given,)
+    program = builder.finish([value])
+    return _agreed(program, estimator, given, outputs)
+
+
+def _samples(samples: Any) -> Array:
+    try:
+        given = np.array(samples, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ProgramError(
+            "the samples are not an array of real numbers", why=f"got {type(samples).__name__}"
+        ) from None
+    if given.ndim != 2 or not all(given.shape):
+        raise ProgramError(f"the samples have shape {given.shape}, expected (samples, features)")
+    if not np.isfinite(given).all():
+        raise ProgramError("the samples hold NaN or infinity", hint="fill in missing values first")
+    return given
+
+
+def _interval(given: Array, declared: tuple[float, float] | None) -> tuple[float, float]:
+    """The interval of the input: as declared, or that of the samples."""
+    smallest, largest = float(given.min()), float(given.max())
+    if declared is None:
+        if smallest == largest:
+            raise ProgramError(
+                f"all samples hold the one number {smallest:g}",
+                why="the range of the input cannot be told from them",
+                hint="give input_range=(low, high)",
+            )
+        return smallest, largest
+    low, high = (float(bound) for bound in declared)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ProgramError(f"input_range is ({low:g}, {high:g})", why="low must be below high, both finite")
+    if smallest < low or largest > high:
+        raise RangeError(
+            f"the samples reach from {smallest:g} to {largest:g}, outside of input_range ({low:g}, {high:g})",
+            hint=f"declare ({smallest:g}, {largest:g})",
+        )
+    return low, high
+
+
+def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tuple[str, Any, bool]]:
+    """The estimators one behind the other, with their names and whether each is the last: pipelines are taken apart."""
+    best = getattr(estimator, "best_estimator_", None)
+    if best is not None:
+        yield from _steps(best, prefix, last)
+    elif isinstance(estimator, Pipeline):
+        steps = [(called, step) for called, step in estimator.steps if step not in (None, "passthrough")]
+        for place, (called, step) in enumerate(steps):
+            yield from _steps(step, f"{prefix}{called}.", last and place == len(steps) - 1)
+    else:
+        yield prefix.rstrip(".") or type(estimator).__name__.lower(), estimator, last
+
+
+def _layer(builder: Builder, value: Node, seen: Array, layer: str, step: Any, last: bool) -> tuple[Node, Array]:
+    """What one estimator makes of a value, and of the samples that were seen there."""
+    loc = Location(f"{type(step).__name__}()", layer=layer)
+    try:
+        check_is_fitted(step)
+    except NotFittedError:
+        raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
+    if isinstance(step, BaseMultilayerPerceptron):
+        if not last:
+            raise UnsupportedError("a multilayer perceptron is the last step of a pipeline", where=loc)
+        return _perceptron(builder, value, step, loc), seen
+    method = "transform"
+    if last and is_classifier(step):
+        method = "decision_function"
+    elif last and (is_regressor(step) or not hasattr(step, "transform")):
+        method = "predict"
+    if not hasattr(step, method):
+        raise _unsupported(step, loc, f"it has no {method}")
+    apply = _applied(getattr(step, method), loc)
+    weight, bias = _affine(apply, seen, step, method, loc)
+    if method == "decision_function" and len(weight) == 1:
+        weight, bias = _two_classes(weight, bias)
+    return _linear(builder, value, weight, bias, loc), apply(seen)
+
+
+def _applied(method: Callable[[Array], Any], loc: Location) -> Callable[[Array], Array]:
+    """The method on samples in rows, as an array (samples, values); what it raises is the user's."""
+
+    def apply(rows: Array) -> Array:
+        try:
+            with warnings.catch_warnings():
+                # Of names of features that an estimator was fitted with.
+                warnings.simplefilter("ignore")
+                found = method(rows)
+        except Exception as error:
+            raise ProgramError(
+                f"the estimator does not take samples of shape {rows.shape}",
+                where=loc,
+                why=f"{type(error).__name__}: {error}"[:300],
+            ) from None
+        dense = found.toarray() if hasattr(found, "toarray") else found
+        return np.asarray(dense, dtype=np.float64).reshape(len(rows), -1)
+
+    return apply
+
+
+def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str, loc: Location) -> tuple[Array, Array]:
+    """Weight (values, features) and bias of an affine map; an UnsupportedError where it is none."""
+    centre = seen.mean(axis=0)
+    width = np.ptp(seen, axis=0)
+    width[width == 0] = 1.0
+    origin = apply(centre[np.newaxis])[0]
+    weight = ((apply(centre + np.diag(width)) - origin) / width[:, np.newaxis]).T
+    bias = origin - weight @ centre
+    checked = seen[:: max(1, len(seen) // _MOST_CHECKED)]
+    for rows in (checked, centre + _FAR * (checked - centre), centre - _FAR * (checked - centre)):
+        found = apply(rows)
+        size = max(np.abs(found).max(initial=0.0), np.abs(weight).max(initial=0.0) * np.abs(rows).max(initial=0.0))
+        if not np.abs(rows @ weight.T + bias - found).max(initial=0.0) <= _TOLERANCE * max(size, 1e-300):
+            raise _unsupported(step, loc, f"its {method} is not an affine function of its input")
+    return weight, bias
+
+
+def _unsupported(step: Any, loc: Location, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{type(step).__name__} cannot be compiled",
+        where=loc,
+        why=why,
+        hint="use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons",
+    )
+
+
+def _two_classes(weight: Array, bias: Array) -> tuple[Array, Array]:
+    """Scores of both classes in place of z: their difference is z, and their softmax the logistic of z."""
+    halves = np.array([[-0.5], [0.5]])
+    return halves @ weight, halves[:, 0] * bias
+
+
+def _linear(builder: Builder, value: Node, weight: Array, bias: Array, loc: Location) -> Node:
+    names = {
+        "weight": builder.constant(weight, f"{loc.layer}.weight"),
+        "bias": builder.constant(bias, f"{loc.layer}.bias"),
+    }
+    return builder.op("linear", (value,), loc, **names)
+
+
+def _perceptron(builder: Builder, value: Node, step: Any, loc: Location) -> Node:
+    """A linear map and an activation for each layer; of a classifier what the last activation works on."""
+    if step.out_activation_ not in (("softmax", "logistic") if is_classifier(step) else ("identity",)):
+        raise _unsupported(step, loc, f"its output is {step.out_activation_}")
+    if step.out_activation_ == "logistic" and step.n_outputs_ > 1:
+        raise _unsupported(step, loc, "it gives several labels to a sample")
+    activation, depth = _ACTIVATIONS[step.activation], len(step.coefs_)
+    for place, (coefficients, intercepts) in enumerate(zip(step.coefs_, step.intercepts_, strict=True), 1):
+        weight, bias = np.asarray(coefficients.T, dtype=np.float64), np.asarray(intercepts, dtype=np.float64)
+        if place == depth and step.out_activation_ == "logistic":
+            weight, bias = _two_classes(weight, bias)
+        value = _linear(builder, value, weight, bias, Location(loc.file, layer=f"{loc.layer}.linear{place}"))
+        if place < depth and activation is not None:
+            value = builder.op(activation, (value,), Location(loc.file, layer=f"{loc.layer}.{activation}{place}"))
+    return value
+
+
+def _agreed(program: Program, estimator: Any, given: Array, outputs: str) -> Program:
+    """The program, with its finish, after it was seen to do what the estimator does with the samples."""
+    loc = Location(f"{type(estimator).__name__}()")
+    (found,) = interpret_many(program, [given])
+    if is_classifier(estimator):
+        predicted = _applied(lambda rows: _places(estimator, rows), loc)(given)[:, 0]
+        order = np.sort(found, axis=1)
+        clear = order[:, -1] - order[:, -2] > _TOLERANCE * np.abs(found).max(initial=0.0)
+        agrees = bool((found.argmax(axis=1) == predicted)[clear].all())
+    else:
+        method = "predict" if is_regressor(estimator) or not hasattr(estimator, "transform") else "transform"
+        expected = _applied(getattr(estimator, method), loc)(given)
+        agrees = np.allclose(found, expected, rtol=0.0, atol=1e-5 * max(np.abs(expected).max(initial=0.0), 1e-300))
+    if not agrees:
+        raise _unsupported(
+            estimator, loc, "its predictions are not those of its layers: it computes something else besides"
+        )
+    if outputs == "scores" or not is_classifier(estimator) or not hasattr(estimator, "predict_proba"):
+        return program
+    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    wanted = _applied(estimator.predict_proba, loc)(given)
+    if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=1e-5):
+        return program
+    return replace(program, interface=Interface(outputs=(spec,)))
+
+
+def _places(estimator: Any, rows: Array) -> Array:
+    """The predicted classes by their places in `classes_`."""
+    places: Array = np.searchsorted(estimator.classes_, estimator.predict(rows))
+    return places

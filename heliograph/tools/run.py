@@ -1,0 +1,146 @@
+"""Run a model or an artifact encrypted, client and server in this process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.compiler.driver import compile
+from heliograph.compiler.options import Options
+from heliograph.errors import ProgramError
+from heliograph.execution.loop import Progress
+from heliograph.ir import Program
+from heliograph.report.text import bytes_text, seconds_text
+from heliograph.runtime.client import Client
+from heliograph.runtime.server import Server, require_server
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedRun:
+    """What came out of an encrypted run, an array (several: a tuple), and the seconds of its four parts."""
+
+    result: Any
+    seconds: Mapping[str, float]
+
+
+def run(
+    model: Any,
+    *inputs: Any,
+    calibration: Any = None,
+    input_range: Any = None,
+    options: Options | None = None,
+    plain: Mapping[str, Any] | None = None,
+    allow_insecure: bool = False,
+    quiet: bool = False,
+) -> Any:
+    """What the model gives for one sample, computed on encrypted data: one array, or a tuple for several outputs.
+
+    `model` is an artifact, a program, a PyTorch module or a fitted estimator of scikit-learn; what is not compiled yet is
+    compiled with `options`, and `calibration` and `input_range` are as for `trace` (an estimator needs calibration samples).
+    `inputs` are one array for each encrypted input, without a batch axis; `plain` has the others by name.
+
+    It makes keys, encrypts, evaluates and decrypts, and says so on stderr in a few lines unless `quiet`. Client and server
+    share this process: nothing is hidden from anybody, and keys are made for this one run. To serve, or for many samples,
+    use `Client` and `Server`. An artifact without security is refused without `allow_insecure`.
+
+    Raises what `trace`, `compile`, `Client` and `Server` raise; TooLittleMemoryError before keys are made.
+    """
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr)
+
+    inputs = tuple(np.asarray(value.detach() if hasattr(value, "detach") else value) for value in inputs)
+    artifact = _artifact(model, inputs, calibration, input_range, options, say)
+    found = run_encrypted(artifact, inputs, plain or {}, allow_insecure=allow_insecure)
+    seconds = found.seconds
+    size = bytes_text(artifact.report.figures.predicted.evaluation_key_bytes)
+    say(f"made a secret key and {size} of evaluation keys in {seconds_text(seconds['keys'])}")
+    say(
+        f"encrypted in {seconds_text(seconds['encrypt'])}, evaluated in {seconds_text(seconds['evaluate'])}, decrypted in "
+        f"{seconds_text(seconds['decrypt'])}; client and server shared this process"
+    )
+    return found.result
+
+
+def run_encrypted(
+    artifact: Artifact,
+    inputs: Sequence[Any],
+    plain: Mapping[str, Any],
+    *,
+    allow_insecure: bool = False,
+    progress: Progress | None = None,
+) -> EncryptedRun:
+    """Keys, encryption, evaluation and decryption of one sample; `inputs` and `plain` as for `run`."""
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, function: Callable[[], Any]) -> Any:
+        begun = time.perf_counter()
+        value = function()
+        seconds[name] = time.perf_counter() - begun
+        return value
+
+    require_server(artifact)
+
+    def keys() -> Any:
+        client = Client(artifact.public(), allow_insecure=allow_insecure)
+        return client, client.evaluation_keys(progress)
+
+    client, made = timed("keys", keys)
+    with Server(artifact, made, allow_insecure=allow_insecure) as server:
+        encrypted = timed("encrypt", lambda: client.encrypt(*inputs))
+        answer = timed("evaluate", lambda: server.run(encrypted, progress, plain))
+        result = timed("decrypt", lambda: client.decrypt(answer))
+    return EncryptedRun(result, seconds)
+
+
+def _artifact(
+    model: Any,
+    inputs: Sequence[Any],
+    calibration: Any,
+    input_range: Any,
+    options: Options | None,
+    say: Callable[[str], None],
+) -> Artifact:
+    """The artifact itself, or what the model is compiled to."""
+    given = {"calibration": calibration, "input_range": input_range, "options": options}
+    if isinstance(model, (Artifact, Program)):
+        useless = [name for name, value in given.items() if value is not None]
+        if isinstance(model, Program):
+            useless = [name for name in useless if name != "options"]
+        if useless:
+            raise ProgramError(
+                f"{useless[0]} is of no use here",
+                where="run",
+                why="the artifact is compiled already" if isinstance(model, Artifact) else "the program has its inputs",
+                hint="leave it out, or give the model itself",
+            )
+    if isinstance(model, Artifact):
+        return model
+    program = model if isinstance(model, Program) else _program(model, inputs, calibration, input_range)
+    artifact = compile(program, options)
+    say(f"compiled {artifact!r}")
+    return artifact
+
+
+def _program(model: Any, inputs: Sequence[Any], calibration: Any, input_range: Any) -> Program:
+    """The program of a module, with the sample as its example, or of an estimator."""
+    if hasattr(model, "get_params") and hasattr(model, "fit"):
+        from heliograph.frontends.sklearn_estimators import from_sklearn
+
+        if calibration is None:
+            raise ProgramError("an estimator is compiled with samples", where="run", hint="give calibration=samples")
+        return from_sklearn(model, calibration, input_range=input_range)
+    import torch
+
+    from heliograph.frontends.torch_export import trace
+
+    examples = tuple(torch.as_tensor(value)[None] for value in inputs)
+    example = examples[0] if len(examples) == 1 else examples
+    return trace(model, example, calibration=calibration, input_range=input_range)

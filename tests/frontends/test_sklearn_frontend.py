@@ -1,0 +1,215 @@
+"""Estimators of scikit-learn: programs that predict what they predict, and refusals of what is neither affine nor an MLP."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import heliograph as hg
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import ElasticNet, LinearRegression, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures, RobustScaler, StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from heliograph.interpret import interpret_many
+
+TOY = hg.Options(security_bits=None)
+CANCER, IRIS, DIABETES = (load(return_X_y=True) for load in (load_breast_cancer, load_iris, load_diabetes))
+
+
+def fitted(estimator: Any, data: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return estimator.fit(*data)
+
+
+def meant(program: hg.Program, samples: Any) -> Any:
+    """What the program means, with what the client does at the end."""
+    (found,) = interpret_many(program, [np.asarray(samples, dtype=np.float64)])
+    outputs = program.interface.outputs
+    return outputs[0].finished(found) if outputs else found
+
+
+# Name -> estimator, its data, and the method that its program computes (scores: an argmax that predicts).
+ESTIMATORS: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "logistic, two classes": (lambda: make_pipeline(StandardScaler(), LogisticRegression()), CANCER, "predict_proba"),
+    "logistic, three classes": (lambda: LogisticRegression(max_iter=1000), IRIS, "predict_proba"),
+    "scaler, PCA, logistic": (
+        lambda: make_pipeline(StandardScaler(), PCA(8, whiten=True), LogisticRegression()), CANCER, "predict_proba",
+    ),
+    "scaler, SVD, selection": (
+        lambda: make_pipeline(MaxAbsScaler(), TruncatedSVD(6), SelectKBest(k=3), LogisticRegression()),
+        CANCER,
+        "predict_proba",
+    ),
+    "discriminant": (lambda: LinearDiscriminantAnalysis(), IRIS, "predict_proba"),
+    "columns": (
+        lambda: make_pipeline(
+            ColumnTransformer([("a", StandardScaler(), [0, 1]), ("b", MinMaxScaler(), [2])], remainder="passthrough"),
+            LogisticRegression(),
+        ),
+        IRIS,
+        "predict_proba",
+    ),
+    "search": (lambda: GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}), IRIS, "predict_proba"),
+    "perceptron, two classes": (
+        lambda: make_pipeline(StandardScaler(), MLPClassifier((6, 4), max_iter=80, random_state=0)), CANCER, "predict_proba",
+    ),
+    "perceptron, tanh": (
+        lambda: make_pipeline(MinMaxScaler(), MLPClassifier((8,), activation="tanh", max_iter=80, random_state=0)),
+        IRIS,
+        "predict_proba",
+    ),
+    "perceptron, logistic": (
+        lambda: MLPClassifier((5,), activation="logistic", max_iter=80, random_state=0), IRIS, "predict_proba",
+    ),
+    "perceptron, identity": (
+        lambda: MLPClassifier((5,), activation="identity", max_iter=80, random_state=0), IRIS, "predict_proba",
+    ),
+    "perceptron, regression": (
+        lambda: MLPRegressor(hidden_layer_sizes=(6,), max_iter=80, random_state=0), DIABETES, "predict",
+    ),
+    "linear SVM": (lambda: make_pipeline(StandardScaler(), LinearSVC()), CANCER, "scores"),
+    "ridge classifier": (lambda: RidgeClassifier(), IRIS, "scores"),
+    "regression": (lambda: LinearRegression(), DIABETES, "predict"),
+    "ridge": (lambda: make_pipeline(RobustScaler(), Ridge()), DIABETES, "predict"),
+    "elastic net": (lambda: make_pipeline(MinMaxScaler(), ElasticNet(0.01)), DIABETES, "predict"),
+    "several targets": (lambda: LinearRegression(), (DIABETES[0], DIABETES[0][:, :3] * 2 + 1), "predict"),
+    "transformer": (lambda: make_pipeline(StandardScaler(), PCA(3)), (IRIS[0], None), "transform"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_programs_predict_what_estimators_predict(name: str) -> None:
+    make, data, method = ESTIMATORS[name]
+    estimator, samples = fitted(make(), data), data[0]
+    program = hg.from_sklearn(estimator, samples[::2])
+    # Those that the program was not made with.
+    others = samples[1::2]
+    found = meant(program, others)
+    assert bool(program.interface.outputs) == (method == "predict_proba")
+    if method == "scores":
+        assert (estimator.classes_[found.argmax(axis=1)] == estimator.predict(others)).all()
+        return
+    expected = np.asarray(getattr(estimator, method)(others)).reshape(len(others), -1)
+    assert np.abs(found - expected).max() < 1e-7 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ["scaler, PCA, logistic", "perceptron, tanh", "ridge", "linear SVM"])
+def test_compiled_estimators_err_as_the_bill_says(name: str) -> None:
+    make, data, _ = ESTIMATORS[name]
+    estimator, samples = fitted(make(), data), data[0]
+    program = hg.from_sklearn(estimator, samples, outputs="scores")
+    artifact = hg.compile(program, TOY)
+    exact = meant(program, samples[:12])
+    found = np.array([hg.simulate(artifact, x, seed=place) for place, x in enumerate(samples[:12])])
+    # The prediction is no bound: encryption's part of it was seen on two samples.
+    assert np.abs(found - exact).max() <= 4 * artifact.report.values["predicted"]["max_abs_error"]
+    if hasattr(estimator, "classes_"):
+        assert (found.argmax(axis=1) == exact.argmax(axis=1)).all()
+
+
+def test_steps_of_a_pipeline_are_one_map() -> None:
+    """Scaler, PCA and linear model are folded into each other."""
+    make, data, _ = ESTIMATORS["scaler, PCA, logistic"]
+    artifact = hg.compile(hg.from_sklearn(fitted(make(), data), data[0]), TOY)
+    assert artifact.report.values["depth"] == 1
+    assert artifact.report.values["predicted_ms_by_layer"][0]["layer"] == "logisticregression"
+
+
+def test_layers_have_the_names_of_the_steps() -> None:
+    make, data, _ = ESTIMATORS["perceptron, two classes"]
+    program = hg.from_sklearn(fitted(make(), data), data[0], name="cancer")
+    layers = [node.loc.layer for node in program.nodes if node.op != "input"]
+    first, second = "mlpclassifier.linear1", "mlpclassifier.relu1"
+    assert layers[:3] == ["standardscaler", first, second]
+    assert str(program.nodes[-1].loc) == "MLPClassifier() (mlpclassifier.linear3)"
+    assert program.name == "cancer"
+    artifact = hg.compile(program, replace(TOY, degree=3, degrees={second: 7}))
+    assert {row["layer"]: row["degree"] for row in artifact.report.values["ranges"]}[second] == 7
+
+
+class _Squares(BaseEstimator):
+    def fit(self, x: Any, y: Any = None) -> _Squares:
+        self.fitted_ = True
+        return self
+
+    def transform(self, x: Any) -> Any:
+        return np.asarray(x) ** 2
+
+
+class _Shifted(LogisticRegression):
+    """A linear model that predicts something else than it decides."""
+
+    def predict(self, x: Any) -> Any:
+        return np.roll(super().predict(x), 1)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "data", "words"),
+    [
+        (DecisionTreeClassifier(), IRIS, "it has no decision_function"),
+        (GaussianNB(), IRIS, "it has no decision_function"),
+        (DecisionTreeRegressor(), DIABETES, "its predict is not an affine function of its input"),
+        (SVC(), CANCER, "its decision_function is not an affine function"),
+        (make_pipeline(MinMaxScaler(clip=True), Ridge()), DIABETES, "MinMaxScaler"),
+        (make_pipeline(PolynomialFeatures(2), Ridge()), DIABETES, "its transform is not an affine function"),
+        (make_pipeline(_Squares(), Ridge()), DIABETES, "_Squares"),
+        (_Shifted(max_iter=500), IRIS, "something else besides"),
+        (MLPRegressor("poisson", (4,), max_iter=20), (DIABETES[0], DIABETES[1]), "its output is exp"),
+        (MLPClassifier((4,), max_iter=20), (IRIS[0], IRIS[0][:, :2] > 3), "several labels"),
+    ],
+)
+def test_others_are_refused(estimator: Any, data: Any, words: str) -> None:
+    with pytest.raises(hg.UnsupportedError, match=words):
+        hg.from_sklearn(fitted(estimator, data), data[0])
+
+
+def test_refusals_say_what_to_give() -> None:
+    x, y = IRIS
+    model = fitted(LogisticRegression(max_iter=500), IRIS)
+    for arguments, words in (
+        ((LogisticRegression(), x), "LogisticRegression is not fitted"),
+        ((model, x[:, :3]), "does not take samples of shape"),
+        ((model, x[0]), r"have shape \(4,\), expected \(samples, features\)"),
+        ((model, x[:0]), "expected"),
+        ((model, np.where(x > 5, np.nan, x)), "NaN"),
+        ((model, "samples"), "not an array of real numbers"),
+        ((model, np.ones_like(x)), "hold the one number 1"),
+        ((y, x), "takes an estimator of scikit-learn, not ndarray"),
+    ):
+        with pytest.raises(hg.ProgramError, match=words):
+            hg.from_sklearn(*arguments)
+    with pytest.raises(hg.RangeError, match=r"outside of input_range \(0, 5\)"):
+        hg.from_sklearn(model, x, input_range=(0, 5))
+    with pytest.raises(hg.ProgramError, match="low must be below high"):
+        hg.from_sklearn(model, x, input_range=(9, 0))
+    assert hg.from_sklearn(model, x, input_range=(0, 9)).inputs[0].attrs["high"] == 9
+    with pytest.raises(hg.ProgramError, match="outputs"):
+        hg.from_sklearn(model, x, outputs="logits")  # type: ignore[arg-type]
+
+
+def test_other_doors_point_to_this_one() -> None:
+    model = fitted(LogisticRegression(max_iter=500), IRIS)
+    for door in (lambda: hg.compile(model), lambda: hg.trace(model, IRIS[0])):
+        with pytest.raises(hg.ProgramError) as caught:
+            door()
+        assert "hg.from_sklearn(estimator, samples)" in str(caught.value)
