@@ -13,7 +13,7 @@ import click
 from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting
 
 if TYPE_CHECKING:
-    from heliograph.dp.accounting import Bracket, Tolerance
+    from heliograph.dp.accounting import Tolerance
     from heliograph.dp.composition import Composition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -138,7 +138,7 @@ def epsilon(
     bracket = accounting.epsilon(
         _parse(expr), delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
     )
-    emit(_bracket_text(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
+    emit(str(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
 @dp.command()
@@ -157,7 +157,7 @@ def delta(
 
     width = Tolerance() if tolerance is None else Tolerance(delta_share=_checked_tolerance(tolerance))
     bracket = accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring)
-    emit(_bracket_text(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
+    emit(str(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
 @dp.command()
@@ -196,7 +196,7 @@ def verify(report: Path, delta: float | None, as_json: bool, quiet: bool) -> Non
     found = verify_file(report, delta)
     claimed = "nothing" if found.epsilon_claimed is None else f"epsilon {found.epsilon_claimed:g}"
     lines = [
-        _bracket_text(found.bracket),
+        str(found.bracket),
         f"{found.releases} kinds of release, accounting: {found.accounting}",
         *(f"  problem: {problem}" for problem in found.problems),
         f"claimed: {claimed}; {'it stands' if found.holds else 'IT DOES NOT STAND'}",
@@ -232,7 +232,7 @@ def noise(
     proved = (
         "0.1 % less noise is proved not to be enough" if found.tight else "not shown to be within 0.1 % of the best"
     )
-    text = f"noise multiplier {found.value:.6g}\n{_bracket_text(found.bracket)}\n{proved}"
+    text = f"noise multiplier {found.value:.6g}\n{found.bracket}\n{proved}"
     emit(text, found.to_json(), as_json=as_json, quiet=quiet)
 
 
@@ -243,13 +243,14 @@ def noise(
 @output_options
 def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: bool) -> None:
     """A lower bound on epsilon for one epoch of shuffled batches, beside what Poisson accounting says."""
+    from heliograph.dp.accounting.result import shown_number
     from heliograph.dp.shuffling import ShuffledEpoch
 
     epoch = ShuffledEpoch(batches, noise_)
     lower, poisson = epoch.epsilon_lower(delta), epoch.poisson(delta)
     lines = [
-        f"shuffled: epsilon is at least {_shown(lower)} at delta {delta:.3g}, for a record that is there or null",
-        f"accounted as Poisson samples: [{_shown(poisson.lower)}, {_shown(poisson.upper)}]",
+        f"shuffled: epsilon is at least {shown_number(lower)} at delta {delta:.3g}, for a record that is there or null",
+        f"accounted as Poisson samples: [{shown_number(poisson.lower)}, {shown_number(poisson.upper)}]",
     ]
     if poisson.upper is not None and lower > poisson.upper:
         lines.append("that figure is no bound for shuffled batches")
@@ -288,6 +289,8 @@ _COLUMNS = "{:<10} {:>12} {:>12} {:>12} {:>10} {:>9}"
 
 def _comparison(rows: list[dict[str, Any]]) -> str:
     """A line of figures for each accountant, and below them what is to be said of some, at full width."""
+    from heliograph.dp.accounting.result import shown_number
+
     lines = [_COLUMNS.format("method", "lower", "estimate", "upper", "width", "ms")]
     for row in rows:
         if "error" in row:
@@ -296,7 +299,7 @@ def _comparison(rows: list[dict[str, Any]]) -> str:
         low, high = row["lower"], row["upper"]
         finite = all(isinstance(value, float | int) for value in (low, high))
         width = f"{high - low:.2e}" if finite else "-"
-        figures = (_shown(value) for value in (low, row["estimate"], high))
+        figures = (shown_number(value) for value in (low, row["estimate"], high))
         lines.append(_COLUMNS.format(row["method"], *figures, width, f"{1000 * row['seconds']:.1f}"))
     remarks = [(row["method"], row.get("error") or row["reason"]) for row in rows]
     lines += [f"{method}: {remark}" for method, remark in remarks if remark]
@@ -324,7 +327,7 @@ def curve(
     from heliograph.dp.accounting.accountant import check_delta
     from heliograph.dp.accounting.curves import epsilon_curve
     from heliograph.dp.accounting.draw import draw_epsilon_curve
-    from heliograph.dp.accounting.result import json_number
+    from heliograph.dp.accounting.result import json_number, shown_number
     from heliograph.errors import ProgramError
 
     refuse_overwriting(png, force=force)
@@ -347,7 +350,7 @@ def curve(
         for d, b in zip(deltas, brackets, strict=True)
     ]
     lines = [
-        f"delta {row['delta']:.3g}: epsilon in [{_shown(row['lower'])}, {_shown(row['upper'])}]"
+        f"delta {row['delta']:.3g}: epsilon in [{shown_number(row['lower'])}, {shown_number(row['upper'])}]"
         for row in rows[:: max(len(rows) // 8, 1)]
     ]
     text = "\n".join([*lines, f"drawn to {png}"])
@@ -429,26 +432,3 @@ def _tolerance(value: float | None) -> Tolerance:
     from heliograph.dp.accounting import Tolerance
 
     return Tolerance() if value is None else Tolerance(absolute=_checked_tolerance(value), relative=0.0)
-
-
-def _shown(value: float | str | None) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else f"{value:.6g}"
-
-
-def _bracket_text(bracket: Bracket) -> str:
-    row = bracket.to_json()
-    given = f"delta {row['delta']:.3g}" if bracket.quantity == "epsilon" else f"epsilon {row['epsilon']:.6g}"
-    if row["lower"] is None and row["upper"] is None:
-        lines = [f"{bracket.quantity} is about {_shown(row['estimate'])} at {given}: an estimate, not a bound"]
-    else:
-        bounds = f"[{_shown(row['lower'])}, {_shown(row['upper'])}]"
-        lines = [f"{bracket.quantity} in {bounds}, about {_shown(row['estimate'])}, at {given}"]
-        lines += [f"  {name}: [{_shown(low)}, {_shown(high)}]" for name, (low, high) in row["directions"].items()]
-    kind = "proved" if bracket.proved else "not proved"
-    milliseconds = 1000 * bracket.seconds
-    lines.append(f"  method {bracket.method} ({kind}), neighbours by {bracket.neighboring}, {milliseconds:.1f} ms")
-    if bracket.reason:
-        lines.append(f"  {bracket.reason}")
-    return "\n".join(lines)

@@ -160,3 +160,18 @@ def test_every_command_can_be_quiet(capsys: pytest.CaptureFixture[str], tmp_path
         ("shuffle", "--batches", "10", "--noise", "1", "--delta", "1e-5"),
     ):
         assert run(capsys, *arguments, "--quiet") == (0, "", ""), arguments
+
+
+def test_a_bracket_is_a_line_and_a_table_in_a_notebook() -> None:
+    from heliograph.dp import accounting
+    from heliograph.dp.language import parse
+
+    bracket = accounting.epsilon(parse("gaussian(noise_multiplier=1)"), 1e-5)
+    assert repr(bracket).count("\n") == 0
+    assert repr(bracket).startswith("<Bracket: epsilon in [4.37")
+    page = bracket._repr_html_()
+    assert page.count("<tr>") == page.count("</tr>") >= 4
+    assert "proved" in page
+    estimate = accounting.epsilon(parse("gaussian(noise_multiplier=1)"), 1e-5, method="gdp")
+    assert "an estimate, not a bound" in repr(estimate)
+    assert "none" not in repr(estimate) + estimate._repr_html_()

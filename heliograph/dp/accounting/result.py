@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from heliograph.dp.mechanisms import Direction
@@ -66,6 +67,44 @@ class Bracket:
             return math.inf
         return 0.0 if self.lower == self.upper else self.upper - self.lower
 
+    def __repr__(self) -> str:
+        return f"<Bracket: {self._sentence()}, {self.method}, {'proved' if self.proved else 'not proved'}>"
+
+    def __str__(self) -> str:
+        """What the command line prints: a line for the bracket, for each direction, and for how it was computed."""
+        lines = [self._sentence()]
+        if self._bounded:
+            lines += [f"  {name}: {_interval(each)}" for name, each in self.directions.items()]
+        kind = "proved" if self.proved else "not proved"
+        milliseconds = 1000 * self.seconds
+        lines.append(f"  method {self.method} ({kind}), neighbours by {self.neighboring}, {milliseconds:.1f} ms")
+        if self.reason:
+            lines.append(f"  {self.reason}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same as a table."""
+        rows = [(self.quantity, self._sentence())]
+        if self._bounded:
+            rows += [(name, _interval(each)) for name, each in self.directions.items()]
+        rows += [("method", f"{self.method}, {'proved' if self.proved else 'not proved'}")]
+        rows += [("composition", self.composition)] if self.composition else []
+        rows += [("remark", self.reason)] if self.reason else []
+        body = "".join(f"<tr><th>{escape(title)}</th><td>{escape(text)}</td></tr>" for title, text in rows)
+        return f"<table>{body}</table>"
+
+    @property
+    def _bounded(self) -> bool:
+        return self.lower is not None or self.upper is not None
+
+    def _sentence(self) -> str:
+        """The bracket and what it is given at; an estimate alone is not shown as one."""
+        given = f"delta {self.delta:.3g}" if self.quantity == "epsilon" else f"epsilon {self.epsilon:.6g}"
+        if not self._bounded:
+            return f"{self.quantity} is about {shown_number(self.estimate)} at {given}: an estimate, not a bound"
+        bounds = _interval(Estimate(self.lower, self.estimate, self.upper))
+        return f"{self.quantity} in {bounds}, about {shown_number(self.estimate)}, at {given}"
+
     def to_json(self) -> dict[str, Any]:
         """The bracket as a JSON object; infinity is the string "inf", which float() reads in most languages."""
         given = {"delta": self.delta} if self.quantity == "epsilon" else {"epsilon": self.epsilon}
@@ -85,6 +124,17 @@ class Bracket:
             "neighboring_relation": self.neighboring,
             "reason": self.reason,
         }
+
+
+def shown_number(value: float | str | None) -> str:
+    """A bound as people read it: six digits, "none" where a method has none."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _interval(each: Estimate) -> str:
+    return f"[{shown_number(each.lower)}, {shown_number(each.upper)}]"
 
 
 def json_number(value: float | None) -> float | str | None:
