@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Protocol
 
 from heliograph.report.depth import DepthRow
 from heliograph.report.figures import Allocation, LayerDegree
+from heliograph.report.layers import Box, is_bootstrap, runs
 from heliograph.report.text import curve_cells, degree_cells, degrees_text, largest_error_text, seconds_text, share_text
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
 # From few levels left (light) to many (dark): one hue, so that the order is seen without the legend.
 _LIGHT, _DARK = (222, 235, 247), (8, 64, 129)
+# For pictures that stand alone; the page has others for dark screens, by the same names (html.py).
 INK, MUTED, GRID = "#1f2933", "#5c6b7a", "#d8dee6"
 PREDICTED, MEASURED, WARM = "#2c6fbb", "#d9822b", "#b5452c"
+PROVED, INTERVAL, BOOTSTRAP, LEVEL, SCALE = "#2f7d5b", "#e4ecf5", "#7b3fa0", "#0b5394", "#2f7d5b"
+
+
+def _themed(name: str, colour: str) -> str:
+    return f"var(--{name}, {colour})"
+
+
+_INK, _MUTED, _GRID = _themed("ink", INK), _themed("muted", MUTED), _themed("grid", GRID)
+_PREDICTED, _MEASURED, _WARM = _themed("predicted", PREDICTED), _themed("measured", MEASURED), _themed("warm", WARM)
+_PROVED, _INTERVAL, _BOOTSTRAP = (
+    _themed("proved", PROVED),
+    _themed("interval", INTERVAL),
+    _themed("bootstrap", BOOTSTRAP),
+)
+_LEVEL, _SCALE, _BAND = _themed("level", LEVEL), _themed("scale", SCALE), _themed("band", "#f4f6f9")
+# The text of an axis: no figure of the report.
+_AXIS = ' class="axis"'
 
 
 def number(value: float) -> str:
@@ -35,14 +54,16 @@ def text_colour(level: int, levels: int) -> str:
     return "#ffffff" if levels and level / levels > 0.5 else INK
 
 
-def _text(x: float, y: float, text: str, size: int = 12, anchor: str = "start", fill: str = INK, more: str = "") -> str:
+def _text(
+    x: float, y: float, text: str, size: int = 12, anchor: str = "start", fill: str = _INK, more: str = ""
+) -> str:
     return (
         f'<text x="{number(x)}" y="{number(y)}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{more}>'
         f"{escape(text)}</text>"
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, stroke: str = GRID, width: float = 1.0) -> str:
+def _line(x1: float, y1: float, x2: float, y2: float, stroke: str = _GRID, width: float = 1.0) -> str:
     return (
         f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" '
         f'stroke="{stroke}" stroke-width="{number(width)}"/>'
@@ -66,6 +87,11 @@ def _svg(width: float, height: float, body: Sequence[str], label: str, name: str
     )
 
 
+def ending(text: str, most: int) -> str:
+    """The text, with its beginning left out where it is too long: the end of a layer's path says more."""
+    return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
+
+
 def shortened(text: str, most: int) -> str:
     """The text, with its middle left out where it is too long."""
     if len(text) <= most:
@@ -74,12 +100,22 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
 
 
-def place(rows: Sequence[DepthRow]) -> dict[str, tuple[int, float]]:
+class Placed(Protocol):
+    """What stands in a graph: its name, and those that it reads."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+
+
+def place(rows: Sequence[Placed]) -> dict[str, tuple[int, float]]:
     """Rank (longest path from an input) and column of each node; columns follow the mean of the operands' columns."""
     rank: dict[str, int] = {}
     for row in rows:
         rank[row.name] = max((rank[name] + 1 for name in row.inputs), default=0)
-    by_rank: dict[int, list[DepthRow]] = {}
+    by_rank: dict[int, list[Placed]] = {}
     for row in rows:
         by_rank.setdefault(rank[row.name], []).append(row)
     column: dict[str, float] = {}
@@ -120,17 +156,19 @@ def graph_svg(rows: Sequence[DepthRow], levels: int) -> str:
             thick = operand in critical and row.name in critical
             edges.append(
                 f'<path d="M{number(x1)} {number(y1)}C{number(x1)} {number(y1 + bend)} {number(x2)} {number(y2 - bend)} '
-                f'{number(x2)} {number(y2)}" fill="none" stroke="{WARM if thick else "#9aa8b7"}" '
+                f'{number(x2)} {number(y2)}" fill="none" stroke="{_WARM if thick else _MUTED}" '
                 f'stroke-width="{2 if thick else 1}"/>'
             )
-        frame = f' rx="4" stroke="{WARM if row.critical else "#7b8a99"}" stroke-width="{2 if row.critical else 1}"'
-        ink = text_colour(row.level, levels)
+        frame = f' rx="4" stroke="{_WARM if row.critical else _MUTED}" stroke-width="{2 if row.critical else 1}"'
+        fill, ink = level_colour(row.level, levels), text_colour(row.level, levels)
+        if is_bootstrap(row):
+            fill, ink = _BOOTSTRAP, "#ffffff"
         title = (
             f"<title>{escape(row.name)} = {escape(row.op)}: level {row.level}, scale {row.scale_bits:.2f} bits, depth "
             f"{row.depth}\n{escape(row.layer)} {escape(row.location)}</title>"
         )
         boxes.append(
-            f"<g>{title}{_rect(x, y, _BOX_WIDTH, _BOX_HEIGHT, level_colour(row.level, levels), frame)}"
+            f"<g>{title}{_rect(x, y, _BOX_WIDTH, _BOX_HEIGHT, fill, frame)}"
             + _text(x + _BOX_WIDTH / 2, y + 13, f"{row.name} {row.op}", 11, "middle", ink)
             + _text(
                 x + _BOX_WIDTH / 2, y + 25, shortened(f"L{row.level} {row.layer or row.location}", 20), 9, "middle", ink
@@ -140,68 +178,126 @@ def graph_svg(rows: Sequence[DepthRow], levels: int) -> str:
     return _svg(width, height, [*edges, *boxes], "graph of the program, levels as colour", "graph")
 
 
-def legend_svg(levels: int) -> str:
-    """The colours of the levels."""
-    shown = range(levels, -1, -1) if levels <= 16 else range(levels, -1, -max(1, levels // 12))
-    body = [_text(0, 15, "level", 12, fill=MUTED)]
+def layers_svg(boxes: Sequence[Box], levels: int) -> str:
+    """The graph with a box for each layer, top to bottom: its name, and the levels at which it begins and ends."""
+    if not boxes:
+        return _svg(200, 40, [_text(10, 24, "no layers")], "empty graph", "layers")
+    box_width, box_height, column_width, rank_height = 290.0, 28.0, 340.0, 44.0
+    places = place(boxes)
+    left = min(column for _, column in places.values())
+    width = (max(column for _, column in places.values()) - left) * column_width + box_width + 80
+    height = max(rank for rank, _ in places.values()) * rank_height + box_height + 40
+
+    def corner(name: str) -> tuple[float, float]:
+        rank, column = places[name]
+        return 40 + (column - left) * column_width, 20 + rank * rank_height
+
+    edges, drawn = [], []
+    for box in boxes:
+        x, y = corner(box.name)
+        for operand in box.inputs:
+            ox, oy = corner(operand)
+            thick = operand in box.critical_inputs
+            x1, y1, x2, y2 = ox + box_width / 2, oy + box_height, x + box_width / 2, y
+            bend = (y2 - y1) / 2
+            if x1 == x2 and places[box.name][0] > places[operand][0] + 1:
+                # Round the boxes between them.
+                x1 = x2 = x + box_width
+                y1, y2 = oy + box_height / 2, y + box_height / 2
+                path = f"M{number(x1)} {number(y1)}C{number(x1 + 36)} {number(y1)} {number(x2 + 36)} {number(y2)}"
+            else:
+                path = f"M{number(x1)} {number(y1)}C{number(x1)} {number(y1 + bend)} {number(x2)} {number(y2 - bend)}"
+            edges.append(
+                f'<path d="{path} {number(x2)} {number(y2)}" fill="none" stroke="{_WARM if thick else _MUTED}" '
+                f'stroke-width="{2 if thick else 1}"/>'
+            )
+        fill, ink = level_colour(box.high, levels), text_colour(box.high, levels)
+        name = box.layer
+        if box.bootstraps:
+            fill, ink = _BOOTSTRAP, "#ffffff"
+            name = f"{box.bootstraps} bootstrap{'s' * (box.bootstraps > 1)}"
+        spent = f"level {box.high}" if box.high == box.low else f"level {box.high} to {box.low}"
+        what = f"{name}: {spent}, {box.operations} operations"
+        title = f"<title>{escape(what)}\n{escape(box.location)}</title>"
+        frame = f' rx="4" stroke="{_WARM if box.critical else _MUTED}" stroke-width="{2 if box.critical else 1}"'
+        drawn.append(
+            f"<g>{title}{_rect(x, y, box_width, box_height, fill, frame)}"
+            + _text(x + 10, y + 18, ending(name, 28), 12, "start", ink)
+            + _text(x + box_width - 10, y + 18, spent, 11, "end", ink)
+            + "</g>"
+        )
+    return _svg(width, height, [*edges, *drawn], "graph of the layers, levels as colour", "layers")
+
+
+def legend_svg(levels: int, bootstraps: bool = False) -> str:
+    """The colours of the levels, and that of bootstraps where there are some."""
+    shown = range(levels, -1, -1) if levels <= 12 else range(levels, -1, -max(1, -(-levels // 10)))
+    body = [_text(0, 15, "level", 12, fill=_MUTED, more=_AXIS)]
     x = 44.0
     for level in shown:
-        body.append(_rect(x, 2, 26, 18, level_colour(level, levels), f' stroke="{GRID}"'))
-        body.append(_text(x + 13, 15, str(level), 11, "middle", text_colour(level, levels)))
+        body.append(_rect(x, 2, 26, 18, level_colour(level, levels), f' stroke="{_GRID}"'))
+        body.append(_text(x + 13, 15, str(level), 11, "middle", text_colour(level, levels), more=_AXIS))
         x += 28
-    body.append(_rect(x + 14, 3, 24, 16, "none", f' rx="3" stroke="{WARM}" stroke-width="2"'))
-    body.append(_text(x + 44, 15, "critical path", 12, fill=MUTED))
-    return _svg(x + 130, 22, body, "colours of the levels")
+    body.append(_rect(x + 14, 3, 24, 16, "none", f' rx="3" stroke="{_WARM}" stroke-width="2"'))
+    body.append(_text(x + 44, 15, "critical path", 12, fill=_MUTED, more=_AXIS))
+    x += 130
+    if bootstraps:
+        body.append(_rect(x, 3, 24, 16, _BOOTSTRAP, ' rx="3"'))
+        body.append(_text(x + 30, 15, "bootstrap", 12, fill=_MUTED, more=_AXIS))
+        x += 100
+    return _svg(x, 22, body, "colours of the levels")
 
 
 def levels_svg(rows: Sequence[DepthRow], levels: int) -> str:
-    """Level and scale of each node, in program order: two plots over one axis."""
+    """Level and scale of each operation in program order, two plots over one axis; layers are bands, bootstraps lines."""
     width, left, right = 940.0, 56.0, 16.0
     span = width - left - right
     step = span / max(1, len(rows))
     body = []
-    top_scale = max([row.scale_bits for row in rows], default=1.0) * 1.08
-    panels = (
-        ("level", 20.0, 150.0, [float(row.level) for row in rows], float(max(levels, 1)), "#0b5394"),
-        ("scale, bits", 200.0, 110.0, [row.scale_bits for row in rows], top_scale, "#2f7d5b"),
-    )
-    for label, top, height, values, most, colour in panels:
-        ticks = _ticks(most)
-        for tick in ticks:
-            y = top + height * (1 - tick / most)
-            body += [_line(left, y, width - right, y), _text(left - 8, y + 4, f"{tick:g}", 11, "end", MUTED)]
-        body.append(_text(left, top - 6, label, 12, fill=MUTED))
-        path = ""
-        for position, value in enumerate(values):
-            x, y = left + position * step, top + height * (1 - value / most)
-            path += f"{'M' if not position else 'L'}{number(x)} {number(y)}H{number(x + step)}"
-        body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-    previous = None
+    level_top, level_height, scale_top, scale_height = 24.0, 170.0, 226.0, 80.0
+    for place_, each in enumerate(runs(rows)):
+        if place_ % 2:
+            x = left + each.first * step
+            body.append(_rect(x, level_top, each.count * step, scale_top + scale_height - level_top, _BAND))
+
+    def panel(label: str, top: float, height: float, most: float, least: float) -> Callable[[float], float]:
+        body.append(_text(left, top - 7, label, 12, fill=_MUTED, more=_AXIS))
+
+        def where(value: float) -> float:
+            return top + height * (1 - (value - least) / (most - least))
+
+        for tick in _ticks(most):
+            if tick >= least:
+                body.append(_line(left, where(tick), width - right, where(tick)))
+                body.append(_text(left - 8, where(tick) + 4, f"{tick:g}", 11, "end", _MUTED, _AXIS))
+        return where
+
+    on_level = panel("level", level_top, level_height, float(max(levels, 1)), 0.0)
+    path = ""
     for position, row in enumerate(rows):
-        layer = row.layer or row.op
-        if layer != previous:
-            x = left + position * step
-            body.append(_line(x, 310, x, 316, MUTED))
-            previous = layer
-    marks = _runs([row.layer or row.op for row in rows])
+        x, y = left + position * step, on_level(float(row.level))
+        path += f"{'M' if not position else 'L'}{number(x)} {number(y)}H{number(x + step)}"
+        if is_bootstrap(row):
+            body.append(_line(x, level_top, x, level_top + level_height, _BOOTSTRAP, 1.6))
+            body.append(_text(x + 4, level_top + 11, "bootstrap", 11, fill=_BOOTSTRAP, more=_AXIS))
+    body.append(f'<path d="{path}" fill="none" stroke="{_LEVEL}" stroke-width="1.8"/>')
+    scales = [row.scale_bits for row in rows]
+    on_scale = panel("scale, bits", scale_top, scale_height, max(scales, default=1.0) * 1.1, 0.0)
+    # Points: a line between values and products, which take turns, would fill the plot.
+    size = max(1.2, min(4.0, step))
+    for position, value in enumerate(scales):
+        x = left + position * step
+        body.append(_rect(x, on_scale(value) - 1.2, max(size, step), 2.4, _SCALE))
     last_end = -1e9
-    for layer, first, count in marks:
-        x, room = left + (first + count / 2) * step, max(count * step, 46.0)
-        text = shortened(layer, max(3, int(room / 7)))
-        if x - 3.5 * len(text) > last_end:
-            body.append(_text(x, 330, text, 11, "middle", MUTED))
-            last_end = x + 3.5 * len(text)
-    return _svg(width, 342, body, "level and scale along the program", "levels")
-
-
-def _runs(layers: Sequence[str]) -> list[tuple[str, int, int]]:
-    runs: list[tuple[str, int, int]] = []
-    for position, layer in enumerate(layers):
-        if runs and runs[-1][0] == layer:
-            runs[-1] = (layer, runs[-1][1], runs[-1][2] + 1)
-        else:
-            runs.append((layer, position, 1))
-    return runs
+    for each in runs(rows):
+        x, room = left + (each.first + each.count / 2) * step, max(each.count * step, 60.0)
+        text = ending(each.layer, max(4, int(room / 6.5)))
+        half = 3.3 * len(text)
+        x = min(max(x, half), width - half)
+        if x - half > last_end + 4:
+            body.append(_text(x, scale_top + scale_height + 18, text, 11, "middle", _MUTED, _AXIS))
+            last_end = x + half
+    return _svg(width, scale_top + scale_height + 28, body, "level and scale along the program", "levels")
 
 
 def _ticks(most: float) -> list[float]:
@@ -214,6 +310,12 @@ def _ticks(most: float) -> list[float]:
             step *= factor
             break
     return [i * step for i in range(int(most / step + 1e-9) + 1)]
+
+
+def _arrow(x: float, y: float, side: float, colour: str) -> str:
+    """A tip that points to the left (side -1) or the right (1)."""
+    points = ((x, y - 5), (x + 9 * side, y), (x, y + 5))
+    return f'<polygon points="{" ".join(f"{number(a)},{number(b)}" for a, b in points)}" fill="{colour}"/>'
 
 
 def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
@@ -232,49 +334,54 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
 
         name = shortened(str(entry["layer"] or entry["function"]), 26)
         body.append(_text(8, y + 12, name, 12))
-        body.append(_text(8, y + 27, shortened(str(entry["location"]), 34), 10, fill=MUTED))
-        body.append(_rect(where(low), y, where(high) - where(low), 20, "#e4ecf5", f' stroke="{PREDICTED}"'))
-        for key, offset, colour in (("proved", 4.0, "#2f7d5b"), ("observed", 12.0, MEASURED)):
+        body.append(_text(8, y + 27, shortened(str(entry["location"]), 34), 10, fill=_MUTED))
+        body.append(_rect(where(low), y, where(high) - where(low), 20, _INTERVAL, f' stroke="{_PREDICTED}"'))
+        for key, offset, colour in (("proved", 4.0, _PROVED), ("observed", 12.0, _MEASURED)):
             found = entry.get(key)
             if found:
                 x1, x2 = where(float(found[0])), where(float(found[1]))
-                cut = float(found[0]) < centre - 1.6 * reach or float(found[1]) > centre + 1.6 * reach
                 title = f"<title>{key} [{float(found[0]):.5g}, {float(found[1]):.5g}]</title>"
-                dashes = ' stroke="#ffffff" stroke-dasharray="3 3"' if cut else ""
-                body.append(_rect(x1, y + offset, max(x2 - x1, 1.0), 4, colour, dashes, title))
-        body.append(_text(where(low), y + 34, f"{low:.4g}", 10, "middle", MUTED))
-        body.append(_text(where(high), y + 34, f"{high:.4g}", 10, "middle", MUTED))
+                body.append(_rect(x1, y + offset, max(x2 - x1, 1.0), 4, colour, inner=title))
+                # What reaches further than the plot ends in an arrow.
+                for beyond, x, side in (
+                    (float(found[0]) < centre - 1.6 * reach, x1, -1.0),
+                    (float(found[1]) > centre + 1.6 * reach, x2, 1.0),
+                ):
+                    if beyond:
+                        body.append(_arrow(x, y + offset + 2, side, colour))
+        body.append(_text(where(low), y + 34, f"{low:.4g}", 10, "middle", _MUTED))
+        body.append(_text(where(high), y + 34, f"{high:.4g}", 10, "middle", _MUTED))
         body.append(_text(width - 176, y + 12, shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11))
-        body.append(_text(width - 176, y + 27, largest_error_text(entry), 11, fill=MUTED))
-    legend = [("polynomial's interval", "#e4ecf5"), ("proved", "#2f7d5b"), ("observed", MEASURED)]
+        body.append(_text(width - 176, y + 27, largest_error_text(entry), 11, fill=_MUTED))
+    legend = [("polynomial's interval", _INTERVAL), ("proved", _PROVED), ("observed", _MEASURED)]
     x = left
     for label, colour in legend:
-        body += [_rect(x, 4, 14, 10, colour, f' stroke="{GRID}"'), _text(x + 20, 13, label, 11, fill=MUTED)]
+        body += [_rect(x, 4, 14, 10, colour, f' stroke="{_GRID}"'), _text(x + 20, 13, label, 11, fill=_MUTED)]
         x += 40 + 7 * len(label)
     return _svg(width, 36 + max(1, len(ranges)) * row_height, body, "ranges of polynomial inputs", "ranges")
 
 
 def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: str, name: str) -> str:
-    """Bars: (label, predicted, measured or None, text of each)."""
+    """Bars: (label, predicted, measured or None, text of each); a legend where something was measured."""
     width, left, right = 940.0, 230.0, 130.0
     most = max([max(p, m or 0.0) for _, p, m, _, _ in rows], default=0.0) or 1.0
     both = any(measured is not None for _, _, measured, _, _ in rows)
-    height = 34.0 if both else 22.0
+    height, top = (34.0, 24.0) if both else (22.0, 4.0)
     body = []
     for position, (text, predicted, measured, predicted_text, measured_text) in enumerate(rows):
-        y = 24 + position * height
-        body.append(_text(left - 10, y + (19 if both else 13), shortened(text, 32), 12, "end"))
+        y = top + position * height
+        body.append(_text(left - 10, y + (19 if both else 13), ending(text, 36), 12, "end"))
         span = (width - left - right) * predicted / most
-        body.append(_rect(left, y + 2, span, 13, PREDICTED))
-        body.append(_text(left + span + 6, y + 13, predicted_text, 11, fill=MUTED))
+        body.append(_rect(left, y + 2, span, 13, _PREDICTED))
+        body.append(_text(left + span + 6, y + 13, predicted_text, 11, fill=_MUTED))
         if measured is not None:
             span = (width - left - right) * measured / most
-            body.append(_rect(left, y + 16, span, 13, MEASURED))
-            body.append(_text(left + span + 6, y + 27, measured_text, 11, fill=MUTED))
-    body += [_rect(left, 4, 14, 10, PREDICTED), _text(left + 20, 13, "predicted", 11, fill=MUTED)]
+            body.append(_rect(left, y + 16, span, 13, _MEASURED))
+            body.append(_text(left + span + 6, y + 27, measured_text, 11, fill=_MUTED))
     if both:
-        body += [_rect(left + 100, 4, 14, 10, MEASURED), _text(left + 120, 13, "measured", 11, fill=MUTED)]
-    return _svg(width, 30 + max(1, len(rows)) * height, body, label, name)
+        body += [_rect(left, 4, 14, 10, _PREDICTED), _text(left + 20, 13, "predicted", 11, fill=_MUTED)]
+        body += [_rect(left + 100, 4, 14, 10, _MEASURED), _text(left + 120, 13, "measured", 11, fill=_MUTED)]
+    return _svg(width, top + 6 + max(1, len(rows)) * height, body, label, name)
 
 
 def log_span(values: Sequence[float]) -> tuple[int, int]:
@@ -306,15 +413,18 @@ def curve_svg(found: Allocation) -> str:
     body = []
     for exponent in range(low, high + 1, max(1, (high - low) // 6)):
         y = on_log(exponent)
-        body += [_line(left, y, width - right, y), _text(left - 8, y + 4, f"1e{exponent}", 11, "end", PREDICTED)]
+        body += [
+            _line(left, y, width - right, y),
+            _text(left - 8, y + 4, f"1e{exponent}", 11, "end", _PREDICTED, _AXIS),
+        ]
     for tick in _ticks(most):
-        body.append(_text(width - right + 8, on_share(tick) + 4, share_text(tick), 11, fill=MEASURED))
+        body.append(_text(width - right + 8, on_share(tick) + 4, share_text(tick), 11, fill=_MEASURED, more=_AXIS))
     for tick in _ticks(longest / 1e3):
-        body.append(_text(across(1e3 * tick), top + height + 18, seconds_text(tick), 11, "middle", MUTED))
-    body.append(_line(left, on_share(found.allowed), width - right, on_share(found.allowed), WARM))
+        body.append(_text(across(1e3 * tick), top + height + 18, seconds_text(tick), 11, "middle", _MUTED, _AXIS))
+    body.append(_line(left, on_share(found.allowed), width - right, on_share(found.allowed), _WARM))
     series = (
-        ([(across(p.ms), on_log(math.log10(p.loss)), p) for p in found.curve if p.loss > 0], PREDICTED),
-        ([(across(p.ms), on_share(p.measured), p) for p in found.curve if p.measured is not None], MEASURED),
+        ([(across(p.ms), on_log(math.log10(p.loss)), p) for p in found.curve if p.loss > 0], _PREDICTED),
+        ([(across(p.ms), on_share(p.measured), p) for p in found.curve if p.measured is not None], _MEASURED),
     )
     for points, colour in series:
         path = "".join(f"{'L' if place else 'M'}{number(x)} {number(y)}" for place, (x, y, _) in enumerate(points))
@@ -323,17 +433,17 @@ def curve_svg(found: Allocation) -> str:
         for x, y, point in points:
             time, loss, share, chosen = curve_cells(point)
             title = escape(f"{time}: predicted loss {loss}, classes changed {share}{' (chosen)' * bool(chosen)}")
-            ring = f' stroke="{INK}" stroke-width="2"' if chosen else ""
+            ring = f' stroke="{_INK}" stroke-width="2"' if chosen else ""
             body.append(
                 f'<circle cx="{number(x)}" cy="{number(y)}" r="{6 if chosen else 3}" fill="{colour}"{ring}>'
                 f"<title>{title}</title></circle>"
             )
-    legend = (("predicted loss", PREDICTED), ("classes changed on the samples", MEASURED), ("allowed", WARM))
+    legend = (("predicted loss", _PREDICTED), ("classes changed on the samples", _MEASURED), ("allowed", _WARM))
     x = left
     for label, colour in legend:
-        body += [_rect(x, 4, 14, 10, colour), _text(x + 20, 13, label, 11, fill=MUTED)]
+        body += [_rect(x, 4, 14, 10, colour), _text(x + 20, 13, label, 11, fill=_MUTED)]
         x += 50 + 6 * len(label)
-    body.append(_text(x, 13, "large: chosen", 11, fill=MUTED))
+    body.append(_text(x, 13, "large: chosen", 11, fill=_MUTED))
     return _svg(width, top + height + 28, body, "loss against predicted time", "allocation")
 
 
@@ -349,6 +459,6 @@ def degrees_svg(rows: Sequence[LayerDegree]) -> str:
         share = "" if row.share is None else f", {cells[4]} of the loss"
         title = f"<title>{escape(f'{cells[0]} ({row.location}): degree {cells[1]}, error {cells[2]}')}</title>"
         body.append(_text(left - 10, y + 13, shortened(cells[0], 32), 12, "end"))
-        body.append(_rect(left, y + 2, span, 13, PREDICTED, inner=title))
-        body.append(_text(left + span + 6, y + 13, f"{cells[1]}{share}", 11, fill=MUTED))
+        body.append(_rect(left, y + 2, span, 13, _PREDICTED, inner=title))
+        body.append(_text(left + span + 6, y + 13, f"{cells[1]}{share}", 11, fill=_MUTED))
     return _svg(width, 14 + max(1, len(rows)) * height, body, "degrees by layer", "degrees")

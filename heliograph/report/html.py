@@ -9,8 +9,18 @@ from typing import Any
 from heliograph.ir.text import print_program
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
-from heliograph.report.drawing import bars_svg, curve_svg, degrees_svg, graph_svg, legend_svg, levels_svg, ranges_svg
+from heliograph.report.drawing import (
+    bars_svg,
+    curve_svg,
+    degrees_svg,
+    graph_svg,
+    layers_svg,
+    legend_svg,
+    levels_svg,
+    ranges_svg,
+)
 from heliograph.report.figures import Figures, KeyRow
+from heliograph.report.layers import is_bootstrap, layer_graph
 from heliograph.report.markup import table, tiles
 from heliograph.report.text import (
     CURVE_TITLES,
@@ -25,34 +35,50 @@ from heliograph.report.text import (
 
 # A graph with more nodes is drawn without those that only add, drop levels or rescale.
 _MAX_DRAWN = 2500
+# Longer tables are folded up.
+_MOST_ROWS = 8
 # Characters of one stage's text in the page; the artifact has the rest.
 _MAX_STAGE = 3_000_000
 
-_STYLE = """
-:root { color-scheme: light; }
-body { margin: 0 auto; max-width: 1000px; padding: 28px 24px 80px; background: #fff; color: #1f2933;
+_LIGHT = """--page: #fff; --ink: #1f2933; --muted: #5c6b7a; --grid: #d8dee6; --row: #e8edf2; --link: #2c6fbb;
+  --predicted: #2c6fbb; --measured: #d9822b; --proved: #2f7d5b; --warm: #b5452c; --interval: #e4ecf5; --bootstrap: #7b3fa0;
+  --level: #0b5394; --scale: #2f7d5b; --band: #f4f6f9; --note: #fdf5ec; --good: #e3f1e8; --good-ink: #1c5c3c;"""
+_DARK = """--page: #12171d; --ink: #e4e9ee; --muted: #9aa8b7; --grid: #36424e; --row: #29323c; --link: #7db3ea;
+  --predicted: #5b9be0; --measured: #e59b52; --proved: #58b389; --warm: #e57a5e; --interval: #223447; --bootstrap: #a56bcc;
+  --level: #6fb0ee; --scale: #58b389; --band: #1a2129; --note: #2d2318; --good: #1d3b2b; --good-ink: #a5dfbd;"""
+_STYLE = (
+    f"""
+:root {{ color-scheme: light dark; {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+"""
+    + """
+body { margin: 0 auto; max-width: 1000px; padding: 28px 24px 80px; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 36px 0 10px; }
-p { margin: 6px 0; } .muted { color: #5c6b7a; }
-.badge { display: inline-block; padding: 2px 10px; border-radius: 10px; background: #e3f1e8;
-  color: #1c5c3c; font-weight: 600; }
+h1 { font-size: 26px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size: 18px; margin: 36px 0 10px; }
+p { margin: 6px 0; overflow-wrap: anywhere; } .muted { color: var(--muted); }
+.badge { display: inline-block; padding: 2px 10px; border-radius: 10px; background: var(--good);
+  color: var(--good-ink); font-weight: 600; }
 .badge.bad { background: #b5452c; color: #fff; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 18px 0; }
-.tile { border: 1px solid #d8dee6; border-radius: 8px; padding: 10px 14px; }
-.tile b { display: block; font-size: 20px; } .tile span { color: #5c6b7a; font-size: 13px; }
+.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px; margin: 18px 0; }
+@media (max-width: 700px) { body { padding: 20px 14px 60px; } .tiles { grid-template-columns: repeat(2, 1fr); } }
+.tile { border: 1px solid var(--grid); border-radius: 8px; padding: 10px 14px; }
+.tile b { display: block; font-size: 20px; } .tile span { color: var(--muted); font-size: 13px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
-th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid #e8edf2; vertical-align: top; }
-th { color: #5c6b7a; font-weight: 600; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.box { overflow: auto; border: 1px solid #d8dee6; border-radius: 8px; max-height: 640px; }
-.box svg { display: block; } .plot { overflow-x: auto; } svg text { font-family: inherit; }
-.warn { border-left: 4px solid #d9822b; padding: 6px 14px; background: #fdf5ec; }
-.bar { display: flex; gap: 10px; align-items: center; margin: 8px 0; flex-wrap: wrap; }
-select, input, button { font: inherit; padding: 4px 10px; border: 1px solid #b9c4cf; border-radius: 6px;
-  background: #fff; color: inherit; }
+th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--row); vertical-align: top; }
+th { color: var(--muted); font-weight: 600; white-space: nowrap; } td { overflow-wrap: break-word; }
+.box { overflow: auto; border: 1px solid var(--grid); border-radius: 8px; max-height: 820px; }
+.box svg { display: block; margin: 0 auto; } .plot { overflow-x: auto; }
+.plot svg { width: 100%; min-width: 640px; height: auto; } svg text { font-family: inherit; }
+.warn { border-left: 4px solid var(--measured); padding: 6px 14px; background: var(--note); }
+.bar { display: flex; gap: 10px; align-items: center; margin: 8px 0; flex-wrap: wrap; overflow-x: auto; }
+details { margin: 10px 0; } summary { cursor: pointer; color: var(--link); }
+select, input, button { font: inherit; padding: 4px 10px; border: 1px solid var(--grid); border-radius: 6px;
+  background: var(--page); color: inherit; }
 input[type=search] { flex: 1; min-width: 200px; }
 pre { margin: 0; padding: 10px 14px; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; tab-size: 4; }
-nav a { margin-right: 16px; color: #2c6fbb; text-decoration: none; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 16px; } nav a { color: var(--link); text-decoration: none; }
 """
+)
 
 _SCRIPT = """
 "use strict";
@@ -86,7 +112,9 @@ const size = [graph.width.baseVal.value, graph.height.baseVal.value];
 function zoom(factor) { graph.setAttribute("width", size[0] * factor); graph.setAttribute("height", size[1] * factor); }
 document.getElementById("fit").addEventListener("click", () => zoom(Math.min(1, (holder.clientWidth - 4) / size[0])));
 document.getElementById("full").addEventListener("click", () => zoom(1));
-if (size[0] > holder.clientWidth) { zoom(Math.max(0.55, (holder.clientWidth - 4) / size[0])); }
+document.getElementById("operations").addEventListener("toggle", () => {
+  if (size[0] > holder.clientWidth) zoom(Math.max(0.55, (holder.clientWidth - 4) / size[0]));
+});
 document.documentElement.dataset.ready = "yes";
 """
 
@@ -97,6 +125,11 @@ def _safe_json(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _folded(inner: str, rows: int, title: str) -> str:
+    """The piece as it is where it is short, else behind its title."""
+    return inner if rows <= _MOST_ROWS else f"<details><summary>{escape(title)}</summary>{inner}</details>"
 
 
 def _stages(artifact: Compiled) -> dict[str, str]:
@@ -119,7 +152,9 @@ def _times(report: Report) -> str:
         )
         for layer in dict.fromkeys((*predicted, *by_layer))
     ]
-    return bars_svg([row for row in rows if row[1] or row[2]], "time by layer", "times")
+    # What takes no time that could be seen has no bar.
+    least = 1e-3 * max((max(row[1], row[2] or 0.0) for row in rows), default=0.0)
+    return bars_svg([row for row in rows if max(row[1], row[2] or 0.0) > least], "time by layer", "times")
 
 
 def _keys(figures: Figures) -> str:
@@ -140,7 +175,8 @@ def _degrees(figures: Figures) -> str:
     """The table of degrees; where they were allocated, the curve that they were chosen from too, both drawn."""
     if not figures.degrees:
         return "<p>There is no single polynomial.</p>"
-    parts = [table(DEGREE_TITLES, [degree_cells(row) for row in figures.degrees])]
+    degrees = f"<div class=plot>{table(DEGREE_TITLES, [degree_cells(row) for row in figures.degrees])}</div>"
+    parts = [_folded(degrees, len(figures.degrees), "degrees by layer")]
     if figures.allocation is not None:
         parts += [
             f"<div class=plot>{degrees_svg(figures.degrees)}</div><p>{escape(allocation_text(figures))}</p>",
@@ -157,7 +193,9 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
     rows = depth.rows
     drawn = rows if len(rows) <= _MAX_DRAWN else ()
     levels = artifact.ring.levels
-    spent = [(str(levels_), place, layer) for place, layer, levels_ in depth.spent]
+    spent = [(layer, place, str(levels_)) for place, layer, levels_ in depth.spent]
+    legend = legend_svg(levels, any(map(is_bootstrap, rows)))
+    ranges = "".join(f"<li>{escape(line)}</li>" for line in report.range_lines())
     savings = "".join(f"<li>{escape(text)}</li>" for text in report.saving_texts())
     graph = (
         graph_svg(drawn, levels)
@@ -178,7 +216,8 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
             f"<a href='#{name}-section'>{title}</a>"
             for name, title in (
                 ("bill", "bill"),
-                ("graph", "graph"),
+                ("assumed", "assumptions"),
+                ("graph", "layers"),
                 ("levels", "levels"),
                 ("ranges", "ranges"),
                 ("degrees", "degrees"),
@@ -193,22 +232,22 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         report.figures_table(),
         "<p></p>",
         table(("what the compiler chose", ""), report.rows()),
-        "<h2>Assumed</h2><ul>",
+        "<h2 id=assumed-section>What the figures assume</h2><ul>",
         *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
         f"</ul><p class=warn>{escape(report.sharing())}</p>",
-        "<h2 id=graph-section>The program by levels</h2><div class=bar>",
-        legend_svg(levels),
-        "<button id=fit>fit</button><button id=full>100 %</button></div>",
-        f"<div class=box id=holder>{graph}</div>",
+        f"<h2 id=graph-section>The program by layers</h2><div class=bar>{legend}</div>",
+        f"<div class=box>{layers_svg(layer_graph(rows), levels)}</div>",
+        "<details id=operations><summary>every operation</summary><div class=bar>",
+        f"{legend}<button id=fit>fit</button><button id=full>100 %</button></div>",
+        f"<div class=box id=holder>{graph}</div></details>",
         "<h2 id=levels-section>Level and scale along the program</h2>",
         f"<div class=plot>{levels_svg(rows, levels)}</div>",
-        table(("levels spent", "line", "layer"), spent),
+        _folded(table(("layer", "line", "levels spent"), spent), len(spent), "levels spent by layer"),
         f"<p>What would save a level:</p><ul>{savings}</ul>" if savings else "<p>Nothing simple saves a level.</p>",
         f"<h2 id=ranges-section>Ranges of polynomials</h2><p class=muted>proved: {float(f.proved_share):.0%}</p>",
         f"<div class=plot>{ranges_svg(f.ranges)}</div>" if f.ranges else "<p>There is no polynomial.</p>",
-        "<ul>",
-        *(f"<li>{escape(line)}</li>" for line in report.range_lines()),
-        "</ul><h2 id=degrees-section>Degrees by layer</h2>",
+        _folded(f"<ul>{ranges}</ul>", len(f.ranges), "ranges in words"),
+        "<h2 id=degrees-section>Degrees by layer</h2>",
         _degrees(f),
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,29 @@ from heliograph.errors import HeliographError
 from heliograph.files import write_file
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
-from heliograph.report.drawing import INK, MEASURED, PREDICTED, WARM, level_colour, shortened, text_colour
-from heliograph.report.text import Report, degrees_text, largest_error_text
+from heliograph.report.drawing import (
+    BOOTSTRAP,
+    INK,
+    INTERVAL,
+    LEVEL,
+    MEASURED,
+    PREDICTED,
+    PROVED,
+    SCALE,
+    WARM,
+    ending,
+    level_colour,
+    text_colour,
+)
+from heliograph.report.layers import is_bootstrap, runs
+from heliograph.report.text import Report, degrees_text, largest_error_text, seconds_text
 
 _WIDTH_INCHES = 7.0
 _DPI = 200
+# What is shown of an interval's neighbourhood, in halves of it.
+_REACH = 1.6
+# Places an annotation from the top of the axes, in points.
+_ABOVE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
 # What `save_plots` may write, without the endings.
 PLOTS = ("levels", "ranges", "times", "allocation")
 
@@ -33,32 +52,36 @@ def _pyplot() -> Any:
     return Figure
 
 
-def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = None) -> list[Path]:
-    """Write `levels.png`, `ranges.png`, `times.png` and `allocation.png` into a folder; the paths, without those that have
-    nothing to show.
-    """
+def figures(artifact: Compiled, report: Report | None = None) -> dict[str, Any]:
+    """The plots as figures of matplotlib, by name, without those that have nothing to show."""
     figure = _pyplot()
     report = report or artifact.report
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HeliographError(f"the folder {target} cannot be made", why=str(error)) from None
     drawings: tuple[tuple[str, Callable[[Any, Compiled, Report], Any]], ...] = (
         ("levels", _levels),
         ("ranges", _ranges),
         ("times", _times),
         ("allocation", _allocation),
     )
-    made = []
-    for name, draw in drawings:
-        drawn = draw(figure, artifact, report)
-        if drawn is None:
-            continue
+    drawn = {name: draw(figure, artifact, report) for name, draw in drawings}
+    return {name: made for name, made in drawn.items() if made is not None}
+
+
+def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = None) -> list[Path]:
+    """Write `levels.png`, `ranges.png`, `times.png` and `allocation.png` into a folder; the paths, without those that have
+    nothing to show.
+    """
+    drawn = figures(artifact, report)
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HeliographError(f"the folder {target} cannot be made", why=str(error)) from None
+    written = []
+    for name, figure in drawn.items():
         path = target / f"{name}.png"
-        drawn.savefig(path, dpi=_DPI)
-        made.append(path)
-    return made
+        figure.savefig(path, dpi=_DPI)
+        written.append(path)
+    return written
 
 
 def save_certified_curve(
@@ -86,27 +109,41 @@ def save_certified_curve(
 
 
 def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
-    """Level and scale of each node in program order, layers marked."""
+    """Level and scale of each operation in program order; layers are bands, bootstraps lines."""
     rows = artifact_depth(artifact).rows
-    drawn = figure(figsize=(_WIDTH_INCHES, 3.6), layout="constrained")
-    upper, lower = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    positions = range(len(rows))
-    upper.step(positions, [row.level for row in rows], where="post", color="#0b5394", linewidth=1.2)
+    drawn = figure(figsize=(_WIDTH_INCHES, 4.2), layout="constrained")
+    upper, lower = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
+    # The last value has a width too.
+    levels = [row.level for row in rows]
+    upper.step(range(len(rows) + 1), [*levels, *levels[-1:]], where="post", color=LEVEL, linewidth=1.3)
     upper.set_ylabel("level")
-    upper.set_ylim(bottom=-0.2)
-    lower.step(positions, [row.scale_bits for row in rows], where="post", color="#2f7d5b", linewidth=1.0)
+    upper.set_ylim(-0.04 * max(levels, default=1), 1.04 * max(levels, default=1) + 0.1)
+    # Points: a line between values and products, which take turns, would fill the plot.
+    lower.plot(
+        [place + 0.5 for place in range(len(rows))], [row.scale_bits for row in rows], ".", color=SCALE, markersize=2
+    )
     lower.set_ylabel("scale, bits")
+    lower.set_ylim(0, 1.15 * max((row.scale_bits for row in rows), default=1.0))
     lower.set_xlabel("operation, in program order")
-    ticks, names, previous = [], [], None
-    for position, row in enumerate(rows):
-        layer = row.layer or row.op
-        if layer != previous:
-            ticks.append(position)
-            names.append(shortened(layer, 16))
-            previous = layer
+    for place, row in enumerate(rows):
+        if is_bootstrap(row):
+            upper.axvline(place, color=BOOTSTRAP, linewidth=1.0)
+            upper.annotate("bootstrap", (place, 1.0), (3, -9), **_ABOVE, color=BOOTSTRAP, fontsize=7)
+    ticks, names, last = [], [], -math.inf
+    for place, run in enumerate(runs(rows)):
+        if place % 2:
+            for axis in (upper, lower):
+                axis.axvspan(run.first, run.first + run.count, color="#f1f4f8", zorder=0, linewidth=0)
+        # Only where it does not overprint the one before.
+        middle = run.first + run.count / 2
+        if middle - last >= 0.032 * len(rows):
+            ticks.append(middle)
+            names.append(ending(run.layer, 18))
+            last = middle
     top = upper.secondary_xaxis("top")
-    step = max(1, len(ticks) // 14)
-    top.set_xticks(ticks[::step], names[::step], rotation=45, ha="left", fontsize=7)
+    top.set_xticks(ticks, names, rotation=40, ha="left", fontsize=7)
+    top.tick_params(length=0, pad=1)
+    upper.set_xlim(0, max(1, len(rows)))
     for axis in (upper, lower):
         axis.grid(axis="y", linewidth=0.4)
     return drawn
@@ -117,32 +154,34 @@ def _ranges(figure: Any, artifact: Compiled, report: Report) -> Any:
     ranges = report.figures.ranges
     if not ranges:
         return None
-    drawn = figure(figsize=(_WIDTH_INCHES, 0.9 + 0.45 * len(ranges)), layout="constrained")
+    drawn = figure(figsize=(_WIDTH_INCHES, 1.2 + 0.42 * len(ranges)), layout="constrained")
     axis = drawn.subplots()
+    shown: dict[str, Any] = {}
     for position, entry in enumerate(ranges):
         middle, half = (entry["low"] + entry["high"]) / 2, max((entry["high"] - entry["low"]) / 2, 1e-300)
-        axis.barh(
-            position, 2, left=-1, height=0.62, color="#e4ecf5", edgecolor="#2c6fbb", label="polynomial" * (not position)
+        shown["polynomial's interval"] = axis.barh(
+            position, 2, left=-1, height=0.62, color=INTERVAL, edgecolor=PREDICTED, linewidth=0.8
         )
-        for key, shift, colour in (("proved", -0.14, "#2f7d5b"), ("observed", 0.14, "#d9822b")):
+        for key, shift, colour in (("proved", -0.14, PROVED), ("observed", 0.14, MEASURED)):
             if entry.get(key):
                 low, high = ((value - middle) / half for value in entry[key])
-                low, high = max(low, -1.6), min(high, 1.6)
-                axis.barh(position + shift, high - low, left=low, height=0.14, color=colour)
-        axis.text(
-            1.68,
-            position,
-            f"{entry['source']}, {degrees_text(entry)}, {largest_error_text(entry)}",
-            va="center",
-            fontsize=7,
-        )
-    axis.set_yticks(
-        range(len(ranges)), [shortened(entry["layer"] or entry["function"], 24) for entry in ranges], fontsize=8
-    )
-    axis.invert_yaxis()
-    axis.set_xlim(-1.65, 3.2)
+                cut_low, cut_high = max(low, -_REACH), min(high, _REACH)
+                shown[key] = axis.barh(position + shift, cut_high - cut_low, left=cut_low, height=0.14, color=colour)
+                # What reaches further than the plot ends in an arrow.
+                for beyond, place, marker in ((low < -_REACH, -_REACH, "<"), (high > _REACH, _REACH, ">")):
+                    if beyond:
+                        axis.plot([place], [position + shift], marker, color=colour, markersize=5, clip_on=False)
+    names = [ending(entry["layer"] or entry["function"], 26) for entry in ranges]
+    axis.set_yticks(range(len(ranges)), names, fontsize=8)
+    axis.set_ylim(len(ranges) - 0.5, -0.5)
+    texts = [f"{entry['source']}, {degrees_text(entry)}\n{largest_error_text(entry)}" for entry in ranges]
+    right = axis.secondary_yaxis("right")
+    right.set_yticks(range(len(ranges)), texts, fontsize=7)
+    right.tick_params(length=0)
+    axis.set_xlim(-_REACH - 0.05, _REACH + 0.05)
     axis.set_xticks([-1, 0, 1])
-    axis.set_xlabel("input in units of the polynomial's interval (green: proved, orange: observed)", fontsize=8)
+    axis.set_xlabel("input, in units of the polynomial's interval", fontsize=8)
+    drawn.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return drawn
 
 
@@ -150,33 +189,31 @@ def _times(figure: Any, artifact: Compiled, report: Report) -> Any:
     """Predicted, and measured where a run was given, milliseconds of each layer."""
     predicted = report.predicted_ms_by_layer()
     measured = report.measured.get("ms_by_layer") or {}
-    layers = [layer for layer in dict.fromkeys((*predicted, *measured)) if predicted.get(layer) or measured.get(layer)]
+    longest = max([0.0, *predicted.values(), *measured.values()])
+    layers = [
+        layer
+        for layer in dict.fromkeys((*predicted, *measured))
+        if max(predicted.get(layer, 0.0), measured.get(layer, 0.0)) > 1e-3 * longest
+    ]
     if not layers:
         return None
-    drawn = figure(figsize=(_WIDTH_INCHES, 1.0 + 0.32 * len(layers)), layout="constrained")
+    drawn = figure(figsize=(_WIDTH_INCHES, 0.9 + (0.36 if measured else 0.24) * len(layers)), layout="constrained")
     axis = drawn.subplots()
-    height = 0.38 if measured else 0.7
+    height = 0.4 if measured else 0.7
     shift = height / 2 if measured else 0.0
-    positions = range(len(layers))
-    axis.barh(
-        [p - shift for p in positions],
-        [predicted.get(layer, 0.0) for layer in layers],
-        height,
-        color="#2c6fbb",
-        label="predicted",
-    )
+    for label, times, colour, side in (("predicted", predicted, PREDICTED, -1), ("measured", measured, MEASURED, 1)):
+        if times:
+            values = [times.get(layer, 0.0) for layer in layers]
+            places = [place + side * shift for place in range(len(layers))]
+            bars = axis.barh(places, values, height, color=colour, label=label)
+            axis.bar_label(bars, [seconds_text(value / 1e3) for value in values], padding=3, fontsize=7)
+    axis.set_yticks(range(len(layers)), [ending(layer, 26) for layer in layers], fontsize=8)
+    axis.set_ylim(len(layers) - 0.5, -0.5)
+    axis.set_xlim(0, 1.12 * longest)
+    axis.set_xlabel("milliseconds" if measured else "predicted milliseconds")
+    axis.spines[["top", "right"]].set_visible(False)
     if measured:
-        axis.barh(
-            [p + shift for p in positions],
-            [measured.get(layer, 0.0) for layer in layers],
-            height,
-            color="#d9822b",
-            label="measured",
-        )
-    axis.set_yticks(list(positions), [shortened(layer, 24) for layer in layers], fontsize=8)
-    axis.invert_yaxis()
-    axis.set_xlabel("milliseconds")
-    axis.legend(fontsize=8)
+        drawn.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     return drawn
 
 
@@ -202,7 +239,7 @@ def _allocation(figure: Any, artifact: Compiled, report: Report) -> Any:
     shares.axhline(100 * found.allowed, color=WARM, linewidth=0.8)
     shares.set_ylim(bottom=0)
     bars.barh(range(len(rows)), [row.degree for row in rows], 0.7, color=PREDICTED)
-    bars.set_yticks(range(len(rows)), [shortened(row.layer or row.function, 24) for row in rows], fontsize=7)
+    bars.set_yticks(range(len(rows)), [ending(row.layer or row.function, 24) for row in rows], fontsize=7)
     bars.invert_yaxis()
     bars.set_xlabel("degree")
     return drawn

@@ -274,14 +274,22 @@ class Report:
     def tiles(self) -> list[tuple[str, str]]:
         """The figures that matter most, in words, and what each of them is."""
         f, predicted = self.figures, self.figures.predicted
+        error = ("output error", f"{predicted.max_abs_error:.2g}")
+        if predicted.relative_error is not None:
+            share = share_text(predicted.relative_error)
+            error = (f"output error: {predicted.max_abs_error:.2g} of {f.output_magnitude:.3g}", share)
+        agreement = f.class_agreement
         return [
-            (f"2^{int(f.ring_dim).bit_length() - 1}", "ring dimension"),
-            (str(f.levels), "levels"),
-            (str(f.key_switches), "key switches"),
+            (error[1], error[0]),
+            (f"{agreement.agree} of {agreement.samples}", "samples keep their class")
+            if agreement
+            else (bytes_text(f.ciphertext_bytes), "encrypted input"),
             (seconds_text(predicted.evaluate_ms / 1e3), "an evaluation, predicted"),
             (bytes_text(predicted.evaluation_key_bytes), "evaluation keys"),
             (bytes_text(predicted.server_peak_bytes), "server's memory"),
-            (f"{predicted.max_abs_error:.2g}", "output error, predicted"),
+            (f"2^{int(f.ring_dim).bit_length() - 1}", "ring dimension"),
+            (str(f.levels), "levels"),
+            (str(f.key_switches), "key switches"),
         ]
 
     def figures_table(self) -> str:

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 from reports_support import SmallConv, artifact
 
+import heliograph as hg
 from heliograph.report.depth import artifact_depth
-from heliograph.report.drawing import graph_svg, place
+from heliograph.report.drawing import graph_svg, layers_svg, place
 from heliograph.report.figures import LayerTime
 from heliograph.report.html import html_report
+from heliograph.report.layers import layer_graph
 from heliograph.report.plots import dot_text, save_plots
 
 MEASURED = {"evaluate_ms": 61.25, "ms_by_layer": {"fc1": 20.0, "relu": 11.0}, "server_peak_bytes": 168_000_000}
@@ -64,7 +66,8 @@ def test_the_page_shows_everything():
     reader = parsed(page())
     text = " ".join(reader.text)
     for words in (
-        "The bill", "predicted", "measured", "INSECURE", "Assumed", "What would save a level", "Ranges of polynomials",
+        "The bill", "predicted", "measured", "INSECURE", "What the figures assume", "What would save a level",
+        "Ranges of polynomials",
         "Keys and bytes", "Time by layer", "do not share them with people you do not trust", "sigmoid", "61 ms",
     ):  # fmt: skip
         assert words in text
@@ -84,6 +87,45 @@ def test_the_graph_puts_every_node_below_its_operands():
         for row in rows:
             assert all(places[name][0] < places[row.name][0] for name in row.inputs)
         assert graph_svg(rows, made.ring.levels) == graph_svg(rows, made.ring.levels)
+
+
+def test_the_layers_are_a_graph_of_their_own():
+    """Each box follows those that it reads, and the operations of all boxes are those of the program."""
+    for kind in ("decision", "plain"):
+        made = kinds_of_programs.artifact(kind)
+        rows = artifact_depth(made).rows
+        boxes = layer_graph(rows)
+        seen = set()
+        for box in boxes:
+            assert seen >= set(box.inputs) >= set(box.critical_inputs)
+            seen.add(box.name)
+        assert sum(box.operations for box in boxes) == len(rows)
+        shown = [part for box in boxes for part in box.layer.split(", ")]
+        assert set(shown) == {row.layer or row.op for row in rows}
+        drawn = layers_svg(boxes, made.ring.levels)
+        assert drawn.count("<g>") == len(boxes)
+
+
+def test_bootstraps_have_boxes_and_a_colour_of_their_own():
+    text = (
+        "program p\ninput x: secret slots[16] in [-1, 1]\ny = bootstrap(3 * x * x)\noutput z = y * y - rotate(y, 1)\n"
+    )
+    made = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11))
+    (box,) = [box for box in layer_graph(artifact_depth(made).rows) if box.bootstraps]
+    assert (box.layer, box.bootstraps) == ("bootstrap", 1)
+    assert box.low > box.high, "it raises the level"
+    shown = html_report(made)
+    assert shown.count("var(--bootstrap, #7b3fa0)") >= 4  # both graphs, their legends, and the plot of levels
+    assert "1 bootstrap<" in shown
+    assert "--bootstrap, " not in page()
+
+
+def test_the_page_has_colours_for_dark_screens():
+    """Every colour that the drawings take by its name is there twice."""
+    used = set(re.findall(r"var\((--[\w-]+)", page()))
+    light, dark = re.findall(r":root \{ (?:color-scheme: light dark; )?(--page.*?) \}", page(), re.DOTALL)
+    for colours in (light, dark):
+        assert used <= set(re.findall(r"(--[\w-]+):", colours))
 
 
 def hostile():

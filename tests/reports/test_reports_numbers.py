@@ -21,6 +21,7 @@ from heliograph.compiler.unseen import observe
 from heliograph.interpret import interpret_many
 from heliograph.report.depth import artifact_depth
 from heliograph.report.html import html_report
+from heliograph.report.plots import figures
 from heliograph.report.text import error_text, seconds_text
 from heliograph.rounding import upward_text
 from heliograph.tools.demo import DemoResult
@@ -77,7 +78,8 @@ class _Shown(HTMLParser):
         given = dict(attrs)
         if tag in ("meta", "link", "input", "rect", "line", "path"):
             return
-        hidden = tag == "svg" and given.get("id") not in ("ranges", "keys", "times")
+        hidden = tag == "svg" and given.get("id") == "graph"  # names of values
+        hidden |= given.get("class") == "axis"
         hidden |= tag == "span" and given.get("class") == "muted"  # the fingerprint
         self.open.append("out" if hidden or tag in self.LEFT_OUT else tag)
 
@@ -140,6 +142,7 @@ def of_the_report(report: hg.Report, made: hg.Artifact) -> Any:
     measured = report.measured.get("max_abs_error")
     if measured:
         known["%"].add(100.0 * measured / values["output_magnitude"])
+    known[""] |= {float(row.level) for row in artifact_depth(made).rows}
     proved = sum(entry["source"] == "proved" for entry in values["ranges"])
     known[""] |= {math.log2(values["ring_dim"]), float(proved), float(len(values["ranges"])), 2.0}
     if values["bootstrapping"]:
@@ -166,6 +169,65 @@ def test_every_number_on_the_page_is_one_of_the_report(name):
     found = [token for text in reader.text for token in numbers(text)]
     assert len(found) > 60
     assert [token for token in found if not known(*token)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_in_a_plot_is_one_of_the_report(name):
+    """What is drawn, and what is written beside it."""
+    pytest.importorskip("matplotlib", reason="plots need matplotlib (the extra `plot`)")
+    from matplotlib.text import Text
+
+    made = artifacts()[name]()
+    layers = [row["layer"] for row in made.report.values["predicted_ms_by_layer"]]
+    report = made.report.with_measured(
+        {**MEASURED, "ms_by_layer": {layer: 2.5 * (i + 1) for i, layer in enumerate(layers)}}
+    )
+    known, drawn, rows = of_the_report(report, made), figures(made, report), artifact_depth(made).rows
+    assert {"levels", "times"} <= set(drawn)
+    for figure in drawn.values():
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        found = [token for text in texts if not _TICK.fullmatch(text) for token in numbers(text)]
+        assert [token for token in found if not known(*token)] == []
+    level, scale = (axis.lines[0].get_ydata() for axis in drawn["levels"].axes)
+    assert list(level[:-1]) == [row.level for row in rows]
+    assert list(scale) == [row.scale_bits for row in rows]
+    predicted, measured = drawn["times"].axes[0].containers
+    for bars, times in ((predicted, report.predicted_ms_by_layer()), (measured, report.measured["ms_by_layer"])):
+        widths = [bar.get_width() for bar in bars]
+        assert widths == [time for layer, time in times.items() if layer in _names(drawn["times"])]
+    if report.figures.ranges:
+        _check_intervals(drawn["ranges"], report.figures.ranges)
+
+
+_TICK = re.compile(r"[−-]?\d+(\.\d+)?")
+
+
+def _names(figure: Any) -> list[str]:
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def _check_intervals(figure: Any, ranges: Any) -> None:
+    """The bars end where the intervals of the report do, in halves of that of the polynomial, cut at 1.6."""
+    bars = iter(figure.axes[0].patches)
+    for entry in ranges:
+        middle, half = (entry["low"] + entry["high"]) / 2, (entry["high"] - entry["low"]) / 2
+        frame = next(bars)
+        assert (frame.get_x(), frame.get_width()) == (-1, 2)
+        for key in ("proved", "observed"):
+            if entry.get(key):
+                bar = next(bars)
+                ends = np.array([bar.get_x(), bar.get_x() + bar.get_width()])
+                assert ends == pytest.approx(np.clip((np.array(entry[key]) - middle) / half, -1.6, 1.6))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bars_on_the_page_are_as_long_as_their_numbers(name):
+    made = artifacts()[name]()
+    (svg,) = re.findall(r'<svg [^>]*id="times".*?</svg>', html_report(made), re.DOTALL)
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
+    times = [row["ms"] for row in made.report.values["predicted_ms_by_layer"]]
+    times = [time for time in times if time > 1e-3 * max(times)]
+    assert widths == pytest.approx([max(widths) * time / max(times) for time in times], abs=0.01)
 
 
 def test_a_wrong_number_on_the_page_would_be_found():

@@ -1,0 +1,113 @@
+"""The program by layers: which operations stand behind each other, and a graph with a box for each layer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx
+
+from heliograph.report.depth import DepthRow
+
+_BOOTSTRAP = "bootstrap"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Operations of one layer that stand behind each other: the first of them, and how many."""
+
+    layer: str
+    first: int
+    count: int
+
+
+def layer_of(row: DepthRow) -> str:
+    """What a row's layer is called; where it has none, its operation."""
+    return row.layer or row.op
+
+
+def runs(rows: Sequence[DepthRow]) -> list[Run]:
+    """The rows in program order, those of one layer together."""
+    found: list[Run] = []
+    for place, row in enumerate(rows):
+        if found and found[-1].layer == layer_of(row):
+            found[-1] = Run(found[-1].layer, found[-1].first, found[-1].count + 1)
+        else:
+            found.append(Run(layer_of(row), place, 1))
+    return found
+
+
+def is_bootstrap(row: DepthRow) -> bool:
+    return row.op == _BOOTSTRAP
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The operations of a layer between two bootstraps, or the bootstraps between two layers.
+
+    `high` is the highest level of what they read, `low` that of what others read of them; a bootstrap raises it. The
+    critical path comes from `critical_inputs`.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    layer: str
+    location: str
+    operations: int
+    high: int
+    low: int
+    bootstraps: int
+    critical_inputs: tuple[str, ...]
+    critical: bool
+
+
+def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
+    """The boxes in an order in which each follows those that it reads; layers that read each other share a box."""
+    by_name = {row.name: row for row in rows}
+    # How many bootstraps lie before a row on any path: a layer before one and after one has two boxes.
+    passed: dict[str, int] = {}
+    group: dict[str, tuple[int, str]] = {}
+    graph = networkx.DiGraph()
+    for row in rows:
+        before = max((passed[name] for name in row.inputs), default=0)
+        passed[row.name] = before + is_bootstrap(row)
+        group[row.name] = (2 * before + 1, _BOOTSTRAP) if is_bootstrap(row) else (2 * before, layer_of(row))
+        graph.add_node(group[row.name])
+        graph.add_edges_from((group[name], group[row.name]) for name in row.inputs if group[name] != group[row.name])
+    condensed = networkx.condensation(graph)
+    held: dict[int, list[DepthRow]] = {}
+    of = {row.name: condensed.graph["mapping"][group[row.name]] for row in rows}
+    for row in rows:
+        held.setdefault(of[row.name], []).append(row)
+    order = {node: place for place, node in enumerate(held)}
+    # What is read in another box, or nowhere: the box's results.
+    inner = {name for row in rows for name in row.inputs if of[name] == of[row.name]}
+    outer = {name for row in rows for name in row.inputs if of[name] != of[row.name]}
+    # The critical path from box to box; each of its rows follows the one before.
+    critical = [row for row in rows if row.critical]
+    path: dict[int, set[str]] = {}
+    for before, after in itertools.pairwise(critical):
+        if of[before.name] != of[after.name]:
+            path.setdefault(of[after.name], set()).add(str(of[before.name]))
+    boxes = []
+    for node in networkx.lexicographical_topological_sort(condensed, key=order.__getitem__):
+        members = held[node]
+        layers = list(dict.fromkeys(layer_of(row) for row in members))
+        count = sum(map(is_bootstrap, members))
+        read = [by_name[name].level for row in members for name in row.inputs if of[name] != node]
+        boxes.append(
+            Box(
+                str(node),
+                tuple(str(operand) for operand in sorted(condensed.predecessors(node))),
+                _BOOTSTRAP if count else ", ".join(layers),
+                members[0].location,
+                len(members),
+                max(read, default=max(row.level for row in members)),
+                max(row.level for row in members if row.name in outer or row.name not in inner),
+                count,
+                tuple(sorted(path.get(node, ()))),
+                any(row.critical for row in members),
+            )
+        )
+    return boxes
