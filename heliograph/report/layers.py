@@ -84,7 +84,7 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     # What is read in another box, or nowhere: the box's results.
     inner = {name for row in rows for name in row.inputs if of[name] == of[row.name]}
     outer = {name for row in rows for name in row.inputs if of[name] != of[row.name]}
-    # The critical path from box to box; each of its rows follows the one source.
+    # The critical path from box to box; each of its rows follows the one before.
     critical = [row for row in rows if row.critical]
     path: dict[int, set[str]] = {}
     for source, target in itertools.pairwise(critical):
