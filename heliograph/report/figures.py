@@ -327,7 +327,9 @@ class Predicted:
     keygen_s: float = field(metadata=_about("key generation", "s"))
     encrypt_ms: float = field(metadata=_about("encryption", "ms"))
     evaluate_ms: float = field(metadata=_about("evaluation", "ms"))
-    evaluate_sample_ms: float | None = field(default=None, metadata=_about("of which each sample", "ms", optional=True))
+    evaluate_sample_ms: float | None = field(
+        default=None, metadata=_about("evaluation per sample", "ms", optional=True)
+    )
     first_ms: float = field(metadata=_about("first evaluation", "ms"))
     decrypt_ms: float = field(metadata=_about("decryption", "ms"))
     server_peak_bytes: int = field(metadata=_about("server's memory", "bytes"))
@@ -339,7 +341,7 @@ class Predicted:
     evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
     ciphertext_bytes: int = field(metadata=_about("encrypted input", "bytes"))
     ciphertext_sample_bytes: int | None = field(
-        default=None, metadata=_about("of which each sample", "bytes", optional=True)
+        default=None, metadata=_about("input per sample", "bytes", optional=True)
     )
     max_abs_error: float = field(metadata=_about("output error", "error"))
     relative_error: float | None

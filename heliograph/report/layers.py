@@ -87,9 +87,9 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     # The critical path from box to box; each of its rows follows the one before.
     critical = [row for row in rows if row.critical]
     path: dict[int, set[str]] = {}
-    for before, after in itertools.pairwise(critical):
-        if of[before.name] != of[after.name]:
-            path.setdefault(of[after.name], set()).add(str(of[before.name]))
+    for source, target in itertools.pairwise(critical):
+        if of[source.name] != of[target.name]:
+            path.setdefault(of[target.name], set()).add(str(of[source.name]))
     boxes = []
     for node in networkx.lexicographical_topological_sort(condensed, key=order.__getitem__):
         members = held[node]

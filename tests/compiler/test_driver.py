@@ -285,7 +285,7 @@ def test_precision_is_met(bits: int) -> None:
         ({"key_bytes": 10}, "holds 0 rotation keys"),
         ({"log_ring": 11, "security_bits": 128}, "no ring carries"),
         ({"precision_bits": 40}, "error would be"),
-        ({"degrees": {"actt": 3}}, "no activation is called that"),
+        ({"degrees": {"actt": 3}}, "no activation is called 'actt'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(options: dict[str, Any], words: str) -> None:

@@ -238,7 +238,9 @@ def test_the_client_finishes_outputs(last: nn.Module, outputs: str | None, finis
     artifact = hg.compile(program, FAST)
     expected = net(ROWS[:1])[0].detach().numpy()
     assert np.abs(hg.simulate(artifact, ROWS[0]) - expected).max() < 1e-3
-    assert f"the client takes the {finish} after decryption" in " ".join(str(artifact.report).split())
+    assert f"the client takes the {finish} of {artifact.public().outputs[0].name} after decryption" in " ".join(
+        str(artifact.report).split()
+    )
     loaded = hg.Artifact.from_bytes(artifact.to_bytes()) if hasattr(artifact, "to_bytes") else artifact
     with pytest.warns(hg.errors.InsecureWarning):
         client = hg.Client(loaded.public(), allow_insecure=True)

@@ -189,9 +189,9 @@ def test_degrees_in_program_order() -> None:
     fused = apply(FuseLinear(), residual())
     made = apply(Approximate(degrees=(3, 5, 7, 9, 11), observed=Calibrate().run(fused)), fused)
     assert [entry.degree for entry in made.ranges] == [3, 5, 7, 9, 11]
-    with pytest.raises(ProgramError, match="has 5 activations") as error:
+    with pytest.raises(ProgramError, match="2 degrees are given for 5 activations") as error:
         Approximate(degrees=[3, 5], observed=Calibrate().run(fused)).run(fused)
-    assert "relu0, inner1, relu1, inner2, relu2" in str(error.value)
+    assert "'relu0', 'inner1', 'relu1', 'inner2', 'relu2'" in str(error.value)
 
 
 def test_a_list_of_degrees_needs_names() -> None:
