@@ -15,7 +15,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
-from heliograph.compiler.plan import Plan, Wanted, pack_samples, run_ms, simulated
+from heliograph.compiler.plan import AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
@@ -294,10 +294,15 @@ class _Planned:
 
 def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
     ring, program = planned.choice.ring, planned.program
-    found = simulated(program, wanted.inputs)
-    if wrong := wanted.refuses(found):
+    try:
+        found = simulated(program, wanted.inputs)
+        wrong = wanted.refuses(found)
         # At least a bit finer; errors grow with those of bootstraps at most.
-        share = min(0.5, wanted.tolerance / found.error)
+        share = min(0.5, wanted.tolerance / found.error) if wrong else 1.0
+    except AmplifiedError as amplified:
+        # By how much is not known.
+        wrong, share = amplified.what, 2.0**-3
+    if wrong:
         raise _TooCoarseError(
             f"{wrong} (scale of {ring.scale_bits} bits)", bool(paired_slots(program)), share * bootstrap_error(ring)
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
+from heliograph.errors import RangeError
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.execution.loop import Trace, execute
 from heliograph.execution.prices import total_ms
@@ -104,11 +105,16 @@ def run_ms(program: Program, costs: CostTable) -> float:
     return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
 
 
+class AmplifiedError(RangeError):
+    """Errors of encryption take a value out of its range; without them it stays inside."""
+
+
 def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
     """What encryption adds on these samples, by the simulator.
 
     Of a program that carries values from run to run the samples are runs that follow each other: each goes on from what the
-    one before left, its error included.
+    one before left, its error included. Raises a RangeError where a value leaves its range, an AmplifiedError where only the
+    errors take it there.
     """
     compared = {
         node: (entry, chunk)
@@ -130,9 +136,16 @@ def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
 
             simulator = Simulator(program, seed=position, noisy=noisy)
             encrypted = {**simulator.encrypt_inputs(vectors), **left[noisy]}
-            results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
+            try:
+                results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
+                decrypted = [simulator.decrypt(result) for result in results]
+            except RangeError as error:
+                if not noisy:
+                    raise
+                # The exact run came first, and passed.
+                raise AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint) from None
             left[noisy] = carried_on(program, results)
-            outputs.append(unpack_outputs(program, [simulator.decrypt(result) for result in results]))
+            outputs.append(unpack_outputs(program, decrypted))
             differences.append(seen)
         exact, noised = outputs
         worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))

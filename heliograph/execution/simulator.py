@@ -238,7 +238,13 @@ class SimulatedPrimitives:
                 hint="give calibration samples like this input, or a larger Options.margin",
             )
         apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
-        _needs(apart < noise.BOOTSTRAP_LIMIT / 64, what, f"slots that repeat with period {slots}")
+        if apart >= noise.BOOTSTRAP_LIMIT / 64:
+            _needs(errors.noisy, what, f"slots that repeat with period {slots}")
+            raise RangeError(
+                f"copies of one value differ by {apart / nominal:.2g} where they are bootstrapped",
+                why="the layers before have amplified the errors of encryption until they count",
+                hint="compile with a larger scale_bits or precision_bits",
+            )
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
         if errors.noisy:
             error = errors.gaussian((slots,))
