@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
-import logging
 import operator
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 
@@ -34,18 +28,17 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_statistics,
     torch_structure,
 )
+from heliograph.frontends.torch_arguments import Arguments, Inputs
 from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
-from heliograph.frontends.torch_examples import Example, example_of, samples_of
+from heliograph.frontends.torch_examples import example_of
 from heliograph.frontends.torch_fuse import depending_on, fusions
+from heliograph.frontends.torch_graph import all_nodes, check_batch_numbers, depending, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
-from heliograph.frontends.torch_inputs import calibration_arrays, ranges
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
-    CONTROL_FLOW,
     complex_values,
     data_dependent,
-    dynamic_shape,
     random_values,
     unsupported,
     user_name,
@@ -53,17 +46,14 @@ from heliograph.frontends.torch_refusals import (
 from heliograph.frontends.torch_source import (
     LayerNames,
     caller_location,
-    error_location,
     forward_location,
-    helper_frames,
     layer_text,
-    leaf_module,
     module_stack,
     op_name,
     short_name,
     stack_location,
 )
-from heliograph.frontends.torch_tokens import Tokens, check_size, classes_of, token_call
+from heliograph.frontends.torch_tokens import Tokens, token_call
 from heliograph.frontends.torch_unseen import samples_apart, unseen_call
 from heliograph.frontends.torch_values import (
     Call,
@@ -83,8 +73,6 @@ from heliograph.ir.interface import Interface, TensorSpec
 # Folding these keeps the name of the tensor: the user knows it by its parameter's path.
 _KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
 _TRANSPOSES = {"t", "permute", "transpose", "numpy_T", "mT"}
-# In-place in name only.
-_HARMLESS = {"aten.detach_", "aten.requires_grad_"}
 
 
 def trace(
@@ -153,7 +141,7 @@ def _trace(
         )
     elif isinstance(model, torch.nn.Module):
         examples = example_of(model, example_input)
-        exported = _export(model, examples, caller)
+        exported = export(model, examples, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -165,18 +153,19 @@ def _trace(
         )
     module = model if isinstance(model, torch.nn.Module) else None
     if module is not None:
-        _check_batch_numbers(module, examples, exported, caller)
+        check_batch_numbers(module, examples, exported, caller)
     called = name or _name(model, exported)
 
     def made(exported: ExportedProgram) -> tuple[Program, list[UnsupportedError]]:
-        exported = _functional(exported, caller)
-        with _quiet():
-            exported = decomposed(exported, _depending)
-        tracer = _Tracer(exported, called, caller, start, frozenset(plain), module)
+        exported = functional(exported, caller)
+        with quiet():
+            exported = decomposed(exported, depending)
+        tracer = _Tracer(exported, called, caller, start, module)
         tracer.logits = outputs == "logits"
-        tracer.read_inputs(example_input if module is None else None, input_range, calibration)
+        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
+        inputs = arguments.read(example_input if module is None else None, input_range, calibration)
         try:
-            return tracer.program(), tracer.merged
+            return tracer.program(inputs), tracer.merged
         except Merges:
             if module is None:
                 raise tracer.merged[0] from None
@@ -186,7 +175,7 @@ def _trace(
         program, merged = made(exported)
     except Merges:
         # The model merges the batch axis with others: with one sample that axis is nothing but an axis of one.
-        program, merged = made(_export(model, examples.map(lambda tensor: tensor[:1]), caller))
+        program, merged = made(export(model, examples.map(lambda tensor: tensor[:1]), caller))
     if merged and (module is None or not samples_apart(module, examples)):
         raise merged[0]
     return program
@@ -203,216 +192,6 @@ def _name(model: Any, exported: ExportedProgram) -> str:
     return "program"
 
 
-# ---------------------------------------------------------------------------------------------- export
-
-
-@contextlib.contextmanager
-def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Give every attribute of every submodule back as it was: tracing may leave symbolic tensors behind."""
-    tables = ("_parameters", "_buffers", "_modules")
-    saved = [
-        (module, dict(module.__dict__), {table: dict(module.__dict__[table]) for table in tables})
-        for module in model.modules()
-    ]
-    try:
-        yield
-    finally:
-        for module, attributes, contents in saved:
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-            for table, entries in contents.items():
-                module.__dict__[table].clear()
-                module.__dict__[table].update(entries)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch.export's log, warnings and dumps of graphs away; what the model prints comes through at the end."""
-    printed, complaints = io.StringIO(), io.StringIO()
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
-            warnings.simplefilter("ignore")
-            yield
-        sys.stdout.write(printed.getvalue())
-        sys.stderr.write(complaints.getvalue())
-    finally:
-        logging.disable(level)
-
-
-def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
-    """The graph, attention written out: torch's fast kernels are one op for a layer."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        return torch.export.export(model, examples.args, examples.kwargs, strict=False)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _export(model: torch.nn.Module, examples: Example, caller: Location) -> ExportedProgram:
-    try:
-        with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
-            return _exported(model, examples)
-    except ProgramError:
-        raise
-    except Exception as error:
-        # Everything that a model's own code can raise comes out here.
-        raise _export_error(model, examples, error, caller) from error
-
-
-def _export_error(model: torch.nn.Module, examples: Example, error: Exception, caller: Location) -> ProgramError:
-    where = error_location(error) or caller
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    kind = type(error).__name__
-    norms = [
-        path
-        for path, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
-    ]
-    if norms and "when training" in first:
-        return UnsupportedError(
-            f"batch norm {norms[0]!r} is in training mode",
-            where=where,
-            why="it would normalize by the statistics of the batch, and a program sees one sample",
-            hint="call model.eval() before trace",
-        )
-    if (
-        kind in ("GuardOnDataDependentSymNode", "UncapturedHigherOrderOpError")
-        or "data-dependent" in str(error).lower()
-    ):
-        return data_dependent(where, f"torch.export stopped there: {first}"[:300])
-    held = {example.dtype for example in examples.tensors}
-    weights = {parameter.dtype for parameter in model.parameters()}
-    if held - weights and weights and "type" in first:
-        return ProgramError(
-            f"the model cannot be run on example_input: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
-            where=where,
-            why=first[:300],
-            hint=f"give floating-point values in the precision of the weights: example_input.to(torch.{_dtypes(weights)})"
-            if len(weights) == 1
-            else "bring the model to one precision first: model.float()",
-        )
-    if "dynamic" in first.lower() and "shape" in first.lower():
-        return UnsupportedError(
-            "the model makes shapes that depend on values", where=where, why=first[:300], hint="use fixed shapes"
-        )
-    return ProgramError(
-        "the model cannot be run on example_input",
-        where=where,
-        why=f"{kind}: {first}"[:300],
-        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
-    )
-
-
-def _dtypes(kinds: set[torch.dtype]) -> str:
-    return " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-
-
-def _functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
-    """The exported program without in-place ops, after errors for what trains or branches."""
-    mutable, secret = False, _depending(exported)
-    for node in _all_nodes(exported):
-        if node.op != "call_function":
-            continue
-        target, arguments = op_name(node.target), node.args
-        if node not in secret and (len(arguments) < 4 or arguments[3] is None):
-            # What is computed from weights alone normalizes weights, and has no running statistics to change.
-            pass
-        elif target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
-            if arguments[5] or arguments[3] is None:
-                raise torch_layers.training_batch_norm(_plain_call(node, caller))
-        elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
-            raise torch_layers.training_batch_norm(_plain_call(node, caller))
-        elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
-            raise torch_layers.training_dropout(_plain_call(node, caller))
-        elif short_name(node.target) in CONTROL_FLOW:
-            raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
-        schema = getattr(node.target, "_schema", None)
-        mutable = mutable or (schema is not None and schema.is_mutable and target not in _HARMLESS)
-    if not mutable:
-        return exported
-    with _quiet():
-        functional: ExportedProgram = exported.run_decompositions({})
-    return functional
-
-
-# Ops that compute with a number where one is among their arguments; a shape is none of these.
-_WITH_NUMBERS = frozenset(
-    {"add", "sub", "rsub", "mul", "div", "pow", "true_divide", "multiply", "divide", "lerp", "where"}
-)
-
-
-def _check_batch_numbers(
-    model: torch.nn.Module, examples: Example, exported: ExportedProgram, caller: Location
-) -> None:
-    """Raise an UnsupportedError where the model computes with the size of its batch, `x / x.size(0)`.
-
-    An exported graph holds the example's size as a number like any other. Where it computes with numbers at all, the model
-    is exported again with one sample more, and those that differ are sizes of the batch.
-    """
-    found = _numbers(exported)
-    if not found:
-        return
-    grown = examples.map(lambda tensor: torch.cat([tensor, tensor[:1]]))
-    try:
-        with _unchanged(model), _quiet(), helper_frames(), torch.no_grad():
-            other = _numbers(_exported(model, grown))
-    except Exception:
-        # A model that takes one size of batch only says nothing by it.
-        return
-    if [node.target for node, _ in found] != [node.target for node, _ in other]:
-        return
-    for (node, numbers), (_, others) in zip(found, other, strict=True):
-        if numbers != others:
-            raise UnsupportedError(
-                f"{user_name(node.target)} computes with the size of the batch",
-                where=stack_location(node.meta.get("stack_trace")) or caller,
-                why=f"the number is {numbers[0]:g} for {examples.tensors[0].shape[0]} samples and {others[0]:g} for one "
-                "more; a program sees one sample, whatever the size of the batch",
-                hint="write the number that is meant, or divide by it on the client",
-            )
-
-
-def _numbers(exported: ExportedProgram) -> list[tuple[Any, list[float]]]:
-    """The calls that compute with numbers, each with these."""
-    found = []
-    for node in _all_nodes(exported):
-        if node.op == "call_function" and short_name(node.target) in _WITH_NUMBERS:
-            arguments = [*node.args, *node.kwargs.values()]
-            numbers = [float(value) for value in arguments if isinstance(value, int | float)]
-            if numbers:
-                found.append((node, numbers))
-    return found
-
-
-def _depending(exported: ExportedProgram) -> set[Any]:
-    """The nodes that depend on an input of the user's; all of those in graphs inside the graph."""
-    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
-    nodes = exported.graph_module.graph.nodes
-    inside = {node for node in _all_nodes(exported) if node.graph is not exported.graph_module.graph}
-    return inside | depending_on(nodes, {node for node in nodes if node.op == "placeholder" and node.name in names})
-
-
-def _plain_call(node: Any, caller: Location) -> Call:
-    """A call that can only be refused."""
-    place = stack_location(node.meta.get("stack_trace")) or caller
-    layer = module_stack(node)[-1][0] if leaf_module(node) else ""
-    loc = replace(place, layer=layer)
-    return Call(Builder("", Stage.TENSOR), TensorNames(), loc, 1, op_name(node.target), user_name(node.target), None)
-
-
-def _all_nodes(exported: ExportedProgram) -> list[Any]:
-    """The nodes of the graph and of the graphs inside it (blocks under torch.no_grad)."""
-    return [
-        node
-        for module in exported.graph_module.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
-    ]
-
-
 # ---------------------------------------------------------------------------------------------- the walk
 
 
@@ -425,161 +204,27 @@ class _Tracer:
         name: str,
         caller: Location,
         start: Location,
-        plain: frozenset[str],
         module: torch.nn.Module | None,
     ) -> None:
         self.exported = exported
         self.module = module
-        self.plain = plain
         self.caller = caller
         self.start = start
         self.builder = Builder(name, Stage.TENSOR)
         self.names = TensorNames()
-        self.layers = LayerNames(_all_nodes(exported))
+        self.layers = LayerNames(all_nodes(exported))
+        self.batch_size = 1
         self.batch_size = 1
         self.logits = False
-        self.arguments: list[Any] = []
-        # Shared weights have several paths; the first that the module lists is the name.
-        self.paths: dict[Any, str] = {}
-        for path, tensor in exported.state_dict.items():
-            self.paths.setdefault(_storage(tensor), path)
-        self.calibration: tuple[Any, ...] = ()
         self.merged: list[UnsupportedError] = []
-        # Inputs of whole numbers that choose rows of tables, with the number of rows.
-        self.classes: dict[Any, int] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
-
-    # ------------------------------------------------------------------ inputs
-
-    def read_inputs(self, example_input: Any, input_range: Any, calibration: Any) -> None:
-        """Turn placeholders into inputs and named tensors."""
-        placeholders = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
-        specs = self.exported.graph_signature.input_specs
-        users = []
-        for node, spec in zip(placeholders, specs, strict=True):
-            if spec.kind.name == "USER_INPUT" and isinstance(node.meta.get("val"), torch.Tensor):
-                users.append(node)
-        for node in users:
-            if not node.meta["val"].is_floating_point():
-                found = classes_of(node, self._tables(placeholders, specs))
-                if found is not None:
-                    self.classes[node] = found
-        shapes = [self._input_shape(node) for node in users]
-        if not shapes:
-            raise ProgramError("the model takes no tensor", where=self.caller, hint="give it an input to encrypt")
-        if example_input is not None:
-            given = tuple(example_input) if isinstance(example_input, list | tuple) else (example_input,)
-            if [tuple(item.shape) for item in given] != shapes:
-                raise ProgramError(
-                    f"example_input has shapes {[tuple(item.shape) for item in given]}, the exported program {shapes}",
-                    where=self.caller,
-                )
-        batches = {shape[0] for shape in shapes}
-        if len(batches) > 1:
-            raise ProgramError(
-                f"the inputs have different batch sizes: shapes {' and '.join(map(str, shapes))}",
-                where=self.caller,
-                why="axis 0 of every input is the batch axis",
-                hint="give every example_input the same batch axis, for example x.unsqueeze(0)",
-            )
-        self.batch_size = batches.pop()
-        names = [str(node.name) for node in users]
-        unknown = sorted(self.plain - set(names))
-        if unknown or self.plain == set(names):
-            raise ProgramError(
-                f"plain names {unknown[0]!r}, which is no input" if unknown else "plain names every input",
-                where=self.caller,
-                hint=f"the inputs are {', '.join(names)}; at least one of them is to be encrypted",
-            )
-        bare = [shape[1:] for shape in shapes]
-        calibration = samples_of(self.module, calibration, len(names))
-        self.calibration = calibration_arrays(calibration, names, bare, self.caller)
-        self.calibration = self._one_hot(users)
-        for position, node in enumerate(users):
-            if node in self.classes:
-                check_size(names[position], bare[position], self.classes[node], self.caller)
-                bare[position] = (*bare[position], self.classes[node])
-        bounds = ranges(input_range, self.calibration, names, self.caller)
-        for node, spec in zip(placeholders, specs, strict=True):
-            self.arguments.append(self._argument(node, spec, users, bare, bounds))
-
-    def _tables(self, placeholders: list[Any], specs: Any) -> dict[Any, torch.Tensor]:
-        """The tensors of the placeholders that are parameters."""
-        state = self.exported.state_dict
-        return {
-            node: state[spec.target]
-            for node, spec in zip(placeholders, specs, strict=True)
-            if spec.kind.name == "PARAMETER" and spec.target in state
-        }
-
-    def _one_hot(self, users: list[Any]) -> tuple[Any, ...]:
-        """The calibration samples, whole numbers that are looked up as one-hot vectors."""
-        made = []
-        for node, samples in zip(users, self.calibration, strict=False):
-            count = self.classes.get(node)
-            if count is not None and samples.size and (samples.min() < 0 or samples.max() >= count):
-                raise ProgramError(
-                    f"calibration of input {str(node.name)!r} holds a number outside of 0 to {count - 1}",
-                    where=self.caller,
-                    why=f"it chooses one of {count} rows of a table",
-                )
-            made.append(samples if count is None else np.eye(count)[samples.astype(np.int64)])
-        return tuple(made)
-
-    def _input_shape(self, node: Any) -> tuple[int, ...]:
-        value = node.meta["val"]
-        if any(not isinstance(size, int) for size in value.shape):
-            raise dynamic_shape(node.name, tuple(map(str, value.shape)))
-        if value.is_complex():
-            raise complex_values(self.caller, f"input {node.name!r}")
-        if not value.is_floating_point() and node not in self.classes and not _becomes_floating(node):
-            raise UnsupportedError(
-                f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
-                where=self.caller,
-                why="encrypted values are real numbers; whole numbers, as indices of an embedding, look nothing up",
-                hint="give floating-point values: example_input.float(); what chooses rows of a table is looked up on the "
-                "client, and the model is given the vectors",
-            )
-        if value.ndim == 0:
-            raise ProgramError(
-                f"input {node.name!r} has no axes",
-                where=self.caller,
-                hint="give example_input a batch axis: x.reshape(1, ...)",
-            )
-        return tuple(value.shape)
-
-    def _argument(
-        self, node: Any, spec: Any, users: list[Any], shapes: list[tuple[int, ...]], bounds: list[Any]
-    ) -> Any:
-        if node in users:
-            position = users.index(node)
-            low, high = bounds[position] or (None, None)
-            loc = replace(self.start, layer=str(node.name))
-            secret = False if str(node.name) in self.plain else None
-            attrs = {"shape": shapes[position], "low": low, "high": high, "secret": secret}
-            if node in self.classes:
-                attrs |= {"low": 0.0, "high": 1.0, "classes": self.classes[node]}
-                return Tokens(self.builder.input(str(node.name), loc, **attrs), self.classes[node])
-            made = self.builder.input(str(node.name), loc, **attrs)
-            return Value(made, 0, node.meta["val"].dtype)
-        if spec.kind.name == "USER_INPUT":
-            return getattr(spec.arg, "value", None)
-        if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-            state = self.exported.state_dict
-            tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
-            name = self.paths.get(_storage(tensor), str(spec.target))
-            tensor = tensor.detach()
-            self.names.set(tensor, name)
-            return tensor
-        raise UnsupportedError(
-            f"the exported program has an argument of kind {spec.kind.name.lower()}", where=self.caller, why=str(spec)
-        )
 
     # ------------------------------------------------------------------ calls
 
-    def program(self) -> Program:
+    def program(self, inputs: Inputs) -> Program:
         """The finished program."""
-        results = self.run(self.exported.graph_module, self.arguments)
+        self.batch_size = inputs.batch_size
+        results = self.run(self.exported.graph_module, inputs.arguments)
         nodes = next(node for node in self.exported.graph.nodes if node.op == "output").args[0]
         outputs, sources = [], []
         for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
@@ -605,7 +250,7 @@ class _Tracer:
             checked[name] = source if left else made
             finish = {"finish": kind, "finish_axis": axis} if left else {}
             specs.append(TensorSpec(name, tuple(source.type.shape), **finish))
-        program = replace(self.builder.finish(checked), calibration=self.calibration, gradients=impacts)
+        program = replace(self.builder.finish(checked), calibration=inputs.calibration, gradients=impacts)
         if any(spec.finish for spec in specs):
             return replace(program, interface=Interface(outputs=tuple(specs)))
         return program
@@ -782,17 +427,3 @@ class _Tracer:
             if not any(result is tensor for tensor in tensors):
                 self.names.set(result, label)
         return result
-
-
-def _becomes_floating(node: Any) -> bool:
-    """Whether an input of whole numbers is turned into floating-point numbers wherever it is read."""
-    users = [user for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
-    return bool(users) and all(
-        user.meta["val"].is_floating_point() and short_name(user.target) in ("to", "type_as", "div", "true_divide")
-        for user in users
-    )
-
-
-def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors that are one array in memory, read the same way."""
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

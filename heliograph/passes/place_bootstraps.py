@@ -6,10 +6,11 @@ one. Other values take a bound that was observed, with a margin; they get a scal
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -25,11 +26,13 @@ from heliograph.ir.depth import node_depth
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.ir.transform_ops import transform_offsets
-from heliograph.passes.placement import IMPOSSIBLE, Found, Search, Step, Way, Whole, digest
+from heliograph.passes.placement import IMPOSSIBLE, Found, Joined, Search, Step, Way, Whole, digest, joined
 
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.
 MAX_SIZE_BITS = 6
 _NS = 1e6
+# Stands for the prices of a bootstrap that are not known yet.
+_LATER = np.zeros(1, dtype=np.int64)
 # At so many values at most it is looked how large they are; each doubles what the search has to try.
 _MOST_SIZES = 128
 
@@ -58,12 +61,16 @@ class PolynomialWay:
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A program with its bootstraps: what one run costs, roughly, in ms, and of each bootstrap the level to which it comes
-    back and its slots.
+    back and its slots. `make` builds it: of many that are compared few are wanted.
     """
 
     cost_ms: float
-    program: Program
+    make: Callable[[], Program] = field(repr=False, compare=False)
     returns: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def program(self) -> Program:
+        return self.make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,8 @@ class Prepared:
     works: tuple[_Work, ...]
     periods: Mapping[Node, int]
     inputs: Mapping[Node, _Bound]
+    # What the last search was made of: the next one is often on the same ring.
+    frames: list[_Frame] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, program: Program, slots: int) -> Prepared:
@@ -267,6 +276,26 @@ def _rigid(nodes: Sequence[Node]) -> set[Node]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Frame:
+    """What the searches of one ring have in common: steps without prices of their bootstraps, and of those, by their places,
+    slots, ciphertexts of the tensor, and whether the author wrote them. `place` is the pass that it was made for.
+    """
+
+    place: PlaceBootstraps
+    steps: Sequence[Step]
+    bootstrapped: Mapping[int, tuple[int, int, bool]]
+    outputs: Mapping[int, int]
+    most: int
+    joined: Sequence[Joined]
+
+    def serves(self, other: PlaceBootstraps) -> bool:
+        mine = self.place
+        # Tables of prices and sizes are long: one that is another object is another one.
+        same = mine.costs is other.costs and mine.sizes is other.sizes
+        return same and mine.ring == other.ring and mine.carried == other.carried
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
     """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
 
@@ -311,10 +340,9 @@ class PlaceBootstraps:
 
         returns = tuple((level, slots_of(node)) for node, level in levels.items())
         if not returns:
-            return Placed(found.cost / _NS, program)
-        builder = Builder(program.name, Stage.PACKED, program)
+            return Placed(found.cost / _NS, lambda: program)
 
-        def emit(node: Node, operands: list[Node]) -> Node:
+        def emit(builder: Builder, node: Node, operands: list[Node]) -> Node:
             made = builder.copy(node, operands)
             if node not in levels or node in written:
                 return made
@@ -328,8 +356,13 @@ class PlaceBootstraps:
                 attrs["observed"] = 1
             return builder.op("bootstrap", (made,), node.loc, **attrs)
 
-        # Inputs too, where they come from a run before.
-        return Placed(found.cost / _NS, builder.rewrite(program, emit, inputs=True), returns)
+        @functools.cache
+        def make() -> Program:
+            builder = Builder(program.name, Stage.PACKED, program)
+            # Inputs too, where they come from a run before.
+            return builder.rewrite(program, functools.partial(emit, builder), inputs=True)
+
+        return Placed(found.cost / _NS, make, returns)
 
     def front(
         self, prepared: Prepared, ways: Mapping[int, Sequence[PolynomialWay]], groups: Mapping[int, int]
@@ -366,17 +399,35 @@ class PlaceBootstraps:
         groups: Mapping[int, int] | None = None,
     ) -> Search:
         """The search among all ways to run the program on the ring."""
-        ring, bounded = self.ring, self._bounded(prepared)
-        # How many ciphertexts one tensor has, by its entry in the table of ranges.
-        siblings = Counter(bound.entry for bound in bounded.values())
-        most = max((prepared.periods[node] for node in bounded), default=1)
-        prices = _Prices.of(ring, self.costs)
-        index = {node: place for place, node in enumerate(prepared.nodes)}
-        made: dict[_Work, Whole] = {}
+        ring = self.ring
         begin, back, highest = 0, 0, ring.levels
         if ring.bootstrap is not None:
             begin, back = ring.bootstrap_input_level, ring.bootstrap_level
             highest = back if self.low_inputs else ring.levels
+        frame = next((known for known in prepared.frames if known.serves(self)), None) if not ways else None
+        if frame is None:
+            frame = self._frame(prepared, ways or {}, groups)
+            prepared.frames[:] = [frame] if not ways else []
+        refreshed = {
+            kind: self._refresh(frame.most if self.one_size and not kind[2] else kind[0], kind[1])
+            for kind in set(frame.bootstrapped.values())
+        }
+        steps = list(frame.steps)
+        for place, kind in frame.bootstrapped.items():
+            steps[place] = replace(steps[place], refresh=refreshed[kind])
+        return Search(steps, frame.outputs, begin, back, highest, ring.levels, joined=frame.joined)
+
+    def _frame(
+        self, prepared: Prepared, ways: Mapping[int, Sequence[PolynomialWay]], groups: Mapping[int, int] | None
+    ) -> _Frame:
+        """All that the search is made of but the prices of bootstraps."""
+        ring, bounded = self.ring, self._bounded(prepared)
+        begin = 0 if ring.bootstrap is None else ring.bootstrap_input_level
+        # How many ciphertexts one tensor has, by its entry in the table of ranges.
+        siblings = Counter(bound.entry for bound in bounded.values())
+        prices = _Prices.of(ring, self.costs)
+        index = {node: place for place, node in enumerate(prepared.nodes)}
+        made: dict[_Work, Whole] = {}
 
         def way(work: _Work, loss: int = 0, tie: int = 0) -> Way:
             if work not in made:
@@ -389,10 +440,11 @@ class PlaceBootstraps:
             if node.attrs["name"] in prepared.program.interface.carried_inputs
         }
         rigid = _rigid(prepared.nodes)
-        steps = []
+        steps: list[Step] = []
+        bootstrapped: dict[int, tuple[int, int, bool]] = {}
         for node, work in zip(prepared.nodes, prepared.works, strict=True):
             entry = None
-            if ways and node.op == "poly" and node.attrs.get("range") in ways:
+            if node.op == "poly" and node.attrs.get("range") in ways:
                 entry = int(node.attrs["range"])
                 # What loses one unit once is counted with the first of the tensor's ciphertexts.
                 first = node.attrs.get("chunk", 0) == 0
@@ -407,19 +459,16 @@ class PlaceBootstraps:
             else:
                 own = (way(work),)
             bound = bounded.get(node)
-            refresh, slots = None, 0
             if node.op == "bootstrap":
-                slots, count = node.attrs["slots"], 1
+                bootstrapped[len(steps)] = node.attrs["slots"], 1, True
             elif bound is not None:
-                slots = most if self.one_size else prepared.periods[node]
                 count = siblings[bound.entry] if bound.entry is not None else 1
-            if slots:
-                refresh = self._refresh(slots, count)
+                bootstrapped[len(steps)] = prepared.periods[node], count, False
             steps.append(
                 Step(
                     tuple(index[operand] for operand in node.inputs if operand.type.secret),
                     own,
-                    refresh,
+                    _LATER if len(steps) in bootstrapped else None,
                     node.op == "bootstrap",
                     None if bound is None else bound.entry,
                     entry if entry is None or groups is None else groups[entry],
@@ -432,7 +481,8 @@ class PlaceBootstraps:
         outputs = dict.fromkeys((index[node] for node in prepared.program.outputs), 0)
         for node, source in carried_nodes(prepared.program).items():
             outputs[index[node]] = max(outputs[index[node]], entry_levels[source])
-        return Search(steps, outputs, begin, back, highest, ring.levels)
+        most = max((prepared.periods[node] for node in bounded), default=1)
+        return _Frame(self, steps, bootstrapped, outputs, most, joined(steps, outputs))
 
     def _refresh(self, slots: int, count: int) -> Whole:
         """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs

@@ -33,6 +33,7 @@ both is told apart by digests of names (`tie`), which do not depend on it either
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,29 +98,25 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Together:
+class Joined:
     """A step, and those before it whose values only they read and of which nothing is decided: one step of the search.
 
     Its `at`, the level at which it begins, settles the levels of all. `reads` has what they read from outside and how much
     higher than `at` it is wanted, `reach` the highest level of all above `at`, `others` the costs by level of the other
-    steps, each begun so much higher.
+    steps together; None where there are none.
     """
 
     number: int
-    step: Step
     reads: tuple[tuple[int, int], ...]
     reach: int
-    others: tuple[tuple[Whole, int], ...]
+    others: Whole | None
 
     def cost(self, way: Way, at: Whole) -> Whole:
         """Of all of them, where it begins at these levels."""
-        total = way.cost[at]
-        for cost, above in self.others:
-            total = total + cost[at + above]
-        return total
+        return way.cost[at] if self.others is None else way.cost[at] + self.others[at]
 
 
-def _together(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[_Together]:
+def joined(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[Joined]:
     """The steps of the search, in program order: whatever is chosen, what is put together has no choice left."""
     readers: list[list[int]] = [[] for _ in steps]
     for number, step in enumerate(steps):
@@ -141,9 +138,11 @@ def _together(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[_Togeth
             for operand in steps[member].reads:
                 if owner[operand] != number:
                     reads[operand] = max(reads.get(operand, 0), above[member])
-        others = tuple((steps[member].ways[0].cost, above[member]) for member in own if member != number)
+        others = [steps[member].ways[0].cost[above[member] :] for member in own if member != number]
+        length = min(map(len, others), default=0)
+        summed = sum((cost[:length] for cost in others), np.zeros(length, dtype=np.int64)) if others else None
         reach = max(above[member] for member in own)
-        made.append(_Together(number, steps[number], tuple(reads.items()), reach, others))
+        made.append(Joined(number, tuple(reads.items()), reach, summed))
     return made
 
 
@@ -159,6 +158,7 @@ class Found:
     refreshed: Mapping[int, int]
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def digest(*names: object) -> int:
     """A number from names that is the same in every run, for breaking ties."""
     text = "\x00".join(map(str, names)).encode()
@@ -201,7 +201,8 @@ class Search:
     """Finds the front of cost against loss; `begin` is the level at which bootstraps begin, `back` the highest to which one
     comes back, `highest` the highest at which a value may be, and `levels` what the chain has.
 
-    Steps are in program order, and `outputs` are wanted at these levels.
+    Steps are in program order, and `outputs` are wanted at these levels. `joined` is what `joined` makes of both, for
+    those who have it already.
     """
 
     steps: Sequence[Step]
@@ -211,6 +212,7 @@ class Search:
     highest: int
     levels: int
     most_states: int = MOST_STATES
+    joined: Sequence[Joined] | None = None
     _traces: list[_Trace] = field(default_factory=list)
 
     def run(self) -> list[Found]:
@@ -231,7 +233,7 @@ class Search:
             zero.copy(),
             zero.copy(),
         )
-        for together in reversed(_together(self.steps, self.outputs)):
+        for together in reversed(joined(self.steps, self.outputs) if self.joined is None else self.joined):
             number = together.number
             made = self._taken(together, states, cut, open_, last)
             parents, ways, refreshed, states = made
@@ -245,14 +247,14 @@ class Search:
 
     def _taken(
         self,
-        together: _Together,
+        together: Joined,
         states: _States,
         cut: list[int],
         open_: list[tuple[str, int]],
         last: dict[tuple[str, int], int],
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], Levels, _States]:
         """The states after one step; `cut` and `open_` become those behind it."""
-        number, step = together.number, together.step
+        number, step = together.number, self.steps[together.number]
         column = cut.index(number)
         wanted = states.levels[:, column].astype(np.int64)
         rest = np.delete(states.levels, column, axis=1)

@@ -1,0 +1,240 @@
+"""The graph that `torch.export` makes of a module, without changes in place, after refusals of what no program can hold."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.frontends import torch_layers
+from heliograph.frontends.torch_examples import Example
+from heliograph.frontends.torch_fuse import depending_on
+from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, unsupported, user_name
+from heliograph.frontends.torch_source import (
+    error_location,
+    helper_frames,
+    leaf_module,
+    module_stack,
+    op_name,
+    short_name,
+    stack_location,
+)
+from heliograph.frontends.torch_values import Call, TensorNames
+from heliograph.ir import Builder, Location, Stage
+
+# In-place in name only.
+_HARMLESS = {"aten.detach_", "aten.requires_grad_"}
+
+
+@contextlib.contextmanager
+def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Give every attribute of every submodule back as it was: tracing may leave symbolic tensors behind."""
+    tables = ("_parameters", "_buffers", "_modules")
+    saved = [
+        (module, dict(module.__dict__), {table: dict(module.__dict__[table]) for table in tables})
+        for module in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for module, attributes, contents in saved:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for table, entries in contents.items():
+                module.__dict__[table].clear()
+                module.__dict__[table].update(entries)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch.export's log, warnings and dumps of graphs away; what the model prints comes through at the end."""
+    printed, complaints = io.StringIO(), io.StringIO()
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
+            warnings.simplefilter("ignore")
+            yield
+        sys.stdout.write(printed.getvalue())
+        sys.stderr.write(complaints.getvalue())
+    finally:
+        logging.disable(level)
+
+
+def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
+    """The graph, attention written out: torch's fast kernels are one op for a layer."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        return torch.export.export(model, examples.args, examples.kwargs, strict=False)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def export(model: torch.nn.Module, examples: Example, caller: Location) -> ExportedProgram:
+    try:
+        with _unchanged(model), quiet(), helper_frames(), torch.no_grad():
+            return _exported(model, examples)
+    except ProgramError:
+        raise
+    except Exception as error:
+        # Everything that a model's own code can raise comes out here.
+        raise _export_error(model, examples, error, caller) from error
+
+
+def _export_error(model: torch.nn.Module, examples: Example, error: Exception, caller: Location) -> ProgramError:
+    where = error_location(error) or caller
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    kind = type(error).__name__
+    norms = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+    if norms and "when training" in first:
+        return UnsupportedError(
+            f"batch norm {norms[0]!r} is in training mode",
+            where=where,
+            why="it would normalize by the statistics of the batch, and a program sees one sample",
+            hint="call model.eval() before trace",
+        )
+    if (
+        kind in ("GuardOnDataDependentSymNode", "UncapturedHigherOrderOpError")
+        or "data-dependent" in str(error).lower()
+    ):
+        return data_dependent(where, f"torch.export stopped there: {first}"[:300])
+    held = {example.dtype for example in examples.tensors}
+    weights = {parameter.dtype for parameter in model.parameters()}
+    if held - weights and weights and "type" in first:
+        return ProgramError(
+            f"the model cannot be run on example_input: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
+            where=where,
+            why=first[:300],
+            hint=f"give floating-point values in the precision of the weights: example_input.to(torch.{_dtypes(weights)})"
+            if len(weights) == 1
+            else "bring the model to one precision first: model.float()",
+        )
+    if "dynamic" in first.lower() and "shape" in first.lower():
+        return UnsupportedError(
+            "the model makes shapes that depend on values", where=where, why=first[:300], hint="use fixed shapes"
+        )
+    return ProgramError(
+        "the model cannot be run on example_input",
+        where=where,
+        why=f"{kind}: {first}"[:300],
+        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
+    )
+
+
+def _dtypes(kinds: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+
+
+def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
+    """The exported program without in-place ops, after errors for what trains or branches."""
+    mutable, secret = False, depending(exported)
+    for node in all_nodes(exported):
+        if node.op != "call_function":
+            continue
+        target, arguments = op_name(node.target), node.args
+        if node not in secret and (len(arguments) < 4 or arguments[3] is None):
+            # What is computed from weights alone normalizes weights, and has no running statistics to change.
+            pass
+        elif target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
+            if arguments[5] or arguments[3] is None:
+                raise torch_layers.training_batch_norm(_plain_call(node, caller))
+        elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
+            raise torch_layers.training_batch_norm(_plain_call(node, caller))
+        elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
+            raise torch_layers.training_dropout(_plain_call(node, caller))
+        elif short_name(node.target) in CONTROL_FLOW:
+            raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
+        schema = getattr(node.target, "_schema", None)
+        mutable = mutable or (schema is not None and schema.is_mutable and target not in _HARMLESS)
+    if not mutable:
+        return exported
+    with quiet():
+        changed: ExportedProgram = exported.run_decompositions({})
+    return changed
+
+
+# Ops that compute with a number where one is among their arguments; a shape is none of these.
+_WITH_NUMBERS = frozenset(
+    {"add", "sub", "rsub", "mul", "div", "pow", "true_divide", "multiply", "divide", "lerp", "where"}
+)
+
+
+def check_batch_numbers(model: torch.nn.Module, examples: Example, exported: ExportedProgram, caller: Location) -> None:
+    """Raise an UnsupportedError where the model computes with the size of its batch, `x / x.size(0)`.
+
+    An exported graph holds the example's size as a number like any other. Where it computes with numbers at all, the model
+    is exported again with one sample more, and those that differ are sizes of the batch.
+    """
+    found = _numbers(exported)
+    if not found:
+        return
+    grown = examples.map(lambda tensor: torch.cat([tensor, tensor[:1]]))
+    try:
+        with _unchanged(model), quiet(), helper_frames(), torch.no_grad():
+            other = _numbers(_exported(model, grown))
+    except Exception:
+        # A model that takes one size of batch only says nothing by it.
+        return
+    if [node.target for node, _ in found] != [node.target for node, _ in other]:
+        return
+    for (node, numbers), (_, others) in zip(found, other, strict=True):
+        if numbers != others:
+            raise UnsupportedError(
+                f"{user_name(node.target)} computes with the size of the batch",
+                where=stack_location(node.meta.get("stack_trace")) or caller,
+                why=f"the number is {numbers[0]:g} for {examples.tensors[0].shape[0]} samples and {others[0]:g} for one "
+                "more; a program sees one sample, whatever the size of the batch",
+                hint="write the number that is meant, or divide by it on the client",
+            )
+
+
+def _numbers(exported: ExportedProgram) -> list[tuple[Any, list[float]]]:
+    """The calls that compute with numbers, each with these."""
+    found = []
+    for node in all_nodes(exported):
+        if node.op == "call_function" and short_name(node.target) in _WITH_NUMBERS:
+            arguments = [*node.args, *node.kwargs.values()]
+            numbers = [float(value) for value in arguments if isinstance(value, int | float)]
+            if numbers:
+                found.append((node, numbers))
+    return found
+
+
+def depending(exported: ExportedProgram) -> set[Any]:
+    """The nodes that depend on an input of the user's; all of those in graphs inside the graph."""
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
+    nodes = exported.graph_module.graph.nodes
+    inside = {node for node in all_nodes(exported) if node.graph is not exported.graph_module.graph}
+    return inside | depending_on(nodes, {node for node in nodes if node.op == "placeholder" and node.name in names})
+
+
+def _plain_call(node: Any, caller: Location) -> Call:
+    """A call that can only be refused."""
+    place = stack_location(node.meta.get("stack_trace")) or caller
+    layer = module_stack(node)[-1][0] if leaf_module(node) else ""
+    loc = replace(place, layer=layer)
+    return Call(Builder("", Stage.TENSOR), TensorNames(), loc, 1, op_name(node.target), user_name(node.target), None)
+
+
+def all_nodes(exported: ExportedProgram) -> list[Any]:
+    """The nodes of the graph and of the graphs inside it (blocks under torch.no_grad)."""
+    return [
+        node
+        for module in exported.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    ]
