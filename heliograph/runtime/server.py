@@ -89,8 +89,8 @@ class Server:
         if isinstance(keys, KeyFolder):
             bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
         if check_memory:
-            # Beside what is there already: this process, and keys that are in it.
-            held = 0 if keys.live else _held_bytes(planned, bound) + planned["loading"]
+            # Beside what is there already: this process, and the bytes of keys that are in it.
+            held = _held_bytes(planned, bound) + planned["loading"]
             hint = f"{_hint(isinstance(keys, KeyFolder))}, or pass check_memory=False"
             require_memory(planned["working"] + held, f"the server of {artifact.name!r}", hint)
         self.artifact = artifact
@@ -329,14 +329,14 @@ def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int
 
     For whoever makes the keys and serves, before the keys are made: that takes minutes, and `Server` looks again. With
     `folder` the keys come in a folder, and the server may hold as few of them at once as the program can do with; without,
-    all of them are in this process. `cache_bytes` as for `Server`.
+    the bytes of all of them are in this process too. `cache_bytes` as for `Server`.
     """
     planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
     if folder:
-        held = _held_bytes(planned, _key_bound(artifact, planned, None, available_bytes())) + planned["loading"]
+        held = _held_bytes(planned, _key_bound(artifact, planned, None, available_bytes()))
     else:
-        held = planned["evaluation_keys"]
-    require_memory(planned["working"] + held, f"the server of {artifact.name!r}", _hint(folder))
+        held = planned["evaluation_keys"] + planned["sent_keys"]
+    require_memory(planned["working"] + held + planned["loading"], f"the server of {artifact.name!r}", _hint(folder))
 
 
 def _object_name(node: Node) -> str:

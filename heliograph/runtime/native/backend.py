@@ -27,16 +27,16 @@ from heliograph.runtime.native.ciphertext import (
     Ciphertext,
     SparseKeys,
     SwitchingKey,
-    key_of,
     read_ciphertext,
-    sparse_keys_of,
+    read_key,
+    read_sparse_keys,
     special_primes,
     write_ciphertext,
 )
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
 from heliograph.runtime.openfhe.encapsulation import encapsulation_template
-from heliograph.runtime.openfhe.serial import automorphism_index, check_ciphertext
+from heliograph.runtime.openfhe.serial import check_ciphertext, seeded_key_form
 from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
 from heliograph.runtime.openfhe.template import Bytes, relinearization_key_template, rotation_key_template
 
@@ -163,13 +163,12 @@ class KeyForms:
 
     def read(self, data: Bytes, key: EvaluationKey, client: str) -> SwitchingKey | SparseKeys:
         """The key of that description in a stranger's bytes; a WireError where it is another or none."""
+        what = f"the key {key.name}"
         if key.kind == "encapsulation":
-            self._pairs[key.ring].check(data, client, f"the key {key.name}")
-            return sparse_keys_of(data, self._pairs[key.ring], key.ring)
-        product = key.kind == "relinearization"
-        form = (self._products if product else self._rotations)[key.ring]
-        form.check(data, client, f"the key {key.name}", None if product else automorphism_index(key))
-        return key_of(data, form, key.ring)
+            form = self._pairs[key.ring]
+            return read_sparse_keys(data, form, seeded_key_form(key, form.blocks_moduli), key.ring, client, what)
+        form = (self._products if key.kind == "relinearization" else self._rotations)[key.ring]
+        return read_key(data, form, seeded_key_form(key, form.blocks_moduli), key.ring, client, what)
 
     def tables(self) -> dict[Ring, ChainTables]:
         """The constants of each chain; a chain without keys needs no special primes."""
