@@ -332,7 +332,6 @@ class Report:
             ("ciphertext products", str(f.ciphertext_products)),
             ("plaintext products", str(f.plaintext_products)),
             ("ciphertexts", f"{bytes_text(f.ciphertext_bytes)} in, {bytes_text(f.output_bytes)} out"),
-            ("sent", f"{bytes_text(f.sent_key_bytes)} of keys once, {bytes_text(f.sent_input_bytes)} for an input"),
             ("outputs", self._outputs()),
             *([("new inputs", _unseen_text(f.unseen))] if f.unseen else []),
             *([("class", self.class_agreement())] if f.class_agreement else []),
