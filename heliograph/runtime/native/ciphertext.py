@@ -50,9 +50,16 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
     return ciphertext_template(ring, value.level).fill((block.data for block in blocks), tag)
 
 
-def read_key(data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str) -> SwitchingKey:
-    """A rotation or relinearization key in a stranger's bytes; a WireError where it is another or none."""
-    key = _empty_key(ring.digits, len(form.blocks) // (2 * ring.digits), ring.ring_dim)
+def key_over(room: Array, form: Template, ring: Ring) -> SwitchingKey:
+    """A rotation or relinearization key with its residues in `room`, which has so many numbers."""
+    return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
+
+
+def read_key(
+    data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
+) -> SwitchingKey:
+    """Such a key in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    key = key_over(_room(form) if room is None else room, form, ring)
     read_rows(data, form, seeded, tag, what, _rows(key))
     return key
 
@@ -66,15 +73,25 @@ class SparseKeys:
     back: SwitchingKey
 
 
-def read_sparse_keys(data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str) -> SparseKeys:
-    """The pair in a stranger's bytes; a WireError where it is another or none."""
-    there = _empty_key(1, SPARSE_BLOCKS // 2, ring.ring_dim)
-    back = _empty_key(ring.digits, (len(form.blocks) - SPARSE_BLOCKS) // (2 * ring.digits), ring.ring_dim)
-    read_rows(data, form, seeded, tag, what, [*_rows(there), *_rows(back)])
+def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
+    """The pair with its residues in `room`, which has so many numbers."""
+    there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
     # The first prime of the chain, and special ones.
     primes = form.blocks_moduli[: SPARSE_BLOCKS // 2]
-    tables = ChainTables.of(ring, primes[1:], prime_rows(ring.ring_dim, primes), primes[:1])
-    return SparseKeys(tables, there, back)
+    return SparseKeys(
+        ChainTables.of(ring, primes[1:], prime_rows(ring.ring_dim, primes), primes[:1]),
+        SwitchingKey(there.reshape(2, 1, -1, ring.ring_dim)),
+        SwitchingKey(back.reshape(2, ring.digits, -1, ring.ring_dim)),
+    )
+
+
+def read_sparse_keys(
+    data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
+) -> SparseKeys:
+    """The pair in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    pair = sparse_keys_over(_room(form) if room is None else room, form, ring)
+    read_rows(data, form, seeded, tag, what, [*_rows(pair.there), *_rows(pair.back)])
+    return pair
 
 
 def special_primes(form: Template, ring: Ring) -> tuple[int, ...]:
@@ -82,8 +99,13 @@ def special_primes(form: Template, ring: Ring) -> tuple[int, ...]:
     return form.blocks_moduli[ring.towers : ring.towers + ring.special]
 
 
-def _empty_key(digits: int, primes: int, ring_dim: int) -> SwitchingKey:
-    return SwitchingKey(np.empty((2, digits, primes, ring_dim), dtype=np.uint64))
+def numbers_of(form: Template) -> int:
+    """How many numbers an object of this form has."""
+    return len(form.blocks) * form.ring_dim
+
+
+def _room(form: Template) -> Array:
+    return np.empty(numbers_of(form), dtype=np.uint64)
 
 
 def _rows(key: SwitchingKey) -> list[Array]:
