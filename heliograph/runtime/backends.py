@@ -11,7 +11,7 @@ from heliograph.runtime.openfhe.backend import OpenFHEBackend
 
 
 def backend_name(asked: str | None, artifact: Artifact) -> str:
-    """The backend that is taken where this one is asked for; where none is, the native one if numba or the program has it so."""
+    """The backend that is taken where this one is asked for; where none is, the native one if numba is there or needed."""
     return asked or (NATIVE if _is_ours(artifact) or importlib.util.find_spec("numba") else OPENFHE)
 
 

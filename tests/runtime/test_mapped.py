@@ -203,7 +203,9 @@ def test_four_processes_hold_the_keys_once(tmp_path: Path, workers: list[Workers
             np.testing.assert_allclose(part, expected, atol=2.0**-bits)
     (file,) = files(keys)
     size = file.stat().st_size
-    print(f"keys {size / 1e6:.1f} MB; four processes: {total['own'] / 1e6:.1f} MB, mapped {total['mapped'] / 1e6:.1f} MB")
+    print(
+        f"keys {size / 1e6:.1f} MB; four processes: {total['own'] / 1e6:.1f} MB, mapped {total['mapped'] / 1e6:.1f} MB"
+    )
     shares = [each["mapping"] for each in found]
     assert all(share["Private_Dirty"] == 0 for share in shares)
     assert all(share["Rss"] > 0.5 * size for share in shares)
