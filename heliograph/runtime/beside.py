@@ -82,15 +82,17 @@ def beside(ring: Ring) -> Iterator[Beside]:
     try:
         for kind, amount in (("rotation", AMOUNT), ("conjugation", 0), ("relinearization", 0)):
             key = EvaluationKey(kind, ring, kind, amount)
-            keys[kind, amount] = cryptor.evaluation_key(key)
-            serial.install_key(key, keys[kind, amount], tag)
+            value = cryptor.evaluation_key(key)
+            # Before it is installed: OpenFHE's map of a name is the first that was given for it, and grows.
+            keys[kind, amount] = serial.serialize(value)
+            serial.install_key(key, value, tag)
         native = _native(ring, keys, cryptor.tag) if importlib.util.find_spec("numba") else None
         yield Beside(ring, cryptor, tag, OpenFHEPrimitives(ring, ring), native)
     finally:
         registry.release(tag)
 
 
-def _native(ring: Ring, keys: dict[tuple[str, int], Any], tag: str) -> NativePrimitives:
+def _native(ring: Ring, keys: dict[tuple[str, int], bytes], tag: str) -> NativePrimitives:
     """The native primitives with keys that OpenFHE made, under the name `tag`."""
     from heliograph.runtime.native.ciphertext import read_key, special_primes
     from heliograph.runtime.native.primitives import NativePrimitives
@@ -101,7 +103,7 @@ def _native(ring: Ring, keys: dict[tuple[str, int], Any], tag: str) -> NativePri
     read = {}
     for (kind, amount), value in keys.items():
         forms = serial.key_forms(EvaluationKey(kind, ring, kind, amount))
-        read[kind, amount] = read_key(serial.serialize(value), *forms, ring, tag, "a key")
+        read[kind, amount] = read_key(value, *forms, ring, tag, "a key")
     special = special_primes(rotation_key_template(ring), ring)
     tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
     return NativePrimitives(tables, lambda kind, amount: read[kind, amount])
