@@ -102,8 +102,8 @@ def _client_encrypt(folder: Path) -> dict[str, Any]:
         "keygen_s": keygen,
         "encrypt_ms": 1e3 * statistics.median(times),
         "client_peak_bytes": peak_rss_bytes(),
-        "evaluation_key_bytes": (folder / "keys.helio").stat().st_size,
-        "ciphertext_bytes": (folder / "input0.helio").stat().st_size,
+        "sent_key_bytes": (folder / "keys.helio").stat().st_size,
+        "sent_input_bytes": (folder / "input0.helio").stat().st_size,
     }
 
 

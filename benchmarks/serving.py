@@ -62,6 +62,9 @@ def latency(running: Running, artifact: hg.Artifact, client: hg.Client, keys: An
         "over_local": figures["http_ms"] / figures["local_ms"],
         "key_bytes": len(keys.to_bytes()),
         "input_bytes": len(data),
+        # What they take in memory, and took on the way before there were seeds.
+        "whole_key_bytes": artifact.report.values["evaluation_key_bytes"],
+        "whole_input_bytes": artifact.report.values["ciphertext_bytes"],
     }
 
 

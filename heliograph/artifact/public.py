@@ -123,7 +123,9 @@ class PublicArtifact:
         outputs = sum(len(spec.log_scales) for spec in self.outputs)
         return {
             "evaluation_key_bytes": sum(key.bytes for key in self.evaluation_keys),
+            "sent_key_bytes": sum(key.sent_bytes for key in self.evaluation_keys),
             "ciphertext_bytes": sum(map(self.ring.ciphertext_bytes, levels)),
+            "sent_input_bytes": sum(map(self.ring.sent_ciphertext_bytes, levels)),
             "output_bytes": outputs * self.ring.ciphertext_bytes(0),
         }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations
 from heliograph.ckks.chains import Chain
-from heliograph.ckks.ring import Ring
+from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
 
 # The key to the sparse secret: two polynomials over three primes.
 _SPARSE_KEY_POLYNOMIALS = 6
@@ -28,9 +28,20 @@ class EvaluationKey:
 
     @property
     def bytes(self) -> int:
-        """Its size, by its coefficients; what is written has some kilobytes more."""
+        """Its size in memory, by its coefficients."""
         sparse = _SPARSE_KEY_POLYNOMIALS * self.ring.ring_dim * 8 if self.kind == "encapsulation" else 0
         return self.ring.rotation_key_bytes + sparse
+
+    @property
+    def sent_bytes(self) -> int:
+        """Its size as it is sent and stored, by its coefficients; its file has some hundred bytes more."""
+        made = self.ring.sent_key_bytes
+        if self.kind != "encapsulation":
+            return made
+        # It has no seed: nobody keeps the sparse secret that one half of it would be made with.
+        # Its primes are the first of the chain and two of its own.
+        bits = 2 * (self.ring.primes[0].bit_length() + 2 * SPARSE_SPECIAL_BITS)
+        return made + bits * self.ring.ring_dim // 8
 
 
 def evaluation_keys(

@@ -27,7 +27,7 @@ OPENFHE_REDUCTION_LEVELS = 10
 _OPENFHE_ADJUSTMENT_LEVELS = 1
 # OpenFHE's key to the sparse secret has special primes of this size, whatever the chain's; where they are the chain's too
 # it does not decrypt.
-_SPARSE_SPECIAL_BITS = 33
+SPARSE_SPECIAL_BITS = 33
 # Products of ciphertexts in the native one.
 MODULAR_REDUCTION_PRODUCTS = 17
 
@@ -152,7 +152,7 @@ class Ring:
             and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
             and bool(self.primes)
             and (self.bootstrap is None or self.bootstrap_level > self.bootstrap_input_level)
-            and (self.bootstrap is None or self.scale_bits != _SPARSE_SPECIAL_BITS)
+            and (self.bootstrap is None or self.scale_bits != SPARSE_SPECIAL_BITS)
         )
 
     @property
@@ -212,8 +212,21 @@ class Ring:
     def rotation_key_bytes(self) -> int:
         return 2 * self.digits * (self.towers + self.special) * self.ring_dim * 8
 
+    @property
+    def sent_key_bytes(self) -> int:
+        """A rotation key as it is sent: the half that no seed gives, in as many bits as its primes have."""
+        bits = self._prime_bits(self.towers) + self.special * SPECIAL_PRIME_BITS
+        return self.digits * bits * self.ring_dim // 8
+
     def ciphertext_bytes(self, level: int, parts: int = 2) -> int:
         return parts * (level + 1) * self.ring_dim * 8
+
+    def sent_ciphertext_bytes(self, level: int) -> int:
+        """A fresh ciphertext as it is sent; see `sent_key_bytes`."""
+        return self._prime_bits(level + 1) * self.ring_dim // 8
+
+    def _prime_bits(self, towers: int) -> int:
+        return sum(prime.bit_length() for prime in self.primes[:towers])
 
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {

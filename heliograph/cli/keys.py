@@ -111,8 +111,9 @@ def keygen_command(
     if not insecure:
         # Before a passphrase is asked for; with --insecure the client says it.
         require_security(described, allow_insecure=False, for_whom=f"keygen {artifact}")
-    total = sum(key.bytes for key in described.evaluation_keys)
-    one_by_one = keys.endswith("/") or Path(keys).is_dir() or total > FOLDER_KEY_BYTES
+    total = sum(key.sent_bytes for key in described.evaluation_keys)
+    in_memory = sum(key.bytes for key in described.evaluation_keys)
+    one_by_one = keys.endswith("/") or Path(keys).is_dir() or in_memory > FOLDER_KEY_BYTES
     go_on = Path(output).exists() and not force and (one_by_one or not Path(keys).exists())
     if not go_on:
         refuse_overwriting(output, None if one_by_one else keys, force=force)
@@ -134,7 +135,7 @@ def keygen_command(
             f"{folder}compile with a lower key_bytes, use a larger machine, or pass --no-memory-check",
         )
     if not one_by_one:
-        check_disk(Path(keys).parent, [(key.bytes, scratch_bytes(key)) for key in described.evaluation_keys])
+        check_disk(Path(keys).parent, [(key.sent_bytes, scratch_bytes(key)) for key in described.evaluation_keys])
     secret: str | None = None
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)

@@ -339,7 +339,9 @@ class Predicted:
         default=None, metadata=_about("memory of one process", "bytes", optional=True)
     )
     evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
+    sent_key_bytes: int = field(metadata=_about("keys as sent", "bytes"))
     ciphertext_bytes: int = field(metadata=_about("encrypted input", "bytes"))
+    sent_input_bytes: int = field(metadata=_about("input as sent", "bytes"))
     ciphertext_sample_bytes: int | None = field(
         default=None, metadata=_about("input per sample", "bytes", optional=True)
     )
@@ -415,10 +417,12 @@ class Figures(Stored):
     operations: Mapping[str, int]
     operations_by_kind: Mapping[str, int]
     evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
+    sent_key_bytes: int = field(metadata=_about("keys as sent", "bytes"))
     keys_by_kind: tuple[KeyRow, ...]
     key_folder: bool
     key_loading: KeyLoading | None
     ciphertext_bytes: int = field(metadata=_about("encrypted input", "bytes"))
+    sent_input_bytes: int = field(metadata=_about("input as sent", "bytes"))
     output_bytes: int
     server_peak_bytes: int
     client_peak_bytes: int

@@ -161,6 +161,8 @@ def _keys(figures: Figures) -> str:
     rows = [
         *((_key_label(row), row.keys * row.key_bytes) for row in figures.keys_by_kind),
         ("encrypted input", figures.ciphertext_bytes),
+        ("keys as sent", figures.sent_key_bytes),
+        ("input as sent", figures.sent_input_bytes),
         ("encrypted output", figures.output_bytes),
     ]
     return bars_svg([(name, float(size), None, bytes_text(size), "") for name, size in rows], "keys and bytes", "keys")

@@ -10,20 +10,37 @@ from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
 from heliograph.runtime.openfhe.backend import OpenFHEBackend
 
 
-def make_backend(asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> Backend:
-    """The backend of that name, or the native one where numba is installed; `key_bytes` bounds the keys in memory.
+def backend_name(asked: str | None, artifact: Artifact) -> str:
+    """The backend that is taken where this one is asked for; where none is, the native one if numba is there or needed."""
+    return asked or (NATIVE if _is_ours(artifact) or importlib.util.find_spec("numba") else OPENFHE)
 
-    Raises ProgramError for one that is not there, or that cannot run the program.
+
+def _is_ours(artifact: Artifact) -> bool:
+    """Whether the artifact bootstraps in a chain that only the native backend can bootstrap in."""
+    return artifact.ring.bootstrap is not None and artifact.ring.bootstrap_by == NATIVE
+
+
+def make_backend(
+    asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None, mapped: bool = False
+) -> Backend:
+    """The backend of that name; `key_bytes` bounds the keys in memory, and `mapped` ones are in a file (`Server`).
+
+    Raises ProgramError for one that is not there, or that cannot run the program or map keys.
     """
-    ours = artifact.ring.bootstrap is not None and artifact.ring.bootstrap_by == NATIVE
-    name = asked or (NATIVE if ours or importlib.util.find_spec("numba") else OPENFHE)
+    name = backend_name(asked, artifact)
     if name == OPENFHE:
-        if ours:
+        if _is_ours(artifact):
             raise ProgramError(
                 f"{artifact.program.name!r} was compiled for the native backend's bootstraps",
                 where="Server(backend=...)",
                 why="OpenFHE has none for its chain",
                 hint='compile it with Options(bootstrap_by="openfhe"), for chains on which both run',
+            )
+        if mapped:
+            raise ProgramError(
+                "OpenFHE's keys are objects in the memory of a process, and cannot be mapped",
+                where="Server(mapped=True)",
+                hint="take the native backend (pip install numba), or do not map them",
             )
         return OpenFHEBackend(artifact, keys, key_bytes)
     if name != NATIVE:
@@ -39,4 +56,4 @@ def make_backend(asked: str | None, artifact: Artifact, keys: SentKeys, key_byte
     # numba takes a second and a hundred megabytes: it is loaded where it is used.
     from heliograph.runtime.native.backend import NativeBackend
 
-    return NativeBackend(artifact, keys, key_bytes)
+    return NativeBackend(artifact, keys, key_bytes, mapped)

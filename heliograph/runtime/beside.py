@@ -19,7 +19,7 @@ from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
-from heliograph.runtime.openfhe.template import normalized, relinearization_key_template, rotation_key_template
+from heliograph.runtime.openfhe.template import normalized, rotation_key_template
 
 if TYPE_CHECKING:
     from heliograph.runtime.native.ciphertext import Ciphertext
@@ -82,28 +82,29 @@ def beside(ring: Ring) -> Iterator[Beside]:
     try:
         for kind, amount in (("rotation", AMOUNT), ("conjugation", 0), ("relinearization", 0)):
             key = EvaluationKey(kind, ring, kind, amount)
-            keys[kind, amount] = cryptor.evaluation_key(key)
-            serial.install_key(key, keys[kind, amount], tag)
-        native = _native(ring, keys) if importlib.util.find_spec("numba") else None
+            value = cryptor.evaluation_key(key)
+            # Before it is installed: OpenFHE's map of a name is the first that was given for it, and grows.
+            keys[kind, amount] = serial.serialize(value)
+            serial.install_key(key, value, tag)
+        native = _native(ring, keys, cryptor.tag) if importlib.util.find_spec("numba") else None
         yield Beside(ring, cryptor, tag, OpenFHEPrimitives(ring, ring), native)
     finally:
         registry.release(tag)
 
 
-def _native(ring: Ring, keys: dict[tuple[str, int], Any]) -> NativePrimitives:
-    """The native primitives with keys that OpenFHE made."""
-    from heliograph.runtime.native.ciphertext import key_of, special_primes
+def _native(ring: Ring, keys: dict[tuple[str, int], bytes], tag: str) -> NativePrimitives:
+    """The native primitives with keys that OpenFHE made, under the name `tag`."""
+    from heliograph.runtime.native.ciphertext import read_key, special_primes
     from heliograph.runtime.native.primitives import NativePrimitives
     from heliograph.runtime.native.tables import ChainTables, prime_rows
     from heliograph.runtime.native.warm import warm_up
 
     warm_up()
-    rotation, product = rotation_key_template(ring), relinearization_key_template(ring)
-    read = {
-        (kind, amount): key_of(serial.serialize(value), product if kind == "relinearization" else rotation, ring)
-        for (kind, amount), value in keys.items()
-    }
-    special = special_primes(rotation, ring)
+    read = {}
+    for (kind, amount), value in keys.items():
+        forms = serial.key_forms(EvaluationKey(kind, ring, kind, amount))
+        read[kind, amount] = read_key(value, *forms, ring, tag, "a key")
+    special = special_primes(rotation_key_template(ring), ring)
     tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
     return NativePrimitives(tables, lambda kind, amount: read[kind, amount])
 

@@ -17,6 +17,7 @@ from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
 from heliograph.execution.interface import check_input, check_range, check_samples, one_hot
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes, scratch_bytes
+from heliograph.files import Bytes
 from heliograph.ir import Array
 from heliograph.runtime.answers import Answer, certificate_of, read_answer
 from heliograph.runtime.keyfile import read_key, write_key
@@ -25,7 +26,7 @@ from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.process import require_own_process
-from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext, serialize
+from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext
 from heliograph.runtime.outputs import check_carried, check_output, check_sharing, flood
 from heliograph.runtime.security import require_security
 from heliograph.runtime.shares import Shares
@@ -107,8 +108,8 @@ class Client:
 
     @property
     def evaluation_key_bytes(self) -> int:
-        """The size of the evaluation keys, by their rings and number."""
-        return sum(key.bytes for key in self.public.evaluation_keys)
+        """The size of the evaluation keys as they are sent, by their rings and number."""
+        return sum(key.sent_bytes for key in self.public.evaluation_keys)
 
     def evaluation_keys(
         self, progress: Progress | None = None, *, check_memory: bool = True, scratch: str | Path | None = None
@@ -123,12 +124,12 @@ class Client:
             require_memory(key_making_bytes(self.public.evaluation_keys, False), "making the evaluation keys")
         keys = self.public.evaluation_keys
         check_disk(scratch or tempfile.gettempdir(), [(0, scratch_bytes(key)) for key in keys])
-        live: dict[str, Any] = {}
+        made: dict[str, Bytes] = {}
         for key in keys:
-            live[key.name] = self._cryptor.evaluation_key(key, scratch)
+            made[key.name] = self._cryptor.evaluation_key_bytes(key, scratch)
             if progress is not None:
-                progress("evaluation keys", len(live), len(keys))
-        return EvaluationKeys(self.public.fingerprint, self.id, live=live)
+                progress("evaluation keys", len(made), len(keys))
+        return EvaluationKeys(self.public.fingerprint, self.id, made)
 
     def write_evaluation_keys(
         self, path: str | Path, progress: Progress | None = None, *, check_memory: bool = True
@@ -154,8 +155,8 @@ class Client:
             path,
             self.public.fingerprint,
             self.id,
-            {name: key.bytes for name, key in keys.items()},
-            lambda name: serialize(self._cryptor.evaluation_key(keys[name], path)),
+            {name: key.sent_bytes for name, key in keys.items()},
+            lambda name: self._cryptor.evaluation_key_bytes(keys[name], path),
             done,
             {name: scratch_bytes(key) for name, key in keys.items()},
         )
@@ -170,8 +171,8 @@ class Client:
         """
         specs = self.public.given
         self._check_count(samples, "encrypt")
-        live = self._encrypted(dict(zip(specs, samples, strict=True)))
-        return EncryptedInput(self.public.fingerprint, self.id, live=live)
+        blobs = self._encrypted(dict(zip(specs, samples, strict=True)))
+        return EncryptedInput(self.public.fingerprint, self.id, blobs)
 
     def encrypt_some(self, **values: Any) -> EncryptedInput:
         """Some inputs by their names, for the outputs that take no others (`Server.look`); errors as of `encrypt`."""
@@ -181,8 +182,8 @@ class Client:
             raise ProgramError(
                 f"{self.public.name} has no input {strange[0]!r}", where="encrypt_some", why=f"it has {names}"
             )
-        live = self._encrypted({known[name]: value for name, value in values.items()})
-        return EncryptedInput(self.public.fingerprint, self.id, live=live)
+        blobs = self._encrypted({known[name]: value for name, value in values.items()})
+        return EncryptedInput(self.public.fingerprint, self.id, blobs)
 
     def decrypt_some(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> dict[str, Array]:
         """The outputs that an answer holds, by their names; errors and `of` as for `decrypt`."""
@@ -207,8 +208,8 @@ class Client:
         if {spec.name for spec in specs} != set(values):
             names = ", ".join(repr(spec.name) for spec in specs) or "none"
             raise ProgramError(f"{self.public.name} carries the inputs {names}", where="encrypt_carried")
-        live = self._encrypted({spec: values[spec.name] for spec in specs})
-        return CarriedValues(self.public.fingerprint, self.id, live=live)
+        blobs = self._encrypted({spec: values[spec.name] for spec in specs})
+        return CarriedValues(self.public.fingerprint, self.id, blobs)
 
     def decrypt_carried(self, values: CarriedValues) -> dict[str, Array]:
         """What a run left to the next, by the names of the inputs that it becomes.
@@ -231,9 +232,9 @@ class Client:
             found[spec.name] = tensor
         return found
 
-    def _encrypted(self, samples: Mapping[PublicSpec, Any]) -> dict[str, Any]:
-        """The ciphertexts of some inputs."""
-        live: dict[str, Any] = {}
+    def _encrypted(self, samples: Mapping[PublicSpec, Any]) -> dict[str, Bytes]:
+        """The ciphertexts of some inputs, as they are sent."""
+        made: dict[str, Bytes] = {}
         for spec, sample in samples.items():
             layout, sample = spec.placed, one_hot(spec, sample)
             if layout.stride == 1:
@@ -244,8 +245,8 @@ class Client:
             shape = layout.shape if layout.stride == 1 else (layout.stride, *layout.shape)
             for chunk, vector in enumerate(layout.pack(tensor.reshape(shape))):
                 level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
-                live[object_name(spec.name, chunk)] = self._cryptor.encrypt(vector, level, log_scale)
-        return live
+                made[object_name(spec.name, chunk)] = self._cryptor.encrypted_bytes(vector, level, log_scale)
+        return made
 
     def _check_count(self, samples: Sequence[Any], where: str) -> None:
         """Raise a ProgramError unless there is one array for each input."""

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from heliograph.artifact.container import Container, parts, read_file
 from heliograph.errors import HeliographError, WireError
@@ -24,7 +24,10 @@ from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_obj
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
 _INDEX_FILE = "index.keys"
-_VERSION = 1
+_INDEX_VERSION = 1
+# Of the keys; in version 1 they are in OpenFHE's own form (runtime/seeded.py).
+VERSION = 2
+_READABLE = (1, VERSION)
 _MAX_INDEX_BYTES = 1 << 16
 _MAX_KEY_BYTES = 8 * 1024**3
 _NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,2}")
@@ -40,12 +43,11 @@ class KeyFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        fields = read_file(self.path / _INDEX_FILE, _INDEX, _VERSION, _MAX_INDEX_BYTES).fields
+        fields = read_file(self.path / _INDEX_FILE, _INDEX, _INDEX_VERSION, _MAX_INDEX_BYTES).fields
         if set(fields) != {"artifact", "client"} or not all(is_fingerprint(value) for value in fields.values()):
             raise WireError(f"{self.path}: its index is not one of evaluation keys")
         self.artifact: str = fields["artifact"]
         self.client: str = fields["client"]
-        self.live: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<KeyFolder {self.path} of client {self.client[:12]}>"
@@ -72,7 +74,7 @@ class KeyFolder:
         sync_folder(self.path)
 
     def _read(self, name: str, file: Path) -> Bytes:
-        container = read_file(file, _KEY, _VERSION, _MAX_KEY_BYTES)
+        container = read_file(file, _KEY, _READABLE, _MAX_KEY_BYTES)
         if container.fields != {"artifact": self.artifact, "client": self.client, "name": name}:
             raise WireError(f"{file} is another key, or one of another artifact or client, than its place says")
         return container.bytes("key")
@@ -125,7 +127,7 @@ def write_keys(
 
 def key_parts(artifact: str, client: str, name: str, key: Bytes) -> Iterator[Bytes]:
     """The bytes of one key's file, piece by piece."""
-    return parts(Container(_KEY, _VERSION, {"artifact": artifact, "client": client, "name": name}, {"key": key}))
+    return parts(Container(_KEY, VERSION, {"artifact": artifact, "client": client, "name": name}, {"key": key}))
 
 
 def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
@@ -135,7 +137,7 @@ def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
         if any(folder.glob("*.key")) and not index.exists():
             raise WireError(f"{folder} holds keys and no index", hint="give an empty folder")
         try:
-            contents = Container(_INDEX, _VERSION, {"artifact": artifact, "client": client})
+            contents = Container(_INDEX, _INDEX_VERSION, {"artifact": artifact, "client": client})
             write_file(index, parts(contents), overwrite=False)
         except WireError:
             # Where another process was faster it is looked at like one that was there; else the error is another.

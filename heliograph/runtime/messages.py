@@ -19,7 +19,9 @@ from heliograph.artifact.container import Container, parts, read_file, unpack
 from heliograph.errors import WireError
 from heliograph.files import Bytes, write_file
 
-VERSION = 3
+VERSION = 4
+# The last version in which every object is in OpenFHE's own form; outputs, which have no seeds, still are.
+_WHOLE = 3
 # The first version in which inputs and outputs carry a request.
 _REQUESTS = 3
 _FINGERPRINT_LENGTH = 32
@@ -28,7 +30,10 @@ _MAX_OBJECTS = 1 << 17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Message:
-    """Fields and blobs of one message; `live` holds OpenFHE's objects while they have not left the process."""
+    """Fields and blobs of one message; `live` holds OpenFHE's objects while they have not left the process.
+
+    A blob is in OpenFHE's form or in the small one (runtime/seeded.py), in which clients write what they make.
+    """
 
     artifact: str
     client: str
@@ -37,7 +42,8 @@ class _Message:
 
     kind: ClassVar[str] = ""
     named: ClassVar[tuple[str, ...]] = ("artifact", "client")
-    readable: ClassVar[tuple[int, ...]] = (VERSION,)
+    version: ClassVar[int] = VERSION
+    readable: ClassVar[tuple[int, ...]] = (_WHOLE, VERSION)
     max_bytes: ClassVar[int] = 0
 
     def names(self) -> Sequence[str]:
@@ -54,7 +60,8 @@ class _Message:
     def _parts(self) -> Iterator[Bytes]:
         blobs = {name: self.blob(name) for name in self.names()}
         fields = {name: value for name in self.named if (value := getattr(self, name))}
-        return parts(Container(self.kind, VERSION if len(fields) == len(self.named) else _REQUESTS - 1, fields, blobs))
+        version = self.version if len(fields) == len(self.named) else _REQUESTS - 1
+        return parts(Container(self.kind, version, fields, blobs))
 
     def to_bytes(self) -> bytes:
         return b"".join(self._parts())
@@ -194,7 +201,8 @@ class EncryptedOutput(_Message):
 
     kind = "encrypted outputs"
     named = ("artifact", "client", "request")
-    readable = (2, VERSION)
+    version = _WHOLE
+    readable = (2, _WHOLE)
     max_bytes = 16 * 1024**3
 
     def check_answers(self, asked: EncryptedInput | str) -> None:

@@ -50,7 +50,13 @@ class Server:
     all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
     the node that reads them. Such a server runs one sample at a time, threads wait for each other; each change of its keys
     waits until no other server of the process is inside an evaluation. `keys` is then its loader, which counts what it
-    reads. Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it
+    reads.
+
+    With `mapped=True` the keys of a folder are expanded once, into a file beside them, and mapped: processes that serve the
+    same folder have them in memory once, together, and the system may let go of them where memory is short. That is for the
+    native backend; `key_bytes` has no meaning then.
+
+    Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it
     too.
 
     Raises WireError for keys of another artifact, missing, superfluous or malformed ones, SecurityError for an artifact
@@ -67,6 +73,7 @@ class Server:
         cache_bytes: int = PLAINTEXT_CACHE_BYTES,
         allow_insecure: bool = False,
         check_memory: bool = True,
+        mapped: bool = False,
     ) -> None:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
@@ -84,13 +91,19 @@ class Server:
                 where="Server(key_bytes=...)",
                 hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path)",
             )
+        if mapped and (not isinstance(keys, KeyFolder) or key_bytes is not None):
+            raise ProgramError(
+                "keys are mapped where they are in a folder, and all of them",
+                where="Server(mapped=True)",
+                hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path), no key_bytes",
+            )
         planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
         bound = None
-        if isinstance(keys, KeyFolder):
+        if isinstance(keys, KeyFolder) and not mapped:
             bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
         if check_memory:
-            # Beside what is there already: this process, and keys that are in it.
-            held = 0 if keys.live else _held_bytes(planned, bound) + planned["loading"]
+            # Beside what is there already: this process, and the bytes of keys that are in it.
+            held = (0 if mapped else _held_bytes(planned, bound)) + planned["loading"]
             hint = f"{_hint(isinstance(keys, KeyFolder))}, or pass check_memory=False"
             require_memory(planned["working"] + held, f"the server of {artifact.name!r}", hint)
         self.artifact = artifact
@@ -99,7 +112,7 @@ class Server:
         self.trace = Trace()
         self._cache_bytes = cache_bytes
         self._parts: dict[frozenset[str], ServerEvaluator] = {}
-        self._backend = make_backend(backend, artifact, keys, bound)
+        self._backend = make_backend(backend, artifact, keys, bound, mapped)
         self._close = weakref.finalize(self, self._backend.release)
         self._close.atexit = False
         self.evaluator = self._backend.evaluator(artifact.program, cache_bytes)
@@ -329,14 +342,14 @@ def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int
 
     For whoever makes the keys and serves, before the keys are made: that takes minutes, and `Server` looks again. With
     `folder` the keys come in a folder, and the server may hold as few of them at once as the program can do with; without,
-    all of them are in this process. `cache_bytes` as for `Server`.
+    the bytes of all of them are in this process too. `cache_bytes` as for `Server`.
     """
     planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
     if folder:
-        held = _held_bytes(planned, _key_bound(artifact, planned, None, available_bytes())) + planned["loading"]
+        held = _held_bytes(planned, _key_bound(artifact, planned, None, available_bytes()))
     else:
-        held = planned["evaluation_keys"]
-    require_memory(planned["working"] + held, f"the server of {artifact.name!r}", _hint(folder))
+        held = planned["evaluation_keys"] + planned["sent_keys"]
+    require_memory(planned["working"] + held + planned["loading"], f"the server of {artifact.name!r}", _hint(folder))
 
 
 def _object_name(node: Node) -> str:

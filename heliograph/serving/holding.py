@@ -10,10 +10,14 @@ from heliograph.array_files import one_per_name, read_arrays
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import WireError
 from heliograph.execution.memory import BASE_BYTES
+from heliograph.runtime.backend import NATIVE
+from heliograph.runtime.backends import backend_name
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.runtime.native.mapped import TooLittleDiskError
 from heliograph.runtime.server import Server
 from heliograph.serving.catalog import Room, cache_bytes, room
+from heliograph.serving.logs import log
 
 
 class Holding:
@@ -86,16 +90,21 @@ class Holding:
                 self.drop(folder)
 
     def _made(self, artifact: Artifact, path: Path, taken: Room) -> Server:
+        mapped = backend_name(self._backend, artifact) == NATIVE
         while True:
             try:
                 return Server(
                     artifact,
                     KeyFolder(path),
                     backend=self._backend,
-                    key_bytes=taken.key_bytes,
+                    key_bytes=None if mapped else taken.key_bytes,
                     cache_bytes=cache_bytes(self._bytes),
                     allow_insecure=self._allow_insecure,
+                    mapped=mapped,
                 )
+            except TooLittleDiskError as error:
+                log("unmapped", text=error.what)
+                mapped = False
             except TooLittleMemoryError:
                 if not self._servers:
                     raise

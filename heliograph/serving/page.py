@@ -39,14 +39,22 @@ def page(site: Site) -> str:
         "<h2>Artifacts</h2>",
         _table(
             "artifacts",
-            ("name", "fingerprint", "security", "keys", "input", "a client's server", "a worker may have"),
+            (
+                "name",
+                "fingerprint",
+                "security",
+                "keys as sent",
+                "input as sent",
+                "a client's server",
+                "a worker may have",
+            ),
             (
                 (
                     escape(record.name),
                     f"<code>{record.artifact}</code>",
                     "none" if record.security_bits is None else f"{record.security_bits} bits",
-                    _size(record.evaluation_key_bytes),
-                    _size(record.input_bytes),
+                    _size(record.sent_key_bytes),
+                    _size(record.sent_input_bytes),
                     _size(record.server_bytes) + ("" if record.fits else " (does not fit)"),
                     _size(record.worker_bytes),
                 )

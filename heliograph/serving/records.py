@@ -42,7 +42,9 @@ class ArtifactRecord:
     ring_dim: int
     evaluation_keys: int
     evaluation_key_bytes: int
+    sent_key_bytes: int
     input_bytes: int
+    sent_input_bytes: int
     output_bytes: int
     server_bytes: int
     worker_bytes: int

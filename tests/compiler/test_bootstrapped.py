@@ -135,7 +135,7 @@ def test_keys_that_do_not_fit_are_read_again(program: hg.Program, artifact: hg.A
 
 def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
     """Many rotations by amounts that no bootstrap takes."""
-    sums = ["+".join(f"rotate({of}, {amount})" for amount in range(65, 129)) for of in ("x", "y")]
+    sums = ["+".join(f"rotate({of}, {amount})" for amount in range(65, 161)) for of in ("x", "y")]
     source = (
         f"program many\ninput x: secret slots[256] in [-1, 1]\na = {sums[0]}\ny = bootstrap(0.015 * a)\n"
         f"output w = 0.01 * ({sums[1]})\n"
@@ -145,7 +145,8 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
     from heliograph.execution.memory import memory_bytes
 
     planned = memory_bytes(free.program, free.ring)
-    bound = planned["server_folder"] - planned["resident_keys"] // 5
+    # Below both ways of keeping all keys, in one file too: its bytes are fewer than the keys.
+    bound = min(planned["server_file"], planned["server_folder"]) - planned["resident_keys"] // 3
     tight = hg.compile(hg.parse(source), replace(options, memory_bytes=bound))
     report = tight.report.to_dict()
     assert report["server_peak_bytes"] <= bound

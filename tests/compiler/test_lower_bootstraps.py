@@ -291,7 +291,7 @@ def test_a_missing_key_of_the_lower_chain_is_named_before_anything_runs(name: st
     made = artifact(compiled(LOWER))
     client = hg.Client(made, allow_insecure=True)
     keys = client.evaluation_keys()
-    del keys.live[name]
+    del keys.blobs[name]
     with pytest.raises(WireError, match=name):
         hg.Server(made, keys, allow_insecure=True)
 
@@ -313,8 +313,10 @@ def test_prices_and_bytes_are_those_of_each_chain() -> None:
     assert table_bytes(program) > table_bytes(compiled())
     client = hg.Client(artifact(program), allow_insecure=True)
     made = client.evaluation_keys()
-    predicted = memory_bytes(program, program.ring)["evaluation_keys"]
-    assert client.evaluation_key_bytes == predicted == sum(key.bytes for key in program_keys(program))
+    memory = memory_bytes(program, program.ring)
+    predicted = memory["sent_keys"]
+    assert client.evaluation_key_bytes == predicted == sum(key.sent_bytes for key in program_keys(program))
+    assert predicted < 0.55 * memory["evaluation_keys"]
     written = sum(len(made.blob(name)) for name in made.names())
     assert predicted < written < 1.05 * predicted
 

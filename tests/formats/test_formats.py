@@ -32,6 +32,7 @@ from heliograph.runtime import keyfile, keyfolder, messages, shares
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.openfhe.serial import read_ciphertext
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"
@@ -39,9 +40,11 @@ SAMPLE, RESULT, PASSPHRASE = (0.25, -0.75), -0.5, "correct horse"
 NOW = {
     "artifact": artifacts.VERSION,
     "messages": messages.VERSION,
-    "folder": keyfolder._VERSION,
+    "folder": keyfolder.VERSION,
     "key": keyfile.VERSION,
 }
+# Of what is made again: these are read as well.
+ALSO = {"messages": (3,), "folder": (1,)}
 CURRENT = "-".join(f"{kind}{version}" for kind, version in NOW.items())
 SETS = sorted({CURRENT, *(path.name for path in GOLDEN.iterdir())})
 
@@ -112,13 +115,17 @@ def version(files: Path, kind: str) -> int:
     return int(found[1])
 
 
+def is_read(files: Path, kind: str) -> bool:
+    return version(files, kind) in (NOW[kind], *ALSO.get(kind, ()))
+
+
 def client_of(files: Path) -> Client:
     return Client.load(files / "key.bin", allow_insecure=True)
 
 
 def read_or_refuse(files: Path, kind: str, read: Callable[[], Any]) -> Any:
-    """What was read, where the file has the present version; else None, after it was refused in words."""
-    if version(files, kind) == NOW[kind]:
+    """What was read, where the file has a version that is; else None, after it was refused in words."""
+    if is_read(files, kind):
         return read()
     with pytest.raises(WireError, match=rf"is of version {version(files, kind)}; this program reads version") as caught:
         read()
@@ -136,9 +143,10 @@ def test_secret_keys_of_every_version_open_their_results(files: Path, name: str,
     output = EncryptedOutput.load(files / "output.bin")
     assert client.decrypt(output) == pytest.approx(RESULT, abs=1e-9)
     # Whole as it is, and written anew in the present form.
-    assert client._cryptor.decrypt(client.encrypt(np.array(SAMPLE)).live["x/0"], client.public.inputs[0].log_scales[0])[
-        :2
-    ] == pytest.approx(SAMPLE, abs=1e-9)
+    (spec,) = client.public.inputs
+    sent = client.encrypt(np.array(SAMPLE)).blob("x/0")
+    ciphertext = read_ciphertext(sent, client.public.ring, spec.levels[0], client.id, "x/0")
+    assert client._cryptor.decrypt(ciphertext, spec.log_scales[0])[:2] == pytest.approx(SAMPLE, abs=1e-9)
     client.save(files / "again", passphrase)
     again = Client.load(files / "again", passphrase, allow_insecure=True)
     assert (again.id, again.public) == (client.id, client.public)
@@ -220,7 +228,7 @@ def test_key_folders_are_read_or_refused_in_words(files: Path) -> None:
     shutil.copy(files / "index.bin", files / "keys" / "index.keys")
     shutil.copy(files / "folder-key.bin", files / "keys" / "rotation-1.key")
     keys = read_or_refuse(files, "folder", lambda: KeyFolder(files / "keys"))
-    if keys is None or {version(files, kind) - NOW[kind] for kind in ("artifact", "messages")} != {0}:
+    if not all(is_read(files, kind) for kind in ("artifact", "messages")):
         return
     with hg.Server(Artifact.load(files / "artifact.bin"), keys, allow_insecure=True) as server:
         output = server.run(EncryptedInput.load(files / "input.bin"))

@@ -28,8 +28,8 @@ def test_memory_and_error_are_as_predicted(bill, name):
     wanted = ("server_peak_bytes", "client_peak_bytes", "max_abs_error", "scheme_error")
     assert {key: within[key] for key in wanted} == dict.fromkeys(wanted, True), result["verdict"]
     predicted, measured = result["predicted"], result["measured"]
-    assert measured["evaluation_key_bytes"] == pytest.approx(predicted["evaluation_key_bytes"], rel=0.05)
-    assert measured["ciphertext_bytes"] == pytest.approx(predicted["ciphertext_bytes"], rel=0.05)
+    assert measured["sent_key_bytes"] == pytest.approx(predicted["sent_key_bytes"], rel=0.05)
+    assert measured["sent_input_bytes"] == pytest.approx(predicted["sent_input_bytes"], rel=0.05)
     assert bill.table([result]).count("\n") == 1
 
 

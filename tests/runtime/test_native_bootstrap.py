@@ -23,7 +23,7 @@ from heliograph.runtime.native.bootstrapping import _SHARE, _TRANSFORMS, SPARSE_
 from heliograph.runtime.native.encoding import coefficients_of
 from heliograph.runtime.native.fourier import Step, coefficients_to_slots, slots_to_coefficients
 from heliograph.runtime.native.tables import _PRIMES
-from heliograph.runtime.native.transforms import bit_reversed
+from heliograph.runtime.residues import bit_reversed
 
 SOURCE = """program closed
 input x: secret slots[256] in [-1, 1]

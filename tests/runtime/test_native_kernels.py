@@ -15,6 +15,7 @@ pytest.importorskip("openfhe")
 
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
+from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
 from heliograph.runtime.native import arithmetic, encoding, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext
@@ -110,7 +111,7 @@ def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int,
     polynomial = np.random.default_rng(0).integers(q, size=ring_dim, dtype=np.uint64)
     values = polynomial.copy()
     transforms.forward(values, table.outer[0], table.inner[0], np.uint64(q))
-    psi, order = transforms.smallest_root(ring_dim, q), transforms.bit_reversed(ring_dim)
+    psi, order = residues.smallest_root(ring_dim, q), residues.bit_reversed(ring_dim)
     assert pow(psi, ring_dim, q) == q - 1
     for j in (0, 1, 2, ring_dim // 2 + 3, ring_dim - 1):
         point, expected = pow(psi, 2 * int(order[j]) + 1, q), 0

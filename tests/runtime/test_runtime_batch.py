@@ -181,7 +181,7 @@ def test_another_input_under_an_old_name_and_time_is_evaluated(
     # The same request with other ciphertexts.
     first = hg.EncryptedInput.load(inputs[0])
     forged = client.encrypt(sample(9))
-    hg.EncryptedInput(first.artifact, first.client, live=forged.live, request=first.request).save(inputs[0])
+    hg.EncryptedInput(first.artifact, first.client, blobs=forged.blobs, request=first.request).save(inputs[0])
     assert evaluate(server, inputs, WEIGHTS) == ["0.ct"]
 
 

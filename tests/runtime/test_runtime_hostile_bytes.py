@@ -84,25 +84,27 @@ def test_a_smaller_bound_can_be_set(input_bytes: bytes) -> None:
 @_QUICK
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
 @example(position=230, bit=0)
-def test_forged_inputs_never_pass_the_template(server: Server, input_bytes: bytes, position: int, bit: int) -> None:
+def test_forged_inputs_never_pass_the_template(
+    server: Server, whole_input_bytes: bytes, position: int, bit: int
+) -> None:
     """A flipped bit either is refused, or is one of a coefficient that stays below its prime: then it is evaluated.
 
     The random request in the header may be any other: it comes back on the output, and a client that asks for it notices.
     """
-    forged = redigested(flipped(input_bytes[:-32], position, bit) + bytes(32))
+    forged = redigested(flipped(whole_input_bytes[:-32], position, bit) + bytes(32))
     try:
         message = EncryptedInput.from_bytes(forged)
         output = server.run(message)
     except WireError:
         return
-    ring, sent = server.artifact.ring, EncryptedInput.from_bytes(input_bytes)
+    ring, sent = server.artifact.ring, EncryptedInput.from_bytes(whole_input_bytes)
     if message.request != sent.request:
         with pytest.raises(WireError, match="answer to other inputs"):
             output.check_answers(sent)
         return
-    blob = bytes(unpack(input_bytes, "encrypted inputs", VERSION, 1 << 30).bytes("x/0"))
-    begin = input_bytes.index(blob)
-    place = position % (len(input_bytes) - 32) - begin
+    blob = bytes(unpack(whole_input_bytes, "encrypted inputs", VERSION, 1 << 30).bytes("x/0"))
+    begin = whole_input_bytes.index(blob)
+    place = position % (len(whole_input_bytes) - 32) - begin
     template = ciphertext_template(ring, ring.levels)
     assert any(offset <= place < offset + 8 * ring.ring_dim for offset, _ in template.blocks)
     assert len(output.to_bytes()) > 0
@@ -110,9 +112,9 @@ def test_forged_inputs_never_pass_the_template(server: Server, input_bytes: byte
 
 @_QUICK
 @given(position=st.integers(0, 2000), bit=st.integers(0, 7))
-def test_forged_headers_of_ciphertexts(server: Server, input_bytes: bytes, position: int, bit: int) -> None:
+def test_forged_headers_of_ciphertexts(server: Server, whole_input_bytes: bytes, position: int, bit: int) -> None:
     """The first bytes of OpenFHE's stream: identifiers, lengths, parameters. None may be altered."""
-    blob = bytes(EncryptedInput.from_bytes(input_bytes).blobs["x/0"])
+    blob = bytes(EncryptedInput.from_bytes(whole_input_bytes).blobs["x/0"])
     ring = server.artifact.ring
     first = ciphertext_template(ring, ring.levels).blocks[0][0]
     forged = flipped(blob, position % first, bit)
@@ -120,8 +122,8 @@ def test_forged_headers_of_ciphertexts(server: Server, input_bytes: bytes, posit
         server.run(EncryptedInput(server._fingerprint, server.client, {"x/0": forged}))
 
 
-def test_every_byte_outside_the_coefficients_is_fixed(server: Server, input_bytes: bytes) -> None:
-    blob = bytes(EncryptedInput.from_bytes(input_bytes).blobs["x/0"])
+def test_every_byte_outside_the_coefficients_is_fixed(server: Server, whole_input_bytes: bytes) -> None:
+    blob = bytes(EncryptedInput.from_bytes(whole_input_bytes).blobs["x/0"])
     ring = server.artifact.ring
     template = ciphertext_template(ring, ring.levels)
     inside = np.zeros(len(blob), dtype=bool)
@@ -136,8 +138,8 @@ def test_every_byte_outside_the_coefficients_is_fixed(server: Server, input_byte
     template.check(blob, server.client, "it")
 
 
-def test_coefficients_must_be_below_their_primes(server: Server, input_bytes: bytes) -> None:
-    blob = bytes(EncryptedInput.from_bytes(input_bytes).blobs["x/0"])
+def test_coefficients_must_be_below_their_primes(server: Server, whole_input_bytes: bytes) -> None:
+    blob = bytes(EncryptedInput.from_bytes(whole_input_bytes).blobs["x/0"])
     ring = server.artifact.ring
     template = ciphertext_template(ring, ring.levels)
     assert {modulus for _, modulus in template.blocks} == set(ring.primes)
@@ -186,10 +188,10 @@ def test_forged_outputs_are_refused_or_decrypt(client: Client, output_bytes: byt
 @_QUICK
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7), edge=st.booleans())
 def test_forged_keys_never_pass_the_template(
-    artifact: Artifact, key_bytes: bytes, position: int, bit: int, edge: bool
+    artifact: Artifact, whole_key_bytes: bytes, position: int, bit: int, edge: bool
 ) -> None:
     """`edge` aims at the bytes around the coefficient blocks, where lengths and identifiers stand."""
-    good = EvaluationKeys.from_bytes(key_bytes)
+    good = EvaluationKeys.from_bytes(whole_key_bytes)
     name = good.names()[position % len(good.names())]
     blob = bytes(good.blobs[name])
     if edge and name.startswith("rotation"):
@@ -205,9 +207,9 @@ def test_forged_keys_never_pass_the_template(
     assert not edge or not name.startswith("rotation")
 
 
-def test_lengths_inside_keys_cannot_be_forged(artifact: Artifact, key_bytes: bytes) -> None:
+def test_lengths_inside_keys_cannot_be_forged(artifact: Artifact, whole_key_bytes: bytes) -> None:
     """The length of a block set to 2**60 would make OpenFHE allocate without bound."""
-    good = EvaluationKeys.from_bytes(key_bytes)
+    good = EvaluationKeys.from_bytes(whole_key_bytes)
     blob = bytes(good.blobs["rotation/1"])
     offset = rotation_key_template(artifact.ring).blocks[0][0]
     forged = blob[: offset - 8] + struct.pack("<Q", 1 << 60) + blob[offset:]

@@ -26,9 +26,11 @@ from heliograph.artifact.validate import check_bootstrap_slots
 from heliograph.artifact.wire import chains_json, read_chains
 from heliograph.errors import WireError
 from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.keyfolder import VERSION, KeyFolder
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe import registry
+from heliograph.runtime.openfhe.serial import key_forms, read_key
+from heliograph.runtime.seeded import is_seeded, openfhe_bytes
 from heliograph.runtime.server import Server
 
 
@@ -112,13 +114,11 @@ def test_malformed_keys_are_refused(artifact: Artifact, folder: KeyFolder, name:
 
     key = next(key for key in artifact.evaluation_keys if key.name == name)
     template = encapsulation_template(key.ring) if key.kind == "encapsulation" else rotation_key_template(key.ring)
-    blob = bytes(folder.blob(name))
+    blob = bytes(openfhe_bytes(folder.blob(name), *key_forms(key), folder.client, name))
     random = np.random.default_rng(7)
     inside = np.zeros(len(blob), dtype=bool)
     for offset, _ in template.blocks:
         inside[offset : offset + 8 * template.ring_dim] = True
-    from heliograph.runtime.openfhe.serial import read_key
-
     outside = np.flatnonzero(~inside)
     read_key(blob, key, folder.client)
     for position in (*random.choice(outside, 200), *outside[-80:]):
@@ -149,8 +149,10 @@ def test_keys_are_not_taken_for_each_other(artifact: Artifact, folder: KeyFolder
     with pytest.raises(WireError, match="another key"):
         Server(artifact, with_file("rotation/5", bytes_of("chain4/rotation/5")), allow_insecure=True)
     # One that lies about its name.
-    container = unpack(bytes_of("chain4/rotation/5"), "an evaluation key", 1, 1 << 30)
-    lie = pack(Container("an evaluation key", 1, {**container.fields, "name": "chain4/rotation/3"}, container.blobs))
+    container = unpack(bytes_of("chain4/rotation/5"), "an evaluation key", VERSION, 1 << 30)
+    lie = pack(
+        Container("an evaluation key", VERSION, {**container.fields, "name": "chain4/rotation/3"}, container.blobs)
+    )
     with pytest.raises(WireError, match="another rotation"):
         Server(artifact, with_file("chain4/rotation/3", lie), allow_insecure=True)
     with pytest.raises(WireError, match="damaged"):
@@ -182,6 +184,29 @@ _WRITE = """
     print("ready", flush=True)
     client.write_evaluation_keys(sys.argv[2], lambda stage, done, total: print(done, flush=True))
 """
+
+
+def test_a_folder_begun_with_keys_of_openfhes_form_is_completed(
+    artifact: Artifact, client: Client, tmp_path: Path
+) -> None:
+    """Keys of version 1 stay, the others are made in the small form; a server takes both."""
+    keys = {key.name: key for key in artifact.evaluation_keys}
+    begun = client.write_evaluation_keys(tmp_path)
+    old = list(keys)[::2]
+    for name in old:
+        blob = bytes(openfhe_bytes(begun.blob(name), *key_forms(keys[name]), client.id, name))
+        fields = {"artifact": artifact.fingerprint, "client": client.id, "name": name}
+        begun.file(name).write_bytes(pack(Container("an evaluation key", 1, fields, {"key": blob})))
+    for name in list(keys)[1::4]:
+        begun.file(name).unlink()
+    kept = {name: begun.file(name).read_bytes() for name in old}
+    folder = client.write_evaluation_keys(tmp_path)
+    assert {name: folder.file(name).read_bytes() for name in old} == kept
+    assert {is_seeded(folder.blob(name)) for name in old} == {False}
+    assert all(is_seeded(folder.blob(name)) for name in keys if name not in old)
+    for backend in ("openfhe", "native"):
+        with Server(artifact, folder, backend=backend, allow_insecure=True) as server:
+            check(client, server, 8)
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])

@@ -124,11 +124,13 @@ def test_what_does_not_fit_is_refused_before_it_is_begun(
 ) -> None:
     """A folder needs less than a file; both are refused where even that is not there."""
     client = hg.Client(artifact.public(), allow_insecure=True)
-    total = client.evaluation_key_bytes
-    leave(int(1.2 * total))
+    one_by_one, together = (key_making_bytes(artifact.evaluation_keys, way) for way in (True, False))
+    assert one_by_one < together - client.evaluation_key_bytes // 2
+    leave(together - 1)
     with pytest.raises(TooLittleMemoryError, match="making the evaluation keys"):
         client.evaluation_keys()
     assert not made
+    leave(one_by_one)
     folder = client.write_evaluation_keys(tmp_path)
     assert len(made) == len(artifact.evaluation_keys)
     leave(10_000_000)
@@ -155,7 +157,7 @@ def test_a_server_that_will_not_fit_is_refused_before_its_keys_are_made(
     x = np.linspace(-1, 1, 8)
     np.save("x.npy", x)
     planned = memory_bytes(weighty.program, weighty.ring)
-    needed = planned["working"] + planned["evaluation_keys"]
+    needed = planned["working"] + planned["evaluation_keys"] + planned["sent_keys"] + planned["loading"]
     assert key_making_bytes(weighty.evaluation_keys, False) < needed - 1
     leave(needed - 1)
     with pytest.raises(TooLittleMemoryError, match=r"the server of 'weighty'") as refused:
@@ -197,11 +199,13 @@ def test_kept_plaintexts_are_part_of_what_is_refused(leave: Callable[[int], None
     assert plaintexts > 1_000_000
     assert working(plaintexts // 2) - none == plaintexts // 2
     keys = hg.Client(weighty, allow_insecure=True).evaluation_keys()
-    leave(none + plaintexts - 1)
+    planned = memory_bytes(weighty.program, weighty.ring)
+    beside = planned["evaluation_keys"] + planned["loading"]
+    leave(none + plaintexts + beside - 1)
     with pytest.raises(TooLittleMemoryError):
         hg.Server(weighty, keys, cache_bytes=1 << 32, allow_insecure=True)
     hg.Server(weighty, keys, cache_bytes=0, allow_insecure=True).close()
-    leave(none + plaintexts - 1 + weighty.report.values["evaluation_key_bytes"])
+    leave(none + plaintexts + beside + planned["sent_keys"] - 1)
     with pytest.raises(TooLittleMemoryError):
         require_server(weighty, cache_bytes=1 << 32)
     require_server(weighty, cache_bytes=0)

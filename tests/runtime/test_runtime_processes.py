@@ -98,11 +98,12 @@ def test_at_real_security(tmp_path: Path) -> None:
     values = artifact.report.values
     ring = artifact.ring
     size = (tmp_path / "server/input.ct").stat().st_size
-    assert (
-        2 * ring.towers * ring.ring_dim * 8 == values["ciphertext_bytes"] <= size <= 1.05 * values["ciphertext_bytes"]
-    )
+    assert 2 * ring.towers * ring.ring_dim * 8 == values["ciphertext_bytes"]
+    assert values["sent_input_bytes"] <= size <= 1.05 * values["sent_input_bytes"]
+    assert values["sent_input_bytes"] < 0.45 * values["ciphertext_bytes"]
     size = (tmp_path / "server/eval.keys").stat().st_size
-    assert values["evaluation_key_bytes"] <= size <= 1.05 * values["evaluation_key_bytes"]
+    assert values["sent_key_bytes"] <= size <= 1.05 * values["sent_key_bytes"]
+    assert values["sent_key_bytes"] < 0.5 * values["evaluation_key_bytes"]
     result = client.decrypt(EncryptedOutput.load(tmp_path / "server/output.ct"))
     error = np.abs(result - hg.simulate(artifact, sample(), noisy=False)).max()
     assert error < 8 * values["scheme_error"] + 1e-9

@@ -94,6 +94,6 @@ def test_a_loaded_client_saves_the_same_key(tmp_path: Path) -> None:
     second.save(tmp_path / "two")
     third = Client.load(tmp_path / "two", allow_insecure=True)
     assert first._cryptor.secret_bytes() == second._cryptor.secret_bytes() == third._cryptor.secret_bytes()
-    message = first.encrypt(sample()).live["x/0"]
+    message = first._cryptor.encrypt(sample(), 1, 55.0)
     found, expected = (client._cryptor.decrypt(message, 55.0) for client in (third, first))
     np.testing.assert_allclose(found, expected, atol=1e-9)

@@ -12,6 +12,7 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.cli.main import cli
+from heliograph.execution.memory import BASE_BYTES
 from heliograph.serving.catalog import Catalog, room
 from heliograph.serving.database import Database
 from heliograph.serving.holding import Holding
@@ -28,9 +29,9 @@ def test_a_worker_lets_go_of_the_server_that_was_used_longest_ago(
     fingerprint = toy_artifact().fingerprint
     # Room for two servers, not for three; what the process takes is counted once.
     huge = room(toy_artifact(), 1 << 40)
-    one = huge.bytes - 72_000_000
+    one = huge.bytes - BASE_BYTES
     holding = Holding(
-        {fingerprint: str(artifact_file)}, {}, 72_000_000 + 2 * one + one // 2, backend="openfhe", allow_insecure=True
+        {fingerprint: str(artifact_file)}, {}, BASE_BYTES + 2 * one + one // 2, backend="openfhe", allow_insecure=True
     )
     for name in ("a", "b", "c"):
         client.write_evaluation_keys(tmp_path / name)

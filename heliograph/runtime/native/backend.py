@@ -21,24 +21,29 @@ from heliograph.execution.keys import program_keys
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
+from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader, Keys
 from heliograph.runtime.native.bootstrapping import BootstrappingPrimitives, Transforms, transforms_of
 from heliograph.runtime.native.ciphertext import (
     Ciphertext,
     SparseKeys,
     SwitchingKey,
-    key_of,
+    key_over,
+    numbers_of,
     read_ciphertext,
-    sparse_keys_of,
+    read_key,
+    read_sparse_keys,
+    sparse_keys_over,
     special_primes,
     write_ciphertext,
 )
+from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
 from heliograph.runtime.openfhe.encapsulation import encapsulation_template
-from heliograph.runtime.openfhe.serial import automorphism_index, check_ciphertext
+from heliograph.runtime.openfhe.serial import check_ciphertext, seeded_key_form
 from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
-from heliograph.runtime.openfhe.template import Bytes, relinearization_key_template, rotation_key_template
+from heliograph.runtime.openfhe.template import Bytes, Template, relinearization_key_template, rotation_key_template
 
 # Kinds of keys that are not written as rotation keys are.
 _OTHER = ("relinearization", "encapsulation")
@@ -53,7 +58,7 @@ class NativeBackend:
 
     name = NATIVE
 
-    def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None) -> None:
+    def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None, mapped: bool = False) -> None:
         self._artifact, self._client = artifact, keys.client
         self._keys: KeyTable = {}
         self._transforms: TransformTable = {}
@@ -65,7 +70,11 @@ class NativeBackend:
         def read(key: EvaluationKey) -> SwitchingKey | SparseKeys:
             return forms.read(keys.blob(key.name), key, keys.client)
 
-        if key_bytes is None:
+        if mapped:
+            assert isinstance(keys, KeyFolder)
+            found = MappedKeys(keys, artifact.evaluation_keys, forms)
+            _Table(self._keys).add([(key, found.value(key)) for key in artifact.evaluation_keys])
+        elif key_bytes is None:
             _Table(self._keys).add([(key, read(key)) for key in artifact.evaluation_keys])
         else:
             loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
@@ -161,15 +170,33 @@ class KeyForms:
         self._pairs = {ring: encapsulation_template(ring) for ring, kind in kinds if kind == "encapsulation"}
         self._products = {ring: relinearization_key_template(ring) for ring, kind in kinds if kind == "relinearization"}
 
-    def read(self, data: Bytes, key: EvaluationKey, client: str) -> SwitchingKey | SparseKeys:
-        """The key of that description in a stranger's bytes; a WireError where it is another or none."""
+    def read(
+        self, data: Bytes, key: EvaluationKey, client: str, room: Array | None = None
+    ) -> SwitchingKey | SparseKeys:
+        """The key of that description in a stranger's bytes; a WireError where it is another or none.
+
+        Its residues come into `room`, of `numbers(key)`, where it is given.
+        """
+        form, what = self._form(key), f"the key {key.name}"
+        seeded = seeded_key_form(key, form.blocks_moduli)
         if key.kind == "encapsulation":
-            self._pairs[key.ring].check(data, client, f"the key {key.name}")
-            return sparse_keys_of(data, self._pairs[key.ring], key.ring)
-        product = key.kind == "relinearization"
-        form = (self._products if product else self._rotations)[key.ring]
-        form.check(data, client, f"the key {key.name}", None if product else automorphism_index(key))
-        return key_of(data, form, key.ring)
+            return read_sparse_keys(data, form, seeded, key.ring, client, what, room)
+        return read_key(data, form, seeded, key.ring, client, what, room)
+
+    def over(self, key: EvaluationKey, room: Array) -> SwitchingKey | SparseKeys:
+        """The key whose residues `read` left in `room`."""
+        if key.kind == "encapsulation":
+            return sparse_keys_over(room, self._form(key), key.ring)
+        return key_over(room, self._form(key), key.ring)
+
+    def numbers(self, key: EvaluationKey) -> int:
+        """How many residues a key has."""
+        return numbers_of(self._form(key))
+
+    def _form(self, key: EvaluationKey) -> Template:
+        if key.kind == "encapsulation":
+            return self._pairs[key.ring]
+        return (self._products if key.kind == "relinearization" else self._rotations)[key.ring]
 
     def tables(self) -> dict[Ring, ChainTables]:
         """The constants of each chain; a chain without keys needs no special primes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +10,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.openfhe.template import Bytes, Template, ciphertext_template
-
-# Polynomials of the key to the sparse secret: two over three primes. It comes first in the pair.
-_SPARSE_BLOCKS = 6
+from heliograph.runtime.seeded import SPARSE_BLOCKS, SeededForm, ciphertext_form, read_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +38,10 @@ class SwitchingKey:
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
     """A ciphertext of two parts in a stranger's bytes; a WireError where it is another or none."""
     form = ciphertext_template(ring, level)
-    form.check(data, tag, what)
-    return Ciphertext(_blocks(data, form, range(2 * (level + 1))).reshape(2, level + 1, ring.ring_dim))
+    residues = np.empty((2, level + 1, ring.ring_dim), dtype=np.uint64)
+    seeded = ciphertext_form(ring.ring_dim, form.blocks_moduli)
+    read_rows(data, form, seeded, tag, what, list(residues.reshape(-1, ring.ring_dim)))
+    return Ciphertext(residues)
 
 
 def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
@@ -51,12 +50,18 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
     return ciphertext_template(ring, value.level).fill((block.data for block in blocks), tag)
 
 
-def key_of(data: Bytes, form: Template, ring: Ring) -> SwitchingKey:
-    """A rotation or relinearization key from bytes that were checked against their form."""
-    half = len(form.blocks) // 2
-    # OpenFHE writes the uniform half first.
-    blocks = _blocks(data, form, [*range(half, 2 * half), *range(half)])
-    return SwitchingKey(blocks.reshape(2, ring.digits, -1, ring.ring_dim))
+def key_over(room: Array, form: Template, ring: Ring) -> SwitchingKey:
+    """A rotation or relinearization key with its residues in `room`, which has so many numbers."""
+    return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
+
+
+def read_key(
+    data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
+) -> SwitchingKey:
+    """Such a key in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    key = key_over(_room(form) if room is None else room, form, ring)
+    read_rows(data, form, seeded, tag, what, _rows(key))
+    return key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,19 +73,25 @@ class SparseKeys:
     back: SwitchingKey
 
 
-def sparse_keys_of(data: Bytes, form: Template, ring: Ring) -> SparseKeys:
-    """The pair from bytes that were checked against its form."""
-    count = len(form.blocks) - _SPARSE_BLOCKS
-    there = _blocks(data, form, [*range(_SPARSE_BLOCKS // 2, _SPARSE_BLOCKS), *range(_SPARSE_BLOCKS // 2)])
-    half = count // 2
-    back = _blocks(data, form, [_SPARSE_BLOCKS + i for i in (*range(half, count), *range(half))])
+def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
+    """The pair with its residues in `room`, which has so many numbers."""
+    there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
     # The first prime of the chain, and special ones.
-    primes = form.blocks_moduli[: _SPARSE_BLOCKS // 2]
+    primes = form.blocks_moduli[: SPARSE_BLOCKS // 2]
     return SparseKeys(
         ChainTables.of(ring, primes[1:], prime_rows(ring.ring_dim, primes), primes[:1]),
-        SwitchingKey(there.reshape(2, 1, _SPARSE_BLOCKS // 2, ring.ring_dim)),
+        SwitchingKey(there.reshape(2, 1, -1, ring.ring_dim)),
         SwitchingKey(back.reshape(2, ring.digits, -1, ring.ring_dim)),
     )
+
+
+def read_sparse_keys(
+    data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
+) -> SparseKeys:
+    """The pair in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    pair = sparse_keys_over(_room(form) if room is None else room, form, ring)
+    read_rows(data, form, seeded, tag, what, [*_rows(pair.there), *_rows(pair.back)])
+    return pair
 
 
 def special_primes(form: Template, ring: Ring) -> tuple[int, ...]:
@@ -88,8 +99,16 @@ def special_primes(form: Template, ring: Ring) -> tuple[int, ...]:
     return form.blocks_moduli[ring.towers : ring.towers + ring.special]
 
 
-def _blocks(data: Bytes, form: Template, order: Sequence[int]) -> Array:
-    made = np.empty((len(order), form.ring_dim), dtype=np.uint64)
-    for row, number in zip(made, order, strict=True):
-        row[:] = np.frombuffer(data, dtype="<u8", count=form.ring_dim, offset=form.blocks[number][0])
-    return made
+def numbers_of(form: Template) -> int:
+    """How many numbers an object of this form has."""
+    return len(form.blocks) * form.ring_dim
+
+
+def _room(form: Template) -> Array:
+    return np.empty(numbers_of(form), dtype=np.uint64)
+
+
+def _rows(key: SwitchingKey) -> list[Array]:
+    """The polynomials of a key in OpenFHE's order: the uniform half first."""
+    b, a = key.residues.reshape(2, -1, key.residues.shape[-1])
+    return [*a, *b]

@@ -12,7 +12,8 @@ import numpy as np
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.runtime.native.shared import Shared
-from heliograph.runtime.native.transforms import barrett_ratio, bit_reversed, prime_tables, ratio_of
+from heliograph.runtime.native.transforms import barrett_ratio, prime_tables, ratio_of
+from heliograph.runtime.residues import automorphism_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,12 +166,3 @@ class ChainTables:
     def automorphism(self, index: int) -> Array:
         """For each place of X -> X^index in evaluation the place that its value comes from."""
         return automorphism_places(self.ring_dim, index)
-
-
-@functools.lru_cache(maxsize=128)
-def automorphism_places(ring_dim: int, index: int) -> Array:
-    """For each value of m(X^index) the place of that value of m(X), in the order of transforms."""
-    order = bit_reversed(ring_dim)
-    exponents = (2 * order + 1) * index % (2 * ring_dim)
-    places: Array = order[exponents >> 1].astype(np.int32)
-    return places

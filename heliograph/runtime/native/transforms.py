@@ -9,7 +9,6 @@ sixteen of them are taken into a tile that fits the cache, one in each column, s
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,13 @@ from numba import prange
 
 from heliograph.ir import Array
 from heliograph.runtime.native.arithmetic import (
-    ONE,
     inlined,
     kernel,
     parallel_kernel,
-    product,
     settled,
     times_constant,
 )
+from heliograph.runtime.residues import bit_reversed, powers, ratios, smallest_root
 
 # Transforms in one tile, two vectors of 512 bits.
 LANES = 16
@@ -72,8 +70,8 @@ def prime_tables(ring_dim: int, prime: int) -> PrimeTables:
     inner = np.empty((2, 2, rows // LANES, columns - 1, LANES), dtype=np.uint64)
     psi = smallest_root(ring_dim, prime)
     for way, root in enumerate((psi, pow(psi, -1, prime))):
-        powers = _powers(np.uint64(root), np.uint64(prime), *_constants(prime), ring_dim)[bit_reversed(ring_dim)]
-        numbers = powers, _ratios(powers, np.uint64(prime))
+        values_of_root = powers(root, prime, ring_dim)[bit_reversed(ring_dim)]
+        numbers = values_of_root, ratios(values_of_root, prime)
         for part, values in enumerate(numbers):
             outer[way, part] = values[:rows]
             done, size = 0, 1
@@ -85,55 +83,6 @@ def prime_tables(ring_dim: int, prime: int) -> PrimeTables:
     inverse = pow(ring_dim, -1, prime)
     last = np.array([inverse, ratio_of(inverse, prime)], dtype=np.uint64)
     return PrimeTables(prime, outer, inner, last)
-
-
-def smallest_root(ring_dim: int, prime: int) -> int:
-    """The smallest root of order 2N, which is the one that OpenFHE takes."""
-    order = 2 * ring_dim
-    base = 2
-    while pow(root := pow(base, (prime - 1) // order, prime), ring_dim, prime) != prime - 1:
-        base += 1
-    powers = _powers(np.uint64(root), np.uint64(prime), *_constants(prime), order)
-    return int(powers[1::2].min())
-
-
-@functools.lru_cache(maxsize=16)
-def bit_reversed(size: int) -> Array:
-    """For each number below a power of two the number with its bits in the other order."""
-    found: Array = np.zeros(size, dtype=np.int64)
-    for bit in range(size.bit_length() - 1):
-        found = found << 1 | np.arange(size) >> bit & 1
-    return found
-
-
-def _constants(prime: int) -> tuple[np.uint64, np.uint64]:
-    return np.uint64(prime.bit_length()), np.uint64(barrett_ratio(prime))
-
-
-@kernel
-def _powers(root: Any, q: Any, bits: Any, ratio: Any, count: int) -> Any:
-    powers = np.empty(count, dtype=np.uint64)
-    power = ONE
-    for i in range(count):
-        powers[i] = power
-        power = product(power, root, q, bits, ratio)
-    return powers
-
-
-@kernel
-def _ratios(numbers: Any, q: Any) -> Any:
-    """floor(number 2^64 / q) of each, bit by bit."""
-    found = np.empty_like(numbers)
-    for i in range(numbers.size):
-        rest, quotient = numbers[i], np.uint64(0)
-        for _ in range(64):
-            rest <<= ONE
-            quotient <<= ONE
-            if rest >= q:
-                rest -= q
-                quotient |= ONE
-        found[i] = quotient
-    return found
 
 
 @inlined

@@ -119,26 +119,15 @@ def _hold_tables(artifact: Artifact) -> tuple[Ring, ...]:
 
 
 def _install(artifact: Artifact, keys: SentKeys, tags: Mapping[Ring, str]) -> None:
-    first, expected, values = set(tags), artifact.evaluation_keys, []
+    expected = artifact.evaluation_keys
     # One key after the other: the bytes of one are dropped before the next is read.
-    for key in expected:
-        values.append(_key(keys, key, key.ring in first))
-        if key.kind != "relinearization":
-            first.discard(key.ring)
+    values = [serial.read_key(keys.blob(key.name), key, keys.client) for key in expected]
     # All at once: a process that serves others lets them finish for a change, once and not for every key.
     with registry.changing():
         for key, value in zip(expected, values, strict=True):
             serial.insert_key(key, value, tags[key.ring])
     for ring, tag in tags.items():
         serial.check_installed([key for key in expected if key.ring == ring], tag)
-
-
-def _key(keys: SentKeys, key: EvaluationKey, first: bool) -> Any:
-    """One key as OpenFHE takes it; the first map of a ring is one of its own, for OpenFHE adds the others to it."""
-    if key.name in keys.live:
-        value = keys.live[key.name]
-        return serial.copy_key_map(value) if first and key.kind != "relinearization" else value
-    return serial.read_key(keys.blob(key.name), key, keys.client)
 
 
 def _release(tags: tuple[str, ...], tables: tuple[Ring, ...], loaders: list[KeyLoader]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from dataclasses import replace
@@ -17,8 +18,10 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.process import require_own_process
-from heliograph.runtime.openfhe.serial import automorphism_index
+from heliograph.runtime.openfhe.reseed import Reseeding
+from heliograph.runtime.openfhe.serial import automorphism_index, seeded_key_form, serialize
 from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
+from heliograph.runtime.seeded import ciphertext_form
 
 
 class OpenFHECryptor:
@@ -34,6 +37,7 @@ class OpenFHECryptor:
         self.context = make_context(ring)
         self._secret = _fresh_secret(ring) if secret_key is None else secret_key
         self._lower: dict[Ring, Any] = {}
+        self._reseeding = Reseeding(ring.ring_dim, ring.primes, self._secret_blocks)
 
     @property
     def tag(self) -> str:
@@ -65,6 +69,11 @@ class OpenFHECryptor:
             finally:
                 registry.drop({self.tag})
 
+    def evaluation_key_bytes(self, key: EvaluationKey, scratch: str | os.PathLike[str] | None = None) -> bytes:
+        """The same in the small form (runtime/seeded.py): what is sent and stored."""
+        data = serialize(self.evaluation_key(key, scratch))
+        return self._reseeding.rewritten(data, lambda moduli: seeded_key_form(key, moduli), self.tag, key.sent_bytes)
+
     def rotation_key(self, amount: int) -> Any:
         """A fresh key of one rotation in the whole chain, as OpenFHE's map from automorphism index to key."""
         return self.evaluation_key(EvaluationKey(f"rotation/{amount}", self.ring, "rotation", amount))
@@ -91,6 +100,12 @@ class OpenFHECryptor:
         values = np.ascontiguousarray(np.asarray(vector, dtype=np.float64) * 2.0 ** (log_scale - self.ring.scale_bits))
         plaintext = self.context.MakeCKKSPackedPlaintext(values, 1, self.ring.levels - level, None, self.ring.slots)
         return self.context.Encrypt(self._secret, plaintext)
+
+    def encrypted_bytes(self, vector: Array, level: int, log_scale: float) -> bytes:
+        """The same in the small form (runtime/seeded.py): what is sent and stored."""
+        data = serialize(self.encrypt(vector, level, log_scale))
+        form = functools.partial(ciphertext_form, self.ring.ring_dim)
+        return self._reseeding.rewritten(data, form, self.tag, self.ring.sent_ciphertext_bytes(level))
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
         """The slots; a RangeError where the message is destroyed."""

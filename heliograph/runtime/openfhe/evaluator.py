@@ -17,6 +17,7 @@ from heliograph.runtime.openfhe.serial import retagged
 from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Bytes, ciphertext_template, meaningless, moved, transferred
+from heliograph.runtime.seeded import ciphertext_form, openfhe_bytes
 
 
 class OpenFHEEvaluator(ServerEvaluator):
@@ -45,7 +46,8 @@ class OpenFHEEvaluator(ServerEvaluator):
 
     def coefficients(self, data: Bytes, level: int, client: str, what: str) -> Coefficients:
         """Such an input from a client's bytes; a WireError for others."""
-        ciphertext_template(self.ring, level).check(data, client, what)
+        form = ciphertext_template(self.ring, level)
+        data = openfhe_bytes(data, form, ciphertext_form(form.ring_dim, form.blocks_moduli), client, what)
         return Coefficients.of(data, self.ring, level, self._tag)
 
     def prepare(self) -> None:

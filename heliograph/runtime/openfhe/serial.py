@@ -24,6 +24,14 @@ from heliograph.runtime.openfhe.template import (
     relinearization_key_template,
     rotation_key_template,
 )
+from heliograph.runtime.seeded import (
+    SeededForm,
+    automorphism_key_form,
+    ciphertext_form,
+    openfhe_bytes,
+    pair_form,
+    product_key_form,
+)
 
 
 def serialize(value: Any) -> bytes:
@@ -35,11 +43,13 @@ def serialize(value: Any) -> bytes:
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Any:
     """The ciphertext in `data`, of this ring, level and key; a WireError where it is another or none.
 
-    What OpenFHE reads has parameters of its own, equal to the context's but not the same objects, and every sum then
-    compares them number by number, at fifteen times its cost; `normalized` gives it the context's.
+    `data` is of OpenFHE's form or of the small one (runtime/seeded.py). What OpenFHE reads has parameters of its own, equal
+    to the context's but not the same objects, and every sum then compares them number by number, at fifteen times its cost;
+    `normalized` gives it the context's.
     """
     openfhe = library()
-    ciphertext_template(ring, level).check(data, tag, what)
+    form = ciphertext_template(ring, level)
+    data = openfhe_bytes(data, form, ciphertext_form(form.ring_dim, form.blocks_moduli), tag, what)
     ciphertext = openfhe.DeserializeCiphertextString(bytes(data), openfhe.BINARY)
     check_ciphertext(ciphertext, ring, level, tag, what)
     return normalized(ciphertext, ring, level, tag)
@@ -83,21 +93,40 @@ def automorphism_indices(key: EvaluationKey) -> tuple[int, ...]:
     return (automorphism_index(key),)
 
 
-def read_key(data: Bytes, key: EvaluationKey, tag: str, form: Template | None = None) -> Any:
-    """The key of that description in `data`; a WireError where it is another or none.
+def key_forms(key: EvaluationKey, form: Template | None = None) -> tuple[Template, SeededForm]:
+    """The forms of a key of that description: OpenFHE's, and the small one.
 
-    `form` is that of a rotation key in the key's ring: with it a rotation key is read without making any, as it must be
-    while an evaluation runs.
+    OpenFHE's are learned from keys that are made for it; with `form`, that of a rotation key in the key's ring, none is made
+    for a rotation key.
     """
-    openfhe, what = library(), f"the key {key.name}"
     if key.kind == "relinearization":
-        relinearization_key_template(key.ring).check(data, tag, what)
-        return openfhe.DeserializeEvalKeyString(bytes(data), openfhe.BINARY)
-    if key.kind == "encapsulation":
-        encapsulation_template(key.ring).check(data, tag, what)
+        form = relinearization_key_template(key.ring)
+    elif key.kind == "encapsulation":
+        form = encapsulation_template(key.ring)
     else:
-        (form or rotation_key_template(key.ring)).check(data, tag, what, automorphism_index(key))
-    return openfhe.DeserializeEvalKeyMapString(bytes(data), openfhe.BINARY)
+        form = form or rotation_key_template(key.ring)
+    return form, seeded_key_form(key, form.blocks_moduli)
+
+
+def seeded_key_form(key: EvaluationKey, moduli: tuple[int, ...]) -> SeededForm:
+    """The small form of a key of that description, whose polynomials have these moduli."""
+    if key.kind == "relinearization":
+        return product_key_form(key.ring.ring_dim, moduli)
+    if key.kind == "encapsulation":
+        return pair_form(key.ring.ring_dim, moduli)
+    return automorphism_key_form(key.ring.ring_dim, moduli, automorphism_index(key))
+
+
+def read_key(data: Bytes, key: EvaluationKey, tag: str, form: Template | None = None) -> Any:
+    """The key of that description in `data`, of either form; a WireError where it is another or none.
+
+    `form` as for `key_forms`: no key may be made while an evaluation runs.
+    """
+    openfhe = library()
+    data = bytes(openfhe_bytes(data, *key_forms(key, form), tag, f"the key {key.name}"))
+    if key.kind == "relinearization":
+        return openfhe.DeserializeEvalKeyString(data, openfhe.BINARY)
+    return openfhe.DeserializeEvalKeyMapString(data, openfhe.BINARY)
 
 
 def install_key(key: EvaluationKey, value: Any, tag: str) -> None:
@@ -125,9 +154,3 @@ def check_installed(keys: Iterable[EvaluationKey], tag: str, more: Sequence[int]
     found = sorted(library().CryptoContext.GetExistingEvalAutomorphismKeyIndices(tag)) if expected else []
     if found != expected:
         raise WireError("the evaluation keys are not those of the rotations that they are named after")
-
-
-def copy_key_map(keys: Any) -> Any:
-    """A map of its own with the same keys: installing a map changes it."""
-    openfhe = library()
-    return openfhe.DeserializeEvalKeyMapString(serialize(keys), openfhe.BINARY)

@@ -57,47 +57,77 @@ class Template:
     def blocks_moduli(self) -> tuple[int, ...]:
         return tuple(modulus for _, modulus in self.blocks)
 
-    def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
-        """The bytes of an object of this form with these coefficients, under the key named `tag`."""
+    def shell(self, tag: str, index: int | None = None) -> bytearray:
+        """The bytes of an object of this form under the key named `tag`, with coefficients that are zero."""
         made = bytearray(self.size)
         for offset, gap in self.gaps:
             made[offset : offset + len(gap)] = gap
-        for (begin, _), block in zip(self.blocks, blocks, strict=True):
-            made[begin : begin + 8 * self.ring_dim] = block
         for offset in self.tag_offsets:
             made[offset : offset + TAG_LENGTH] = tag.encode()
         if self.index_offset is not None and index is not None:
             struct.pack_into("<I", made, self.index_offset, index)
+        return made
+
+    def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
+        """The bytes of an object of this form with these coefficients, under the key named `tag`."""
+        made = self.shell(tag, index)
+        for (begin, _), block in zip(self.blocks, blocks, strict=True):
+            made[begin : begin + 8 * self.ring_dim] = block
         return bytes(made)
 
     def check(self, data: Bytes, tag: str, what: str, index: int | None = None) -> None:
         """Raise a WireError unless `data` has this form under the key named `tag` (and for this automorphism)."""
         if len(data) != self.size:
-            raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
+            raise wrong_size(what, len(data), self.size)
         view = memoryview(data)
         for offset in self.tag_offsets:
             found = bytes(view[offset : offset + TAG_LENGTH])
             if found != tag.encode():
-                raise WireError(
-                    f"{what} is under another key than the one expected",
-                    why=f"it carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}",
-                    hint="use keys and ciphertexts of one client",
-                )
+                raise other_key(what, found, tag)
         if self.index_offset is not None and struct.unpack_from("<I", view, self.index_offset)[0] != index:
-            raise WireError(f"{what} is a key for another rotation")
+            raise other_rotation(what)
         varying = [(offset, TAG_LENGTH) for offset in self.tag_offsets]
         varying += [(self.index_offset, 4)] if self.index_offset is not None else []
         for offset, expected in self.gaps:
             if _blanked(view, offset, offset + len(expected), varying) != expected:
-                raise WireError(
-                    f"{what} does not have the form that OpenFHE gives it",
-                    why=f"its parameters or lengths differ near byte {offset}",
-                    hint="make it again with the same artifact and the same version of OpenFHE",
-                )
+                raise other_form(what, offset)
         for offset, modulus in self.blocks:
             block = np.frombuffer(view, dtype="<u8", count=self.ring_dim, offset=offset)
             if int(block.max()) >= modulus:
-                raise WireError(f"{what} holds a coefficient that is not below its prime")
+                raise too_large(what)
+
+
+def wrong_size(what: str, found: int, expected: int) -> WireError:
+    """The refusal of an object of another length."""
+    return WireError(f"{what} has {found} bytes, expected {expected}")
+
+
+def other_key(what: str, found: bytes, tag: str) -> WireError:
+    """The refusal of an object under another key."""
+    return WireError(
+        f"{what} is under another key than the one expected",
+        why=f"it carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}",
+        hint="use keys and ciphertexts of one client",
+    )
+
+
+def other_rotation(what: str) -> WireError:
+    """The refusal of a key of another automorphism."""
+    return WireError(f"{what} is a key for another rotation")
+
+
+def other_form(what: str, offset: int) -> WireError:
+    """The refusal of an object whose fixed bytes are others."""
+    return WireError(
+        f"{what} does not have the form that it is to have",
+        why=f"its parameters or lengths differ near byte {offset}",
+        hint="make it again with the same artifact and the same version of OpenFHE",
+    )
+
+
+def too_large(what: str) -> WireError:
+    """The refusal of an object with a number that is no residue."""
+    return WireError(f"{what} holds a coefficient that is not below its prime")
 
 
 def _blanked(view: Bytes, begin: int, end: int, varying: list[tuple[int, int]]) -> bytes:

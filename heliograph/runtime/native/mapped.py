@@ -1,0 +1,153 @@
+"""The keys of a folder in the form that kernels take, in one file that all processes of a machine map.
+
+The file lies in the folder of the keys and is made by the first that asks. It holds each key's residues as
+`KeyForms` gives them, each from a page on, in the order of the artifact's keys. Its name is a digest of whose keys they are
+and of the digests at the ends of their files: another set of keys has another name. It is a copy that can be made again, and
+is trusted like the memory of the process that made it: where another user could have written it, it is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.errors import HeliographError, WireError
+from heliograph.files import Bytes, lock, open_file, remove_parts, sync_folder
+from heliograph.ir import Array
+from heliograph.runtime.keyfolder import KeyFolder
+
+_FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
+_PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_DIGEST = 32
+# Of the disk so much is left free.
+_FREE_BYTES = 1 << 28
+
+
+class TooLittleDiskError(HeliographError):
+    """The disk has no room for the keys as they are mapped."""
+
+
+class Forms(Protocol):
+    """What makes keys of bytes; see `KeyForms`."""
+
+    def numbers(self, key: EvaluationKey) -> int: ...
+
+    def read(self, data: Bytes, key: EvaluationKey, client: str, room: Array | None = None) -> Any: ...
+
+    def over(self, key: EvaluationKey, room: Array) -> Any: ...
+
+
+class MappedKeys:
+    """The keys of a folder, mapped; made first where they are not there yet, by one process while others wait.
+
+    Raises WireError for malformed keys, TooLittleDiskError where the disk has no room for the file.
+    """
+
+    def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey], forms: Forms) -> None:
+        self._forms, self._begins = forms, {}
+        end = 0
+        for key in keys:
+            self._begins[key] = end
+            end += -(-8 * forms.numbers(key) // _PAGE) * _PAGE
+        path = folder.path / (_PREFIX + _named(folder, keys).hexdigest()[:32] + _SUFFIX)
+        if not _is_whole(path, end):
+            with _locked(folder.path / _LOCK):
+                if not _is_whole(path, end):
+                    self._make(path, end, folder)
+        with open_file(path) as file:
+            # Private: kernels take arrays that can be written to. Nobody writes, so that all pages stay shared.
+            self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_COPY)
+        if hasattr(mmap, "MADV_WILLNEED"):
+            self._mapping.madvise(mmap.MADV_WILLNEED)
+
+    def value(self, key: EvaluationKey) -> Any:
+        """One key; the mapping stays as long as any of them."""
+        return self._forms.over(key, self._room(self._mapping, key))
+
+    def _room(self, mapping: mmap.mmap, key: EvaluationKey) -> Array:
+        return np.frombuffer(mapping, dtype=np.uint64, count=self._forms.numbers(key), offset=self._begins[key])
+
+    def _make(self, path: Path, size: int, folder: KeyFolder) -> None:
+        for old in path.parent.glob(f"{_PREFIX}*{_SUFFIX}"):
+            # Who has it mapped keeps it.
+            old.unlink(missing_ok=True)
+        remove_parts(path.parent, path.name)
+        free = shutil.disk_usage(path.parent).free
+        if size + _FREE_BYTES > free:
+            raise TooLittleDiskError(
+                f"to be mapped the keys need {size / 1e6:.0f} MB in {path.parent}, and {free / 1e6:.0f} MB are free",
+                hint="use a larger disk, or do not map them: each process then has its own",
+            )
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(handle, "r+b") as file:
+                with contextlib.suppress(OSError):
+                    lock(handle, wait=True)
+                os.truncate(handle, size)
+                # Closed with the last array on it: after an error some are alive.
+                mapping = mmap.mmap(handle, size)
+                for key in self._begins:
+                    self._forms.read(folder.blob(key.name), key, folder.client, self._room(mapping, key))
+                mapping.flush()
+                os.fsync(file.fileno())
+                os.replace(part, path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def _named(folder: KeyFolder, keys: Sequence[EvaluationKey]) -> Any:
+    """A digest of whose keys these are and of what their files hold."""
+    found = hashlib.sha256(_FORM + folder.artifact.encode() + folder.client.encode())
+    for key in keys:
+        path = folder.file(key.name)
+        try:
+            with open_file(path) as file:
+                file.seek(-_DIGEST, os.SEEK_END)
+                end = file.read(_DIGEST)
+        except OSError as error:
+            raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+        found.update(f"\n{key.name} {key.bytes} ".encode() + end)
+    return found
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    """Whether the file is there, and nobody else's; it has its name only once it is written."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return own and found.st_size == size
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """While no other process makes the file; where there are no locks, each may make it."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+    try:
+        with contextlib.suppress(OSError):
+            lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)

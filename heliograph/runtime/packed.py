@@ -1,0 +1,45 @@
+"""Coefficients in as many bits as their prime has.
+
+N coefficients of k bits are k N / 64 words of 64 bits, little-endian. Coefficient i N / 64 + j is bits i k to (i + 1) k - 1
+of column j, whose words are j, N / 64 + j, and so on: whole rows are shifted at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heliograph.ir import Array
+
+_WORD = 64
+
+
+def packed_bytes(count: int, prime: int) -> int:
+    """The bytes of so many coefficients, a multiple of 64."""
+    return count * prime.bit_length() // 8
+
+
+def pack(values: Array, prime: int) -> bytes:
+    """The bytes of residues (N), which are below the prime."""
+    bits, rows = prime.bit_length(), values.reshape(_WORD, -1)
+    words = np.zeros((bits, rows.shape[1]), dtype="<u8")
+    for i in range(_WORD):
+        word, shift = divmod(i * bits, _WORD)
+        words[word] |= rows[i] << np.uint64(shift)
+        if shift + bits > _WORD:
+            words[word + 1] |= rows[i] >> np.uint64(_WORD - shift)
+    return words.tobytes()
+
+
+def unpack_into(row: Array, data: bytes | memoryview, offset: int, prime: int) -> bool:
+    """The residues (N) at an offset of the data into `row`; False where one of them is not below the prime."""
+    bits, rows = prime.bit_length(), row.reshape(_WORD, -1)
+    width = rows.shape[1]
+    words = np.frombuffer(data, dtype="<u8", count=bits * width, offset=offset).reshape(bits, width)
+    mask = np.uint64((1 << bits) - 1)
+    for i in range(_WORD):
+        word, shift = divmod(i * bits, _WORD)
+        value = words[word] >> np.uint64(shift)
+        if shift + bits > _WORD:
+            value |= words[word + 1] << np.uint64(_WORD - shift)
+        np.bitwise_and(value, mask, out=rows[i])
+    return int(rows.max()) < prime

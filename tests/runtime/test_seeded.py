@@ -1,0 +1,417 @@
+"""The small form of ciphertexts and keys: what it stands for, how large it is, what it is expanded from, who may read it."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.fuzzing import fuzz
+from helpers.hostile_messages import attempt, forged
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime import bootstrapped
+from runtime.bootstrapped import RING
+from runtime.support import sample, toy_artifact, whole_input, whole_keys
+
+import heliograph as hg
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
+from heliograph.errors import InternalError, WireError
+from heliograph.ir import Array
+from heliograph.runtime import expansion, residues
+from heliograph.runtime.client import Client
+from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
+from heliograph.runtime.openfhe import reseed
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, _coefficients
+from heliograph.runtime.openfhe.serial import key_forms, read_ciphertext, read_key, serialize
+from heliograph.runtime.openfhe.template import Template, ciphertext_template
+from heliograph.runtime.packed import pack, packed_bytes, unpack_into
+from heliograph.runtime.seeded import SeededForm, ciphertext_form, is_seeded, openfhe_bytes
+from heliograph.runtime.server import Server
+
+HEADER = 80
+# A chain with a lower part, and all kinds of keys.
+KEYS = (
+    EvaluationKey("rotation/3", RING, "rotation", 3),
+    EvaluationKey("conjugation", RING, "conjugation"),
+    EvaluationKey("relinearization", RING, "relinearization"),
+    EvaluationKey("chain4/rotation/5", RING.lower(4, 2), "rotation", 5),
+    EvaluationKey("bootstrap/encapsulation", RING, "encapsulation"),
+)
+
+
+@pytest.fixture(scope="module")
+def cryptor() -> OpenFHECryptor:
+    return OpenFHECryptor(RING)
+
+
+@pytest.fixture(scope="module")
+def written(cryptor: OpenFHECryptor) -> dict[str, bytes]:
+    return {key.name: cryptor.evaluation_key_bytes(key) for key in KEYS}
+
+
+def blocks(data: bytes, form: Template) -> list[Array]:
+    """The polynomials in OpenFHE's bytes."""
+    return [np.frombuffer(data, "<u8", form.ring_dim, begin) for begin, _ in form.blocks]
+
+
+def secret_modulo(cryptor: OpenFHECryptor, prime: int) -> Array:
+    """The values of the secret, from its coefficients, by a way of our own."""
+    first = RING.primes[0]
+    values = np.frombuffer(_coefficients(cryptor._secret, RING)[0], "<u8")
+    coefficients = residues.centered(residues.backward(values, first), first)
+    assert set(np.unique(coefficients)) == {-1, 0, 1}
+    return residues.forward(residues.residues(coefficients, prime), prime)
+
+
+def products(left: Array, right: Array, prime: int) -> Array:
+    return np.array([int(a) * int(b) % prime for a, b in zip(left, right, strict=True)], dtype=np.uint64)
+
+
+# ------------------------------------------------------------------------- arithmetic, packing, expansion
+
+
+@pytest.mark.parametrize(("log_ring", "bits"), [(10, 30), (11, 45), (12, 59), (12, 60)])
+def test_polynomials_there_and_back(log_ring: int, bits: int) -> None:
+    ring, random = Ring(log_ring, bits, min(bits, 50), 1, 1, None), np.random.default_rng(bits)
+    n, prime = ring.ring_dim, ring.primes[0]
+    x, y = (random.integers(prime, size=n, dtype=np.uint64) for _ in range(2))
+    assert (residues.backward(residues.forward(x, prime), prime) == x).all()
+    product = residues.Factors.of(y, prime).times(x)
+    assert (product == products(x, y, prime)).all()
+    edge = np.array([0, 1, prime - 1, prime // 2], dtype=np.uint64)
+    for w in edge:
+        found = residues.Factors.of(np.full(4, w), prime).times(edge)
+        assert found.tolist() == [int(a) * int(w) % prime for a in edge]
+    # X times a polynomial: the coefficients move by one, the last comes back with its sign changed.
+    shifted = np.zeros(n, dtype=np.uint64)
+    shifted[1] = 1
+    values = residues.Factors.of(residues.forward(shifted, prime), prime).times(residues.forward(x, prime))
+    expected = np.concatenate([np.array([prime - int(x[-1])], dtype=np.uint64), x[:-1]])
+    assert (residues.backward(values, prime) == expected).all()
+    # And the automorphism by its places.
+    for index in (5, 2 * n - 1):
+        turned = np.zeros(n, dtype=object)
+        for i, value in enumerate(x[:50]):
+            place = i * index % (2 * n)
+            turned[place % n] += int(value) if place < n else prime - int(value)
+        few = np.concatenate([x[:50], np.zeros(n - 50, dtype=np.uint64)])
+        values = residues.forward(few, prime)[residues.automorphism_places(n, index)]
+        assert (values == residues.forward((turned % prime).astype(np.uint64), prime)).all()
+
+
+@given(bits=st.integers(20, 61), words=st.integers(1, 5), seed=st.integers(0, 1 << 30))
+@settings(max_examples=60, deadline=None)
+def test_packed_coefficients_come_back(bits: int, words: int, seed: int) -> None:
+    n, random = 64 * words, np.random.default_rng(seed)
+    prime = (1 << (bits - 1)) + 2 * int(random.integers(1 << (bits - 3))) + 1
+    values = random.integers(prime, size=n, dtype=np.uint64)
+    values[:2] = 0, prime - 1
+    data = pack(values, prime)
+    assert len(data) == packed_bytes(n, prime) == n * bits // 8
+    # Written as the docstring says, bit by bit.
+    columns = [sum(int(values[i * words + j]) << (i * bits) for i in range(64)) for j in range(words)]
+    expected = [column >> (64 * k) & (1 << 64) - 1 for k in range(bits) for column in columns]
+    assert data == struct.pack(f"<{len(expected)}Q", *expected)
+    row = np.zeros(n, dtype=np.uint64)
+    assert unpack_into(row, b"abc" + data, 3, prime)
+    assert (row == values).all()
+    # What is not below the prime is seen, wherever it stands.
+    values[int(random.integers(n))] = prime
+    assert not unpack_into(row, pack(values, prime), 0, prime)
+
+
+def test_expanded_residues_are_uniform_and_told_apart() -> None:
+    """Every residue as likely as another, also for a prime that leaves a sixteenth of all words out."""
+    n = 1 << 16
+    for prime in (97, Ring(12, 60, 45, 1, 1, None).primes[0], Ring(12, 60, 45, 1, 1, None).primes[1], (1 << 60) + 33):
+        rows = [np.empty(n, dtype=np.uint64) for _ in range(2)]
+        for row, context in zip(rows, (b"one", b"two"), strict=True):
+            expansion.uniform_into(row, context, prime)
+            assert int(row.max()) < prime
+            # Chi-squared of a hundred parts of the range: mean 99, standard deviation 14; six of them.
+            parts = 97 if prime == 97 else 100
+            counts = np.bincount((row.astype(object) * parts // prime).astype(np.int64), minlength=parts)
+            expected = n / parts
+            assert abs(float(((counts - expected) ** 2 / expected).sum()) - parts + 1) < 6 * (2 * parts) ** 0.5
+            # Low bits, and neighbours.
+            assert abs(int((row & np.uint64(1)).sum()) - n / 2) < 6 * (n / 4) ** 0.5 + n / prime
+            signs = np.where(row > prime // 2, 1.0, -1.0)
+            assert abs(float(signs[1:] @ signs[:-1])) < 6 * n**0.5 + 4 * n / prime
+        assert abs(float(np.sum(rows[0] == rows[1])) - n / prime) < 6 * (n / prime) ** 0.5 + 1
+        again = np.empty(n, dtype=np.uint64)
+        expansion.uniform_into(again, b"one", prime)
+        assert (again == rows[0]).all()
+
+
+def test_the_stream_is_the_one_that_is_described() -> None:
+    """By another way: SHAKE-256, one block of AES after the other, words left out one by one."""
+    import hashlib
+
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    prime, n, context = (1 << 60) + 33, 1 << 10, b"a context"
+    key = hashlib.shake_256(b"heliograph uniform polynomial 1\0" + context).digest(32)
+    cipher = Cipher(algorithms.AES(key), modes.ECB())
+    found: list[int] = []
+    skipped = 0
+    for counter in itertools.count():
+        for word in struct.unpack("<2Q", cipher.encryptor().update(counter.to_bytes(16, "big"))):
+            if word < 2**64 // prime * prime:
+                found.append(word % prime)
+            else:
+                skipped += 1
+        if len(found) >= n:
+            break
+    assert skipped > n // 32
+    row = np.empty(n, dtype=np.uint64)
+    expansion.uniform_into(row, context, prime)
+    assert row.tolist() == found[:n]
+
+
+def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes], cryptor: OpenFHECryptor) -> None:
+    """All uniform polynomials of all kinds of objects, with one seed for all of them: kind, index, place, prime differ."""
+    seen: Counter[bytes] = Counter()
+    forms = [key_forms(key)[1] for key in KEYS if key.ring == RING]
+    forms += [ciphertext_form(RING.ring_dim, 2 * RING.primes[:towers]) for towers in (2, 3)]
+    for form in forms:
+        header, row = form.header(bytes(32), cryptor.tag), np.empty(form.ring_dim, dtype=np.uint64)
+        for place in form.uniform:
+            form.expand(row, header, place)
+            # The places of ciphertexts of other levels overlap, with other primes or the same: seeds keep them apart.
+            seen[form.kind + bytes(row[:8].data)] += 1
+    assert set(seen.values()) == {1}
+    seeds = {bytes(data[45:77]) for data in written.values()}
+    seeds |= {cryptor.encrypted_bytes(np.zeros(4), 1, 40.0)[45:77] for _ in range(20)}
+    assert len(seeds) == len(written) + 20
+
+
+# ------------------------------------------------------------------------- equality with OpenFHE's own
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_a_key_holds_what_openfhe_made(
+    cryptor: OpenFHECryptor, key: EvaluationKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Message and error of every pair of polynomials are those of OpenFHE's key, to the last bit."""
+    made = cryptor.evaluation_key(key)
+    monkeypatch.setattr(cryptor, "evaluation_key", lambda *_: made)
+    small = cryptor.evaluation_key_bytes(key)
+    form, seeded = key_forms(key)
+    before = serialize(made)
+    form.check(before, cryptor.tag, "it", seeded.index if form.index_offset else None)
+    after = bytes(openfhe_bytes(small, form, seeded, cryptor.tag, "it"))
+    form.check(after, cryptor.tag, "it", seeded.index if form.index_offset else None)
+    n, old, new = form.ring_dim, blocks(before, form), blocks(after, form)
+    turned = np.arange(n)
+    if key.kind in ("rotation", "conjugation"):
+        turned = residues.automorphism_places(n, pow(seeded.index, -1, 2 * n))
+    for place, other in seeded.uniform.items():
+        prime = form.blocks[place][1]
+        assert prime == form.blocks[other][1]
+        assert np.mean(old[place] == new[place]) < 0.01
+        secret = secret_modulo(cryptor, prime)[turned]
+        opened = [residues.total(each[other], products(each[place], secret, prime), prime) for each in (old, new)]
+        assert (opened[0] == opened[1]).all()
+    untouched = set(seeded.written) - set(seeded.uniform.values())
+    assert len(untouched) == (6 if key.kind == "encapsulation" else 0)
+    assert all((old[place] == new[place]).all() for place in untouched)
+    # OpenFHE reads the expanded key, and writes the same bytes.
+    assert serialize(read_key(small, key, cryptor.tag)) == after
+
+
+def test_a_ciphertext_holds_what_openfhe_made(cryptor: OpenFHECryptor, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.linspace(-1, 1, RING.slots)
+    for level in (1, RING.levels):
+        made = cryptor.encrypt(values, level, 40.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(cryptor, "encrypt", lambda *_, made=made: made)
+            small = cryptor.encrypted_bytes(values, level, 40.0)
+        read = read_ciphertext(small, RING, level, cryptor.tag, "it")
+        form = ciphertext_template(RING, level)
+        old, new = blocks(serialize(made), form), blocks(serialize(read), form)
+        for i, prime in enumerate(RING.primes[: level + 1]):
+            secret = secret_modulo(cryptor, prime)
+            (b, a), (c, d) = ((each[i], each[level + 1 + i]) for each in (old, new))
+            assert np.mean(a == d) < 0.01
+            left, right = (residues.total(one, products(two, secret, prime), prime) for one, two in ((b, a), (c, d)))
+            assert (left == right).all()
+        # So OpenFHE decrypts both to the same, but for the noise that it draws for what it returns.
+        errors = [np.abs(cryptor.decrypt(each, 40.0) - values).max() for each in (made, read)]
+        assert 0 < errors[1] < 2 * errors[0] + 1e-12
+        assert errors[0] < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["native", "openfhe"])
+def test_both_forms_evaluate_to_the_same_ciphertext(backend: str) -> None:
+    """Results from seeds are, bit for bit, those of what the seeds stand for; and right."""
+    artifact = toy_artifact()
+    client = Client(artifact, allow_insecure=True)
+    keys, sent = client.evaluation_keys(), client.encrypt(sample())
+    answers = []
+    for few in (keys, whole_keys(keys, artifact)):
+        with Server(artifact, few, backend=backend, allow_insecure=True) as server:
+            answers += [server.run(sent), server.run(whole_input(sent, artifact))]
+    assert len({bytes(answer.blob("0")) for answer in answers}) == 1
+    expected = hg.simulate(artifact, sample(), noisy=False)
+    np.testing.assert_allclose(client.decrypt(answers[0]), expected, atol=1e-6)
+
+
+def test_errors_are_those_of_keys_without_seeds() -> None:
+    """Over fresh keys and inputs: the mean error of results from seeds beside that from what OpenFHE made."""
+    artifact, x = toy_artifact(), sample()
+    expected = hg.simulate(artifact, x, noisy=False)
+    errors: dict[bool, list[float]] = {False: [], True: []}
+    for seeded, _ in itertools.product((False, True), range(6)):
+        client = Client(artifact, allow_insecure=True)
+        if seeded:
+            keys, sent = client.evaluation_keys(), client.encrypt(x)
+        else:
+            made = {key.name: serialize(client._cryptor.evaluation_key(key)) for key in artifact.evaluation_keys}
+            keys = EvaluationKeys(artifact.fingerprint, client.id, made)
+            (spec,) = client.public.inputs
+            vectors = spec.placed.pack(x.reshape(spec.placed.shape))
+            blobs = {
+                f"x/{i}": serialize(client._cryptor.encrypt(vector, spec.levels[i], spec.log_scales[i]))
+                for i, vector in enumerate(vectors)
+            }
+            sent = EncryptedInput(artifact.fingerprint, client.id, blobs)
+        with Server(artifact, keys, backend="native", allow_insecure=True) as server:
+            errors[seeded].append(float(np.abs(client.decrypt(server.run(sent)) - expected).max()))
+    without, with_seeds = (float(np.mean(errors[seeded])) for seeded in (False, True))
+    assert without > 0
+    assert 1 / 4 < with_seeds / without < 4
+
+
+@pytest.mark.parametrize("backend", ["native", "openfhe"])
+def test_bootstraps_take_keys_with_seeds(backend: str) -> None:
+    artifact, x = bootstrapped.artifact(), bootstrapped.sample(3)
+    client = Client(artifact, allow_insecure=True)
+    keys = client.evaluation_keys()
+    assert all(is_seeded(keys.blob(name)) for name in keys.names())
+    with Server(artifact, keys, backend=backend, allow_insecure=True) as server:
+        found = client.decrypt(server.run(client.encrypt(x)))
+    for part, expected, bits in zip(found, bootstrapped.meaning(x), (16, 33), strict=True):
+        np.testing.assert_allclose(part, expected, atol=2.0**-bits)
+
+
+# ------------------------------------------------------------------------- sizes
+
+
+def test_sizes_are_the_predicted_ones_and_half(written: dict[str, bytes], cryptor: OpenFHECryptor) -> None:
+    for key in KEYS:
+        assert len(written[key.name]) == key.sent_bytes + HEADER
+        assert key.sent_bytes < key.bytes / 2 + (8 * RING.ring_dim * 3 if key.kind == "encapsulation" else 0)
+    for level in (0, 1, RING.levels):
+        data = cryptor.encrypted_bytes(np.zeros(4), level, 40.0)
+        assert len(data) == RING.sent_ciphertext_bytes(level) + HEADER
+        assert len(data) - HEADER <= RING.ciphertext_bytes(level) * 60 / 128
+    values = toy_artifact().report.values
+    client = Client(toy_artifact(), allow_insecure=True)
+    keys, sent = client.evaluation_keys(), client.encrypt(sample())
+    assert values["sent_key_bytes"] <= len(keys.to_bytes()) < 1.01 * values["sent_key_bytes"] + 4000
+    assert values["sent_input_bytes"] <= len(sent.to_bytes()) < 1.01 * values["sent_input_bytes"] + 1000
+    assert values["sent_key_bytes"] < values["evaluation_key_bytes"] / 2
+
+
+# ------------------------------------------------------------------------- strangers
+
+
+def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], cryptor: OpenFHECryptor) -> None:
+    key = KEYS[0]
+    form, seeded = key_forms(key)
+    good = written[key.name]
+
+    def read(data: bytes) -> bytes:
+        return bytes(openfhe_bytes(data, form, seeded, cryptor.tag, "it"))
+
+    expected = read(good)
+    for position in range(HEADER):
+        changed = good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :]
+        if 45 <= position < 77:
+            # Another seed: another key, which is garbage for the one who sent it.
+            assert read(changed) != expected
+            continue
+        words = "bytes, expected" if position < 8 else "another key|another rotation|does not have the form"
+        with pytest.raises(WireError, match=words):
+            read(changed)
+    for wrong in (good[:-1], good + b"\0", good[:HEADER], good[:8], good[:5], b""):
+        with pytest.raises(WireError, match="bytes, expected"):
+            read(wrong)
+    for other in KEYS[1:]:
+        with pytest.raises(WireError):
+            read(written[other.name])
+    with pytest.raises(WireError):
+        read(cryptor.encrypted_bytes(np.zeros(4), 1, 40.0))
+    with pytest.raises(WireError, match="under another key"):
+        openfhe_bytes(good, form, seeded, "0" * 32, "it")
+
+
+def test_coefficients_are_below_their_primes(cryptor: OpenFHECryptor) -> None:
+    level, tag = 2, cryptor.tag
+    form = ciphertext_template(RING, level)
+    seeded: SeededForm = ciphertext_form(RING.ring_dim, form.blocks_moduli)
+    header = seeded.header(bytes(32), tag)
+    rows = [np.zeros(RING.ring_dim, dtype=np.uint64) for _ in form.blocks]
+    good = [np.zeros(RING.ring_dim, dtype=np.uint64) for _ in range(level + 1)]
+    seeded.read(seeded.write(header, good), tag, "it", rows)
+    for i, prime in enumerate(RING.primes[: level + 1]):
+        for value, sound in ((prime - 1, True), (prime, False), ((1 << prime.bit_length()) - 1, False)):
+            forged = [each.copy() for each in good]
+            forged[i][17] = value
+            data = seeded.write(header, forged)
+            if sound:
+                seeded.read(data, tag, "it", rows)
+                assert rows[i][17] == value
+            else:
+                with pytest.raises(WireError, match="not below its prime"):
+                    seeded.read(data, tag, "it", rows)
+
+
+@pytest.mark.parametrize("kind", ["keys", "inputs"])
+def test_forged_messages_are_refused_or_read(kind: str) -> None:
+    """Bits flipped in files whose digests fit again, half of them where lengths and identifiers stand."""
+    tally = fuzz(forged(kind), attempt(kind), 150, seed=5)
+    assert not tally.failures
+    assert tally.refused > 20
+
+
+def test_a_form_that_openfhe_does_not_have_is_noticed(cryptor: OpenFHECryptor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sees by its secret key whether a key is what we take it for, before it sends it."""
+    monkeypatch.setattr(reseed, "automorphism_places", lambda n, index: np.arange(n))
+    with pytest.raises(InternalError, match="of another form"):
+        cryptor.evaluation_key_bytes(KEYS[0])
+    monkeypatch.setattr(reseed, "find_blocks", lambda data, n: iter(()))
+    with pytest.raises(InternalError, match="of another form"):
+        cryptor.evaluation_key_bytes(KEYS[2])
+
+
+def test_a_server_does_not_load_what_keys_are_made_with(tmp_path: Path) -> None:
+    """A process that serves reads seeds, and has no code that puts a secret key to use."""
+    artifact = toy_artifact()
+    client = Client(artifact, allow_insecure=True)
+    artifact.save(tmp_path / "artifact")
+    client.evaluation_keys().save(tmp_path / "keys")
+    client.encrypt(sample()).save(tmp_path / "input")
+    script = """
+        import sys, warnings
+        warnings.simplefilter("ignore")
+        import heliograph as hg
+        for backend in ("openfhe", "native"):
+            keys = hg.EvaluationKeys.load("keys")
+            with hg.Server(hg.Artifact.load("artifact"), keys, backend=backend, allow_insecure=True) as server:
+                server.run(hg.EncryptedInput.load("input"))
+        made = {"client", "keyfile", "openfhe.cryptor", "openfhe.reseed"}
+        print(sorted(name for name in made if f"heliograph.runtime.{name}" in sys.modules))
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert found.stdout.strip() == "[]"
