@@ -48,12 +48,17 @@ def machine() -> str:
     return f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
 
 
+# The first is what a server takes by itself.
+BACKENDS = ("native", "openfhe")
+
+
 def arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--images", type=int, default=100, help="encrypted test images")
     parser.add_argument("--degree", type=int, default=15, help="degree of the activations")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", default="1", help='images in the same ciphertexts: a power of two, or "max"')
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives are run")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     found = parser.parse_args()
     found.batch = found.batch if found.batch == "max" else int(found.batch)
@@ -97,6 +102,7 @@ def benchmark_classifier(
     options: hg.Options,
     images: int,
     cache_bytes: int = 1 << 30,
+    backend: str = BACKENDS[0],
 ) -> dict[str, Any]:
     """Accuracy clear, polynomial and encrypted, and every figure of the encrypted runs."""
     program = hg.trace(
@@ -109,10 +115,11 @@ def benchmark_classifier(
     report = artifact.report.to_dict()
     batch = report["batch"]
     groups = [x_test[i : i + batch] for i in range(0, images, batch)] if batch > 1 else list(x_test[:images])
-    measured = measure(artifact, groups, cache_bytes=cache_bytes)
+    measured = measure(artifact, groups, cache_bytes=cache_bytes, backend=backend)
     encrypted = (np.concatenate if batch > 1 else np.stack)(measured.outputs)[:images]
     return {
         "name": name,
+        "backend": backend,
         "machine": machine(),
         "load_average": measured.load_average,
         "noisy_machine": measured.load_average > 0.5,

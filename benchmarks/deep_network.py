@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ if "--threads" in sys.argv[:-1]:
     # OpenMP reads it when the first library that uses it is loaded.
     os.environ["OMP_NUM_THREADS"] = sys.argv[sys.argv.index("--threads") + 1]
 
-from common import ROOT, data, hg, machine  # it imports heliograph, before torch
+from common import BACKENDS, ROOT, data, hg, machine  # it imports heliograph, before torch
 
 import numpy as np
 import torch
@@ -37,7 +38,8 @@ from simulated_images import simulated
 
 CALIBRATION = 512
 KEYS = (
-    "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "images_simulated", "images_encrypted", "agreement",
+    "backend", "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "agreement_simulated", "images_simulated",
+    "images_encrypted", "agreement",
     "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches",
     "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
     "evaluation_key_bytes", "compile_s", "threads",
@@ -51,6 +53,9 @@ def arguments(description: str, degree: int, networks: Sequence[str] = ()) -> ar
     parser.add_argument("--degree", type=int, default=degree, help="degree of the activations")
     parser.add_argument(
         "--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run (default: all)"
+    )
+    parser.add_argument(
+        "--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives and bootstraps are run"
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     if networks:
@@ -129,7 +134,7 @@ def compiled_program(
     say, test, labels = speaker(options), images.test, images.test_labels
     say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
     seen: dict[str, hg.Program] = {}
-    artifact = hg.compile(program, chosen, watch=seen.__setitem__)
+    artifact = hg.compile(program, replace(chosen, bootstrap_by=options.backend), watch=seen.__setitem__)
     say(artifact.report)
     parts = np.array_split(test, max(1, len(test) // 50))
     polynomial = np.concatenate([interpret_many(seen["fold-scaling"], [part])[0] for part in parts])
@@ -155,6 +160,7 @@ def benchmark(
     scores_simulated = simulate(folder, test, options.simulated, say)
     encrypted = encrypt(test, options, folder) if options.encrypted else {}
     result = dict.fromkeys(KEYS) | {
+        "backend": options.backend,
         "accuracy_float": accuracy(clear, labels),
         "accuracy_polynomial": accuracy(polynomial, labels),
         "images_simulated": len(scores_simulated),
@@ -168,10 +174,13 @@ def benchmark(
         )},
     }  # fmt: skip
     if len(scores_simulated):
+        count = len(scores_simulated)
         result["accuracy_simulated"] = accuracy(scores_simulated, labels)
-        worst = np.abs(scores_simulated - polynomial[: len(scores_simulated)]).max()
-        say(f"simulator: {result['accuracy_simulated']:.1%} of {len(scores_simulated)}, "
-            f"error {worst:.2g} against the polynomials")  # fmt: skip
+        result["agreement_simulated"] = accuracy(scores_simulated, clear.argmax(1))
+        worst = np.abs(scores_simulated - polynomial[:count]).max()
+        say(f"simulator: {result['accuracy_simulated']:.1%} of {count} (float {accuracy(clear[:count], labels):.1%}), the "
+            f"float class for {result['agreement_simulated']:.1%}, the polynomials' for "
+            f"{accuracy(scores_simulated, polynomial.argmax(1)):.1%}, error {worst:.2g} against them")  # fmt: skip
     if encrypted:
         scores = np.array([entry["scores"] for entry in encrypted["images"]])
         result |= {
@@ -218,12 +227,12 @@ def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict
     threads = options.threads or len(os.sched_getaffinity(0))
     script = Path(__file__).with_name("encrypted_images.py")
     subprocess.run(
-        [sys.executable, str(script), str(folder), str(options.encrypted), str(threads)],
+        [sys.executable, str(script), str(folder), str(options.encrypted), str(threads), options.backend],
         check=True,
         stdout=sys.stderr,
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
     )
-    found: dict[str, Any] = json.loads((folder / f"encrypted-{threads}.summary.json").read_text())
+    found: dict[str, Any] = json.loads((folder / f"encrypted-{options.backend}-{threads}.summary.json").read_text())
     return found
 
 

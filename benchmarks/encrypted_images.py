@@ -1,4 +1,6 @@
-"""Encrypt, evaluate and decrypt images with a compiled artifact, one by one: `encrypted_images.py FOLDER COUNT THREADS`.
+"""Encrypt, evaluate and decrypt images with a compiled artifact, one by one.
+
+    encrypted_images.py FOLDER COUNT THREADS [BACKEND]
 
 FOLDER has `artifact.helio` and `images.npy`. The client's key, the evaluation keys and every image's result are written
 there as they are finished; a run that was stopped goes on where it stood. No torch is loaded: the peak of memory is that
@@ -40,16 +42,16 @@ def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
     return client
 
 
-def main(folder: Path, count: int, threads: int) -> None:
+def main(folder: Path, count: int, threads: int, backend: str = "native") -> None:
     """Run what is missing, and write the figures of the first `count` images. The process keeps to `threads` cores."""
     # Beside OpenMP's threads there is one that encodes plaintexts ahead. Both come later and inherit this; what numpy
     # made already, where there are several, has no part in the homomorphic work.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     artifact = hg.Artifact.load(folder / "artifact.helio")
     images = np.load(folder / "images.npy", allow_pickle=False)
-    results = Results(folder / f"encrypted-{threads}.json")
-    summary = folder / f"encrypted-{threads}.summary.json"
-    figures = Results(folder / f"encrypted-{threads}.figures.json")
+    results = Results(folder / f"encrypted-{backend}-{threads}.json")
+    summary = folder / f"encrypted-{backend}-{threads}.summary.json"
+    figures = Results(folder / f"encrypted-{backend}-{threads}.figures.json")
     missing = results.missing(count)
     if missing or 0 not in figures.entries:
         require_server(artifact, folder=True)
@@ -57,7 +59,7 @@ def main(folder: Path, count: int, threads: int) -> None:
         begun = time.perf_counter()
         keys: KeyFolder = client.write_evaluation_keys(folder / "keys")
         print(f"evaluation keys: {time.perf_counter() - begun:.1f} s", flush=True)
-        with hg.Server(artifact, keys, allow_insecure=True) as server:
+        with hg.Server(artifact, keys, allow_insecure=True, backend=backend) as server:
             for number in missing:
                 entry = run(client, server, images[number])
                 entry["first"] = number == missing[0]
@@ -123,4 +125,4 @@ def simulated_calls(artifact: hg.Artifact) -> Counter[Call]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -37,7 +37,9 @@ def main() -> None:
     module = LeNet()
     train(module, x_train, y_train, options.epochs)
     chosen = hg.Options(degree=options.degree, batch=options.batch)
-    result = benchmark_classifier("mnist_cnn", module, x_train, x_test, y_test, chosen, options.images, CACHE_BYTES)
+    result = benchmark_classifier(
+        "mnist_cnn", module, x_train, x_test, y_test, chosen, options.images, CACHE_BYTES, options.backend
+    )
     show(result, options.json)
 
 

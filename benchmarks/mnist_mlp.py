@@ -22,6 +22,7 @@ def main() -> None:
         y_test,
         hg.Options(degree=options.degree, batch=options.batch),
         options.images,
+        backend=options.backend,
     )
     show(result, options.json)
 

@@ -1,4 +1,4 @@
-"""Argmax of real logits, and softmax of full ciphertexts, on OpenFHE at 128 bits.
+"""Argmax of real logits, and softmax of full ciphertexts, at 128 bits.
 
 A ReLU network on MNIST with its argmax in one artifact, top-1 only output: agreement with the clear argmax, seconds of the
 argmax part, keys, memory. Then softmax of 10 columns on [-32, 32] for as many rows as a ciphertext holds.
@@ -6,7 +6,7 @@ argmax part, keys, memory. Then softmax of 10 columns on [-32, 32] for as many r
 
 from __future__ import annotations
 
-from common import hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
+from common import BACKENDS, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
 
 import argparse
 import json
@@ -46,7 +46,7 @@ def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement
     told_apart = np.diff(np.sort(given, axis=1)[:, -2:], axis=1)[:, 0] >= gap
     right_there = polynomial_logits(decided, compiled, x_test).argmax(1) == given.argmax(1)
     ordered = np.sort(logits, axis=1)
-    measured = measure(artifact, list(x_test[: options.images]), cache_bytes=2 << 30)
+    measured = measure(artifact, list(x_test[: options.images]), cache_bytes=2 << 30, backend=options.backend)
     answers = np.stack(measured.outputs)
     wide = (ordered[: options.images, -1] - ordered[: options.images, -2]) >= gap
     clear = np.eye(CLASSES)[logits[: options.images].argmax(1)]
@@ -77,7 +77,7 @@ def softmax(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement]:
     program = builder.finish({"y": builder.op("softmax", (x,), axis=0)})
     artifact = hg.compile(program, hg.Options(log_ring=options.log_ring, target_error=options.softmax_error))
     sample = np.random.default_rng(0).uniform(-LIMIT, LIMIT, size=(COLUMNS, rows))
-    measured = measure(artifact, [sample] * 2)
+    measured = measure(artifact, [sample] * 2, backend=options.backend)
     shifted = np.exp(sample - sample.max(axis=0))
     error = np.abs(measured.outputs[0] - shifted / shifted.sum(axis=0))
     return {
@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--log-ring", type=int, default=16, help="ring of the softmax")
     parser.add_argument("--softmax-error", type=float, default=1e-3, help="largest error of the softmax's polynomials")
     parser.add_argument("--part", choices=("argmax", "softmax", "both"), default="both")
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives are run")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
     begun = time.perf_counter()
@@ -140,6 +141,7 @@ def main() -> None:
         json.dumps(
             {
                 "machine": machine(),
+                "backend": options.backend,
                 "load_average": os.getloadavg()[0],
                 "seconds": time.perf_counter() - begun,
                 "parts": results,

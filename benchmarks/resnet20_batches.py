@@ -66,7 +66,7 @@ def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, An
     script = Path(__file__).with_name("encrypted_images.py")
     command = [sys.executable, str(script), str(folder), "1", str(options.threads)]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)}, stdout=sys.stderr)
-    found = json.loads((folder / f"encrypted-{options.threads}.summary.json").read_text())
+    found = json.loads((folder / f"encrypted-native-{options.threads}.summary.json").read_text())
     scores = np.array(found["images"][0]["scores"]).reshape(batch, -1)
     return {
         "measured_seconds": found["seconds"],

@@ -93,12 +93,12 @@ def test_encrypted_images_go_on_after_being_stopped(
     monkeypatch.setattr(encrypted_images, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
         encrypted_images.main(folder, 3, 1)
-    assert Results(folder / "encrypted-1.json").missing(3) == [1, 2]
+    assert Results(folder / "encrypted-native-1.json").missing(3) == [1, 2]
     encrypted_images.main(folder, 3, 1)
     # The same key, and no image twice.
     assert len(done) == 4
     assert len(set(done)) == 1
-    summary = json.loads((folder / "encrypted-1.summary.json").read_text())
+    summary = json.loads((folder / "encrypted-native-1.summary.json").read_text())
     (expected,) = interpret_many(polynomial, [images])
     np.testing.assert_allclose([entry["scores"] for entry in summary["images"]], expected, atol=1e-3)
     assert summary["floor_seconds"] == pytest.approx(sum(summary["floor_by_kind"].values()))
@@ -129,11 +129,11 @@ def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
     monkeypatch.setattr(encrypted_images, "floor", stopped)
     with pytest.raises(KeyboardInterrupt):
         encrypted_images.main(folder, 2, 1)
-    entries = Results(folder / "encrypted-1.json").entries
+    entries = Results(folder / "encrypted-native-1.json").entries
     assert sorted(entries) == [0, 1]
     monkeypatch.setattr(encrypted_images, "run", None)
     encrypted_images.main(folder, 2, 1)
-    summary = json.loads((folder / "encrypted-1.summary.json").read_text())
+    summary = json.loads((folder / "encrypted-native-1.summary.json").read_text())
     assert summary["images"] == [entries[0], entries[1]]
     assert summary["floor_seconds"] > 0
     # No image was run again: the calls are those that the simulator made, level by level.
@@ -157,13 +157,14 @@ def test_the_kinds_of_work_add_up_to_the_prediction() -> None:
 
 
 KEYS = [
-    "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "images_simulated", "images_encrypted", "agreement",
-    "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches",
-    "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
+    "backend", "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "agreement_simulated", "images_simulated",
+    "images_encrypted", "agreement", "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations",
+    "key_switches", "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
     "evaluation_key_bytes", "compile_s", "threads",
 ]  # fmt: skip
 MEASURED = {
-    "accuracy_simulated", "agreement", "max_abs_error", "seconds_per_image", "floor_seconds", "peak_rss_bytes",
+    "accuracy_simulated", "agreement_simulated", "agreement", "max_abs_error", "seconds_per_image", "floor_seconds",
+    "peak_rss_bytes",
 }  # fmt: skip
 
 
@@ -179,7 +180,15 @@ def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[...
     chosen = hg.Options(security_bits=None, log_ring=11, degree=3)
 
     def run(**options: object) -> tuple[list[str], str]:
-        given = {"encrypted": 0, "simulated": 0, "json": True, "threads": 1, "folder": tmp_path, **options}
+        given = {
+            "encrypted": 0,
+            "simulated": 0,
+            "json": True,
+            "threads": 1,
+            "backend": "native",
+            "folder": tmp_path,
+            **options,
+        }
         capfd.readouterr()
         deep_network.benchmark("tiny", module, images, chosen, argparse.Namespace(**given))
         printed = capfd.readouterr()
@@ -215,7 +224,7 @@ def test_the_text_says_what_was_not_as_predicted(
     assert measured / planned == pytest.approx(ratio, rel=0.01)
     assert "has the client in it too" in peak
     # A run that rotated once more than it should have.
-    (path,) = tmp_path.glob("tiny-*/encrypted-1.json")
+    (path,) = tmp_path.glob("tiny-*/encrypted-native-1.json")
     results = Results(path)
     entry = results.entries[0]
     rotations = entry["calls"].get("rotate", 0)
