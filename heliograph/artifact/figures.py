@@ -18,9 +18,9 @@ import numpy as np
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.ckks.noise import bootstrap_std
-from heliograph.ckks.ring import Ring
-from heliograph.ckks.security import max_log_pq
+from heliograph.ckks.noise import bootstrap_failure, bootstrap_std
+from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
+from heliograph.ckks.security import max_log_pq, sparse_attack
 from heliograph.execution.interface import batch_of
 from heliograph.execution.key_use import key_use, reading_ms
 from heliograph.execution.keys import program_keys
@@ -58,8 +58,6 @@ from heliograph.report.figures import (
 _COMPILE_BASE_S = 0.02
 _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
-# The two special primes of the key to the sparse secret, beside the first prime (measured: docs/security.md).
-SPARSE_KEY_BITS = 66
 # What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
@@ -116,7 +114,7 @@ def complete(program: Program, known: Stored) -> Figures:
         rotation_key_bytes=ring.rotation_key_bytes,
         relinearization_key=program.planned.chains[0].relinearization_key,
         bootstraps=count(calls, *BOOTSTRAPS),
-        bootstrapping=_bootstrapping(program, ring),
+        bootstrapping=_bootstrapping(program, ring, count(calls, *BOOTSTRAPS)),
         lower_chains=tuple(_lower_chain(chain, keys, calls, number) for number, chain in enumerate(chains) if number),
         key_switches=rotations + count(calls, "relinearize"),
         ciphertext_products=count(calls, "mul"),
@@ -305,8 +303,8 @@ def _refreshed(node: Node) -> list[Node]:
     return found
 
 
-def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:
-    """What the report says of bootstraps, None where there are none."""
+def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | None:
+    """What the report says of bootstraps, of which there are `count` in a run; None where there are none."""
     slot_counts = bootstrap_slots(program)
     if not slot_counts:
         return None
@@ -322,6 +320,8 @@ def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:
         table_bytes=table_bytes(program),
         deviation=bootstrap_std(ring),
         iterations=ring.bootstrap_iterations,
+        by=ring.bootstrap_by,
+        failure=count * ring.bootstrap_iterations * bootstrap_failure(ring),
         observed=observed_sizes(program),
     )
 
@@ -384,6 +384,23 @@ def _certificate_text(found: Certified, soft: float, flood: float | None) -> str
     )
 
 
+def _attack_text(ring_dim: int) -> str:
+    bits = sparse_attack(ring_dim.bit_length() - 1)
+    if bits is None:
+        return "no attack on it was estimated in so small a ring"
+    return f"the best attack on it that we know of costs 2^{bits} at least, as estimated in docs/security.md"
+
+
+def _failure_text(found: Bootstrapping) -> str:
+    if not found.failure:
+        return "No bootstrap fails by chance: the modular reduction covers all that the sparse secret lets through."
+    bits = math.ceil(math.log2(found.failure))
+    return (
+        f"Bootstraps: one of a run fails by chance with a probability of at most 2^{bits}, as OpenFHE's modular reduction "
+        "covers nearly all that the sparse secret lets through. On the native backend none fails."
+    )
+
+
 def _assumed(figures: Figures) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
@@ -400,10 +417,10 @@ def _assumed(figures: Figures) -> list[str]:
         each = " Each chain that bootstraps has one of its own." if several else ""
         lines.append(
             "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "
-            f"2022).{each} One key is under it, at a modulus of {figures.first_mod_bits + SPARSE_KEY_BITS} bits; by our "
-            "estimate it is not the weakest part (docs/security.md). The secret itself is uniform ternary: the table "
-            "holds for it."
+            f"2022).{each} One key is under it, at a modulus of {figures.first_mod_bits + 2 * SPARSE_SPECIAL_BITS} bits; "
+            f"{_attack_text(figures.ring_dim)}. The secret itself is uniform ternary: the table holds for it."
         )
+        lines.append(_failure_text(figures.bootstrapping))
         if figures.bootstrapping.observed:
             lines.append(
                 f"The sizes of {figures.bootstrapping.observed} bootstrapped values were observed (and widened by "

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import SIGMA, Ring
+from heliograph.ckks.security import SPARSE_WEIGHT
 
 Array = npt.NDArray[Any]
 
@@ -107,8 +108,12 @@ BOOTSTRAP_FITTED = 1.25
 # times the share of the first modulus that a value is. (Measured on N = 2^12 to 2^15, scales of 30 to 42 bits: within 0.2
 # bits.)
 _NATIVE_AMPLIFICATION = 40.8
-# The multiples of the first modulus that a raised coefficient may be off by.
-_REACH_BITS = math.log2(16.5)
+# The multiples of the first modulus that a raised coefficient may be off by: it is a sum of so many coefficients and one,
+# each within half of it.
+BOOTSTRAP_REACH = (SPARSE_WEIGHT + 1) / 2
+_REACH_BITS = math.log2(BOOTSTRAP_REACH)
+# OpenFHE's reduction reaches less far (K_SPARSE_ENCAPSULATED, ckksrns-fhe.h of 1.6.1).
+_OPENFHE_REACH = 16
 # What its polynomial errs by, in units of the first modulus.
 _NATIVE_POLYNOMIAL = 2.0**-32.9
 
@@ -143,6 +148,19 @@ def _transform_std(ring: Ring) -> float:
     bits = ring.scale_bits - (ring.first_mod_bits + _REACH_BITS - ring.scale_bits) / len(encode)
     factors = math.sqrt(sum(4.0**factor.layers for factor in encode))
     return float(1.7 * factors * math.sqrt(ring.ring_dim / 24) * 2.0**-bits)
+
+
+def bootstrap_failure(ring: Ring) -> float:
+    """The probability that a bootstrap gives nonsense because a coefficient leaves the reach of the modular reduction.
+
+    Never in chains made for our own. In OpenFHE's a union bound over all coefficients of the probability that 33 numbers,
+    uniform within a half, sum to more than 16 (Irwin and Hall).
+    """
+    if ring.bootstrap_by == "native":
+        return 0.0
+    # By at most one, so that the tail is one term of the sum.
+    short, count = BOOTSTRAP_REACH - _OPENFHE_REACH, SPARSE_WEIGHT + 1
+    return ring.ring_dim * 2 * short**count / math.factorial(count)
 
 
 def bootstrap_bend(ring: Ring, values: Array) -> Array:

@@ -287,7 +287,10 @@ class LowerChain:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapping:
-    """Slots of the bootstraps (of those that refresh two values: `paired_slots`), levels, tables, and what they add."""
+    """Slots of the bootstraps (of those that refresh two values: `paired_slots`), levels, tables, and what they add.
+
+    by: whose they are ("native" or "openfhe"); failure: the probability that one of a run gives nonsense by chance.
+    """
 
     slots: tuple[int, ...] = field(metadata=_about(low=1, high=_MOST_SLOTS))
     paired_slots: tuple[int, ...] = field(metadata=_about(low=1, high=_MOST_SLOTS))
@@ -296,6 +299,8 @@ class Bootstrapping:
     table_bytes: int
     deviation: float = field(metadata=_about(low=math.ulp(0.0), high=math.nextafter(1.0, 0.0)))
     iterations: int = field(metadata=_about(low=1, high=2))
+    by: str
+    failure: float = field(metadata=_about(low=0.0, high=1.0))
     observed: int = field(metadata=_about(high=1 << 20))
 
 

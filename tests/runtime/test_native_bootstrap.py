@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +18,10 @@ pytest.importorskip("openfhe")
 
 import heliograph as hg
 from heliograph.ckks.bootstrap import bootstrap_factors
-from heliograph.ckks.noise import BOOTSTRAP_FITTED, bootstrap_bend, bootstrap_error
+from heliograph.ckks.noise import BOOTSTRAP_FITTED, BOOTSTRAP_REACH, bootstrap_bend, bootstrap_error, bootstrap_failure
 from heliograph.ckks.ring import Ring
 from heliograph.runtime.native import modular_reduction
-from heliograph.runtime.native.bootstrapping import _SHARE, _TRANSFORMS, SPARSE_WEIGHT
+from heliograph.runtime.native.bootstrapping import _SHARE, _TRANSFORMS
 from heliograph.runtime.native.encoding import coefficients_of
 from heliograph.runtime.native.fourier import Step, coefficients_to_slots, slots_to_coefficients
 from heliograph.runtime.native.tables import _PRIMES
@@ -66,10 +68,10 @@ def test_the_factor_that_goes_round_has_half_the_diagonals() -> None:
 @pytest.mark.parametrize("share", [_SHARE, 32, 16])
 def test_the_reduction_takes_off_every_multiple_that_can_come_in(share: int) -> None:
     """In floating point, up to the largest multiple of a secret of this weight and the largest message."""
-    random, most = np.random.default_rng(0), (SPARSE_WEIGHT + 1) // 2
+    random, most = np.random.default_rng(0), math.floor(BOOTSTRAP_REACH)
     u = np.concatenate([random.uniform(-2, 2, 20_000), [2.0, -2.0]])
     multiples = np.concatenate([random.integers(-most, most + 1, 20_000), [most, -most]])
-    reach = (SPARSE_WEIGHT + 1) / 2 + 2 / share
+    reach = BOOTSTRAP_REACH + 2 / share
     y = (multiples + u / share) / reach
     assert np.abs(y).max() <= 1.0
     w = chebyshev.chebval(y, modular_reduction.exponential(reach)) ** 2**modular_reduction.SQUARINGS
@@ -156,10 +158,21 @@ def _closed_while_it_runs(artifact: hg.Artifact) -> None:
 
 
 def test_a_server_that_is_closed_ends_the_run_that_goes_on_and_lets_everything_go() -> None:
-    artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=11))
+    # A ring that nothing else in the process has.
+    artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=11, scale_bits=43))
     _closed_while_it_runs(artifact)
     gc.collect()
     assert not any(ring == artifact.ring for ring, _ in _TRANSFORMS._known)
     assert not any(
-        dim == artifact.ring.ring_dim and artifact.ring.primes[0] in primes for dim, primes in _PRIMES._known
+        dim == artifact.ring.ring_dim and artifact.ring.primes[1] in primes for dim, primes in _PRIMES._known
     )
+
+
+def test_the_probability_that_a_bootstrap_fails() -> None:
+    openfhe = Ring(11, 60, 55, 24, 4, bootstrap=(3, 3))
+    # OpenFHE names 2^-137 for all coefficients of N = 2^17.
+    assert math.log2(bootstrap_failure(replace(openfhe, log_ring=17))) == pytest.approx(-137.7, abs=0.1)
+    # The tail of Irwin and Hall's distribution, where it can be seen: of five, the last half of 2.5.
+    drawn = np.random.default_rng(0).uniform(-0.5, 0.5, size=(1 << 20, 5)).sum(axis=1)
+    assert float((np.abs(drawn) > 2.0).mean()) == pytest.approx(2 * 0.5**5 / math.factorial(5), rel=0.1)
+    assert bootstrap_failure(replace(openfhe, bootstrap_by="native")) == 0.0

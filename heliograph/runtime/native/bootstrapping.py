@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.ckks.bootstrap import bootstrap_factors
-from heliograph.ckks.noise import BOOTSTRAP_LIMIT
+from heliograph.ckks.noise import BOOTSTRAP_LIMIT, BOOTSTRAP_REACH
 from heliograph.ckks.ring import NATIVE_REDUCTION_LEVELS, Ring
 from heliograph.ir import Array
 from heliograph.runtime.native import elementwise, keyswitch, modular_reduction
@@ -28,8 +28,6 @@ from heliograph.runtime.native.primitives import KeyOf, NativePrimitives
 from heliograph.runtime.native.shared import Shared
 from heliograph.runtime.native.tables import ChainTables
 
-# The weight of OpenFHE's sparse secret.
-SPARSE_WEIGHT = 32
 # What a first iteration leaves over is below 2^-17 of a value of size one; it is made larger by so many bits for the second.
 _LEFT_BITS = 16
 # In a chain that OpenFHE's bootstraps fit too, messages enter the reduction at this share of the first prime. Rings of
@@ -60,7 +58,7 @@ class Transforms:
         encode, decode = bootstrap_factors(ring, slots)
         first, self.share = ring.primes[0], ring.bootstrap_share or _SHARE
         # Multiples of the first prime that a coefficient may be off by, and the message.
-        self.reach = (SPARSE_WEIGHT + 1) / 2 + BOOTSTRAP_LIMIT / self.share
+        self.reach = BOOTSTRAP_REACH + BOOTSTRAP_LIMIT / self.share
         # What a coefficient stands for: u 2^scale_bits becomes u q0 / share.
         lowered = math.log2(first / self.share) - ring.scale_bits
         steps, shift = slots_to_coefficients(decode, slots)
