@@ -50,11 +50,6 @@ class TransferData:
         return int(self.x_train.shape[1])
 
     @property
-    def weights_shape(self) -> tuple[int, int]:
-        """(classes, features + 1): the last weight of a class is its bias."""
-        return self.classes, self.features + 1
-
-    @property
     def size(self) -> float:
         """The largest absolute value of a feature, at least 1 (the bias's)."""
         return max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max()))
@@ -77,11 +72,7 @@ class TransferData:
 
     def validation(self, settings: TransferSettings) -> list[Array]:
         """The validation samples, as many at once as in a minibatch, filled up with zeros: (features + 1, batch)."""
-        found = []
-        for start in range(0, len(self.x_val), settings.batch):
-            own = columns(self.x_val[start : start + settings.batch])
-            found.append(np.pad(own, [(0, 0), (0, settings.batch - own.shape[1])]))
-        return found
+        return in_minibatches(self.x_val, settings.batch)
 
     def held_logits(self, parts: Sequence[Array]) -> Array:
         """The logits of the validation samples, (classes, samples), from those of `validation`'s minibatches."""
@@ -140,6 +131,15 @@ def _check_samples(part: str, x: Array, y: Array) -> None:
 def columns(x: Array) -> Array:
     """Samples (samples, features) as columns, with a row of ones: (features + 1, samples)."""
     return np.asarray(np.concatenate([x, np.ones((len(x), 1))], axis=1).T)
+
+
+def in_minibatches(x: Array, batch: int) -> list[Array]:
+    """Samples (samples, features) as columns, `batch` at once, the last ones filled up with zeros."""
+    found = []
+    for start in range(0, len(x), batch):
+        own = columns(x[start : start + batch])
+        found.append(np.pad(own, [(0, 0), (0, batch - own.shape[1])]))
+    return found
 
 
 def one_hot(y: Array, classes: int) -> Array:
