@@ -7,7 +7,7 @@ review is good; the client looks up the words' vectors, and encrypts their means
 
 from __future__ import annotations
 
-from deep_network import ROOT, Images, arguments, benchmark, hg, once  # first: it imports heliograph
+from deep_network import Images, arguments, benchmark, hg, once  # first: it imports heliograph
 
 from collections.abc import Callable
 
@@ -143,11 +143,9 @@ def reviews() -> Images:
 def looked_up(table: nn.Module, images: Images) -> Images:
     """What the client encrypts in place of token ids; no input reaches beyond the largest number of the table."""
     with torch.no_grad():
-        made = [
-            torch.cat([table(part) for part in torch.from_numpy(x).split(500)]).numpy()
-            for x in (images.train, images.test)
-        ]
-    largest = max(float(parameter.abs().max()) for parameter in table.parameters())
+        parts = (torch.from_numpy(x).split(500) for x in (images.train, images.test))
+        made = [torch.cat([table(part) for part in every]).numpy() for every in parts]
+    largest = max(float(parameter.detach().abs().max()) for parameter in table.parameters())
     return images._replace(train=made[0], test=made[1], interval=(-largest, largest))
 
 

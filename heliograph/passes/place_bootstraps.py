@@ -26,7 +26,8 @@ from heliograph.ir.depth import node_depth
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.ir.transform_ops import transform_offsets
-from heliograph.passes.placement import IMPOSSIBLE, Found, Joined, Search, Step, Way, Whole, digest, joined
+from heliograph.passes.placement import IMPOSSIBLE, Found, Joined, Search, Step, Way, Whole, digest, joined, run_all
+from heliograph.passes.plan_levels import TooFewLevelsError
 
 # A scale is made smaller by at most so many bits; a larger value would be left with too few.
 MAX_SIZE_BITS = 6
@@ -328,7 +329,10 @@ class PlaceBootstraps:
 
     def place(self, prepared: Prepared) -> Placed:
         """The program with its bootstraps; it is the one that was given where there are none."""
-        found, program = self.search(prepared).run()[0], prepared.program
+        return self._placed(prepared, self.search(prepared).run()[0])
+
+    def _placed(self, prepared: Prepared, found: Found) -> Placed:
+        program = prepared.program
         bounded, periods = self._bounded(prepared), prepared.periods
         levels = {prepared.nodes[place]: level for place, level in found.refreshed.items()}
         written = {node: node.attrs["slots"] for node in levels if node.op == "bootstrap"}
@@ -496,3 +500,12 @@ class PlaceBootstraps:
                 alone = min(alone, pairs / count)
             table[: ring.bootstrap_level + 1] = round(alone * _NS)
         return table
+
+
+def place_all(passes: Sequence[PlaceBootstraps], prepared: Prepared) -> list[Placed | TooFewLevelsError]:
+    """What each of them makes of the program, or why it makes nothing: much faster than one after the other."""
+    found = run_all([each.search(prepared) for each in passes])
+    return [
+        front if isinstance(front, TooFewLevelsError) else each._placed(prepared, front[0])
+        for each, front in zip(passes, found, strict=True)
+    ]
