@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +93,21 @@ class Step:
     refresh_depth: int = 0
     most: int | None = None
 
+    def refreshed(self, costs: Whole) -> Step:
+        """The same with these prices of bootstraps."""
+        # Not dataclasses.replace: planners do this a million times.
+        return Step(
+            self.reads,
+            self.ways,
+            costs,
+            self.written,
+            self.whole,
+            self.group,
+            self.refresh_tie,
+            self.refresh_depth,
+            self.most,
+        )
+
     @property
     def plain(self) -> bool:
         """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
@@ -102,13 +117,31 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A step, and those before it whose values only they read and of which nothing is decided: one step of the search.
+class Shape:
+    """Which steps are one step of the search: a step, and those before it whose values only they read and of which nothing
+    is decided.
 
-    Its `at`, the level at which it begins, settles the levels of all. `reads` has what they read from outside and how much
-    higher than `at` it is wanted, `reach` the highest level of all above `at`, `others` the costs by level of the other
-    steps together; None where there are none.
+    The level `at` at which it begins settles the levels of all. `reads` has what they read from outside and how much higher
+    than `at` it is wanted, `reach` the highest level of all above `at`; `others` the other steps, one for all of the same
+    cost: its number, how much above `at` it begins, and how many there are.
     """
+
+    number: int
+    reads: tuple[tuple[int, int], ...]
+    reach: int
+    others: tuple[tuple[int, int, int], ...]
+
+    def priced(self, steps: Sequence[Step]) -> Joined:
+        """With the costs of steps of the same shape."""
+        costs = [count * steps[number].ways[0].cost[above:] for number, above, count in self.others]
+        length = min(map(len, costs), default=0)
+        summed = sum((cost[:length] for cost in costs), np.zeros(length, dtype=np.int64)) if costs else None
+        return Joined(self.number, self.reads, self.reach, summed)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A `Shape` with the costs by level of its other steps together, None where there are none."""
 
     number: int
     reads: tuple[tuple[int, int], ...]
@@ -123,8 +156,11 @@ class Joined:
         return way.cost[:length] + self.others[:length]
 
 
-def joined(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[Joined]:
-    """The steps of the search, in program order: whatever is chosen, what is put together has no choice left."""
+def shapes(steps: Sequence[Step], outputs: Collection[int]) -> list[Shape]:
+    """The steps of the search, in program order: whatever is chosen, what is put together has no choice left.
+
+    They are those of other costs too, where the same steps share theirs (one array).
+    """
     readers: list[list[int]] = [[] for _ in steps]
     for number, step in enumerate(steps):
         for operand in set(step.reads):
@@ -145,11 +181,12 @@ def joined(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[Joined]:
             for operand in steps[member].reads:
                 if owner[operand] != number:
                     reads[operand] = max(reads.get(operand, 0), above[member])
-        others = [steps[member].ways[0].cost[above[member] :] for member in own if member != number]
-        length = min(map(len, others), default=0)
-        summed = sum((cost[:length] for cost in others), np.zeros(length, dtype=np.int64)) if others else None
-        reach = max(above[member] for member in own)
-        made.append(Joined(number, tuple(reads.items()), reach, summed))
+        alike: dict[tuple[int, int], list[int]] = {}
+        for member in own:
+            if member != number:
+                alike.setdefault((id(steps[member].ways[0].cost), above[member]), []).append(member)
+        others = tuple((same[0], height, len(same)) for (_, height), same in alike.items())
+        made.append(Shape(number, tuple(reads.items()), max(above[member] for member in own), others))
     return made
 
 
@@ -216,8 +253,8 @@ class Search:
     """Finds the front of cost against loss; `begin` is the level at which bootstraps begin, `back` the highest to which one
     comes back, `highest` the highest at which a value may be, and `levels` what the chain has.
 
-    Steps are in program order, and `outputs` are wanted at these levels. `joined` is what `joined` makes of both, for
-    those who have it already.
+    Steps are in program order, and `outputs` are wanted at these levels. `joined` are the `shapes` of both with their costs,
+    for those who have them already.
     """
 
     steps: Sequence[Step]
@@ -280,7 +317,9 @@ class _Together:
             zero.copy(),
             zero.copy(),
         )
-        every = [joined(one.steps, one.outputs) if one.joined is None else one.joined for one in self.searches]
+        every = [
+            one.joined or [each.priced(one.steps) for each in shapes(one.steps, one.outputs)] for one in self.searches
+        ]
         for place in range(len(every[0]) - 1, -1, -1):
             together = [steps[place] for steps in every]
             parents, ways, refreshed, states = self._taken(together, states, cut, open_, last)
