@@ -150,7 +150,7 @@ def looked_up(table: nn.Module, images: Images) -> Images:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Images], int]] = {
-    "gru": (Rows, rows, 3),
+    "gru": (Rows, rows, 12),
     "unet": (UNet, strokes, 3),
     "mixer": (Mixer, clothes, 6),
     "transformer": (lambda: nn.Sequential(Parts(), Encoder()), reviews, 4),
