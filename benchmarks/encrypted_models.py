@@ -1,8 +1,7 @@
-"""Four kinds of models on real data, trained here and encrypted: `--network` names one of them.
+"""Three kinds of models on real data, trained here and encrypted: `--network` names one of them.
 
 gru: the rows of a digit as a sequence of 8. unet: a U-Net block that finds the strokes of a digit in noise, with transposed
-convolutions. mixer: an MLP-Mixer block on patches of clothes. transformer: an encoder of two layers that says whether a
-review is good; the client looks up the words' vectors, and encrypts their means over eight parts of the review.
+convolutions. mixer: an MLP-Mixer block on patches of clothes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import torch.nn.functional as F
 from common import data, mnist, train
 from torch import nn
 
-WORDS, PARTS = 64, 8
 # The server's keys stay below this; others are read again in each run.
 MEMORY = 11 * 10**9
 
@@ -73,30 +71,6 @@ class Mixer(nn.Module):
         return self.head(x.mean(1))
 
 
-class Parts(nn.Module):
-    """The client's share of the transformer: the mean vector of the words of each part of a review, padding left out."""
-
-    def __init__(self, words: int = 10_000, width: int = 16) -> None:
-        super().__init__()
-        self.table = nn.Embedding(words, width, padding_idx=0)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        present = (tokens != 0).sum(-1, keepdim=True).clamp(min=1)
-        return self.table(tokens).sum(-2) / present
-
-
-class Encoder(nn.Module):
-    def __init__(self, width: int = 16, layers: int = 2) -> None:
-        super().__init__()
-        self.place = nn.Parameter(torch.zeros(PARTS, width))
-        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, 0.1, F.gelu, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.head = nn.Linear(width, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.encoder(x + self.place).mean(1))
-
-
 def pixels(images: np.ndarray, size: int) -> np.ndarray:
     """Images of 28 x 28 as (n, 1, size, size): padded to 32 x 32, then means of squares. In [0, 1]."""
     padded, factor = np.pad(images, ((0, 0), (2, 2), (2, 2))), 32 // size
@@ -127,33 +101,10 @@ def clothes() -> Images:
     return Images(images[0], labels[0], images[1], labels[1], (0.0, 1.0))
 
 
-def reviews() -> Images:
-    """The first words of each review as token ids, (n, parts, words); the test reviews in an order of chance."""
-    with np.load(data("imdb_tokens_top10k.npz"), allow_pickle=False) as file:
-        tokens, offsets, labels, test = (file[name] for name in ("tokens", "offsets", "y", "is_test"))
-    ids = np.zeros((len(labels), PARTS * WORDS), np.int64)
-    for row, start, end in zip(ids, offsets[:-1], offsets[1:], strict=True):
-        text = tokens[start:end][: ids.shape[1]]
-        row[: len(text)] = text
-    ids, labels, test = ids.reshape(-1, PARTS, WORDS), labels.astype(np.int64), test.astype(bool)
-    order = np.random.default_rng(0).permutation(int(test.sum()))
-    return Images(ids[~test], labels[~test], ids[test][order], labels[test][order], (0.0, 0.0))
-
-
-def looked_up(table: nn.Module, images: Images) -> Images:
-    """What the client encrypts in place of token ids; no input reaches beyond the largest number of the table."""
-    with torch.no_grad():
-        parts = (torch.from_numpy(x).split(500) for x in (images.train, images.test))
-        made = [torch.cat([table(part) for part in every]).numpy() for every in parts]
-    largest = max(float(parameter.detach().abs().max()) for parameter in table.parameters())
-    return images._replace(train=made[0], test=made[1], interval=(-largest, largest))
-
-
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Images], int]] = {
     "gru": (Rows, rows, 12),
     "unet": (UNet, strokes, 3),
     "mixer": (Mixer, clothes, 6),
-    "transformer": (lambda: nn.Sequential(Parts(), Encoder()), reviews, 4),
 }
 
 
@@ -168,9 +119,6 @@ def main() -> None:
         module,
         lambda: train(module, images.train, images.train_labels, epochs),
     )
-    if isinstance(module, nn.Sequential):
-        table, module = module
-        images = looked_up(table, images)
     benchmark(options.network, module.eval(), images, hg.Options(degree=options.degree, memory_bytes=MEMORY), options)
 
 
