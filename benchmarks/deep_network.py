@@ -46,7 +46,7 @@ KEYS = (
 )  # fmt: skip
 
 
-def arguments(description: str, degree: int, networks: Sequence[str] = ()) -> argparse.Namespace:
+def arguments(description: str, degree: int | None, networks: Sequence[str] = ()) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
     parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
@@ -62,6 +62,22 @@ def arguments(description: str, degree: int, networks: Sequence[str] = ()) -> ar
         parser.add_argument("--network", choices=networks, default=networks[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     return parser.parse_args()
+
+
+def once(weights: Path, module: torch.nn.Module, train: Callable[[], None]) -> None:
+    """The weights of a file, or where there is none those that `train` finds, kept.
+
+    Floating point adds up differently on another number of threads, and results belong to one network.
+    """
+    if weights.exists():
+        with np.load(weights, allow_pickle=False) as state:
+            module.load_state_dict({name: torch.from_numpy(state[name]) for name in state})
+        return
+    train()
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    beside = weights.with_suffix(".tmp.npz")
+    np.savez(beside, **{name: tensor.numpy() for name, tensor in module.state_dict().items()})
+    beside.replace(weights)
 
 
 class Images(NamedTuple):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from deep_network import ROOT, arguments, benchmark, cifar10, hg  # first: it imports heliograph
+from deep_network import ROOT, arguments, benchmark, cifar10, hg, once  # first: it imports heliograph
 
 import sys
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(ROOT / "examples"))
@@ -22,17 +21,8 @@ def main() -> None:
     module = ResidualGELU() if options.network == "gelu" else Wide64()
     if options.network == "wide64":
         images = images._replace(train=doubled(images.train), test=doubled(images.test))
-    # Trained once: floating point adds up differently on another number of threads, and results belong to one network.
     weights = options.folder / f"{options.network}-weights.npz"
-    if weights.exists():
-        with np.load(weights, allow_pickle=False) as state:
-            module.load_state_dict({name: torch.from_numpy(state[name]) for name in state})
-    else:
-        train(module, images.train, images.train_labels, EPOCHS[options.network])
-        weights.parent.mkdir(parents=True, exist_ok=True)
-        beside = weights.with_suffix(".tmp.npz")
-        np.savez(beside, **{name: tensor.numpy() for name, tensor in module.state_dict().items()})
-        beside.replace(weights)
+    once(weights, module, lambda: train(module, images.train, images.train_labels, EPOCHS[options.network]))
     benchmark(options.network, module.eval(), images, hg.Options(degree=options.degree, margin=0.6), options)
 
 

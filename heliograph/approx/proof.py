@@ -10,6 +10,7 @@ is halved where the share is still too much beside the end that is bounded.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -107,11 +108,17 @@ def image(
     [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a share `tolerance` of the
     image's width of the true end; and, with `small_ends`, within three such shares of its own size.
     """
+    return _image(tuple(map(float, coefficients)), low, high, tolerance, small_ends)
+
+
+# Variants of a program, compiled to compare them, have most of their polynomials in common.
+@functools.lru_cache(maxsize=512)
+def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: float, small_ends: bool) -> Interval:
     limit = 1.0 + 1.0 / max(1, len(coefficients) - 1) ** 2
     if not -limit <= low <= high <= limit:
         raise InternalError(f"[{low}, {high}] is not in [-1, 1]")
     exact = np.array([fixed(c) for c in coefficients], object)
-    bound = math.ceil(sum(abs(float(c)) for c in coefficients))
+    bound = math.ceil(sum(map(abs, coefficients)))
     if len(exact) == 1:
         return outward(int(exact[0]) - 1, int(exact[0]) + 1)
     points = max(8, math.ceil(1.12 / math.sqrt(2.0 * tolerance)))

@@ -45,7 +45,8 @@ class Factor:
         yield from (j * self.scale for j in range(self.giant + 1))
 
 
-def _factors(slots: int, budget: int, encoding: bool, babies: int) -> list[Factor]:
+@functools.lru_cache(maxsize=1024)
+def _factors(slots: int, budget: int, encoding: bool, babies: int) -> tuple[Factor, ...]:
     """The factors of the transform of `slots` points: at most `budget`, in the order of their scales.
 
     A fast Fourier transform of n points is a product of log2(n) sparse matrices (layers): layer j combines slots that lie
@@ -72,10 +73,10 @@ def _factors(slots: int, budget: int, encoding: bool, babies: int) -> list[Facto
     if rest:
         # OpenFHE decides on the baby steps of the rest itself.
         factors.insert(0 if encoding else rows, Factor(1 if encoding else 1 << rows * layers, rest))
-    return factors
+    return tuple(factors)
 
 
-def bootstrap_factors(ring: Ring, slots: int) -> tuple[list[Factor], list[Factor]]:
+def bootstrap_factors(ring: Ring, slots: int) -> tuple[tuple[Factor, ...], tuple[Factor, ...]]:
     """The factors of CoeffsToSlots and of SlotsToCoeffs."""
     assert ring.bootstrap is not None
     encode, decode = ring.bootstrap

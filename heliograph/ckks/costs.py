@@ -44,9 +44,10 @@ class CostTable:
     def decompose_ms(self, ring: Ring, towers: int) -> float:
         """Splitting a ciphertext into digits and raising each (done once for hoisted rotations)."""
         digits, k, alpha = ring.digits_at(towers), ring.special, ring.alpha
-        parts = [min(alpha, towers - i * alpha) for i in range(digits)]
-        ntts = towers + sum(towers + k - part for part in parts)
-        convs = sum(part * (towers + k - part) for part in parts)
+        # A digit of so many primes is raised to the others: all have alpha, but for the rest.
+        rest = towers % alpha
+        squares = towers // alpha * alpha * alpha + rest * rest
+        ntts, convs = digits * (towers + k), towers * (towers + k) - squares
         return self._ms(ring, ntts, 0.0, convs) + self.switch_us * 1e-3
 
     def switch_ms(self, ring: Ring, towers: int) -> float:
@@ -147,7 +148,7 @@ class CostTable:
         return self._ms(ring, 1, 2, 0) + 9 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 15)
 def _bootstrap_ms(costs: CostTable, ring: Ring, slots: int, paired: bool) -> float:
     """Planners ask again and again."""
     return costs._bootstrap_ms(ring, slots, paired)

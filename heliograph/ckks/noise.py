@@ -165,13 +165,23 @@ def bootstrap_failure(ring: Ring) -> float:
 
 def bootstrap_bend(ring: Ring, values: Array) -> Array:
     """By how much a bootstrap falls short of real values, in units of the nominal scale, each time the same."""
-    if ring.bootstrap_share is not None:
+    return _bend(ring.bootstrap_share, ring.bootstrap_iterations, values)
+
+
+def _bend(share: int | None, iterations: int, values: Array) -> Array:
+    if share is not None:
         x = values / BOOTSTRAP_FITTED
-        left = (2 * math.pi / ring.bootstrap_share) ** 4 / 30 * BOOTSTRAP_FITTED**5 / 16
+        left = (2 * math.pi / share) ** 4 / 30 * BOOTSTRAP_FITTED**5 / 16
         return np.asarray(left * x * (16 * x**4 - 20 * x**2 + 5))
-    return np.asarray(_BOOTSTRAP_CUBIC * values**3 if ring.bootstrap_iterations == 1 else 0.0 * values)
+    return np.asarray(_BOOTSTRAP_CUBIC * values**3 if iterations == 1 else 0.0 * values)
+
+
+@functools.lru_cache(maxsize=256)
+def _largest_bend(share: int | None, iterations: int) -> float:
+    """On values up to one: planners ask for thousands of rings, which differ in few of these."""
+    return float(np.abs(_bend(share, iterations, np.linspace(0, 1, 64))).max())
 
 
 def bootstrap_error(ring: Ring) -> float:
     """What a bootstrap adds to values up to one, noise and bend."""
-    return math.hypot(bootstrap_std(ring), float(np.abs(bootstrap_bend(ring, np.linspace(0, 1, 64))).max()))
+    return math.hypot(bootstrap_std(ring), _largest_bend(ring.bootstrap_share, ring.bootstrap_iterations))

@@ -162,11 +162,15 @@ class Ring:
             return True
         limit = max_log_pq(self.log_ring, self.security_bits)
         # OpenFHE wants the sum of the nominal sizes below the limit, not at it; we want the true sizes within it.
-        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
-        roughly = self.first_mod_bits + self.levels * self.scale_bits + special_bits
-        if roughly >= limit:
+        if self.nominal_log_pq >= limit:
             return False
-        return self.log_pq + special_bits - self.special * SPECIAL_PRIME_BITS <= limit
+        return self.log_pq + (self.special_for_security - self.special) * SPECIAL_PRIME_BITS <= limit
+
+    @property
+    def nominal_log_pq(self) -> int:
+        """The sum of the nominal sizes: no primes are needed for it."""
+        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
+        return self.first_mod_bits + self.levels * self.scale_bits + special_bits
 
     def digits_at(self, towers: int) -> int:
         """Key-switching digits in use with so many towers left."""

@@ -24,7 +24,7 @@ from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import paired_slots
 from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail
-from heliograph.passes.place_bootstraps import PlaceBootstraps, Placed, Prepared, observed_sizes
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Placed, Prepared, observed_sizes, place_all
 from heliograph.passes.plan_levels import TooFewLevelsError
 
 # A chain within this factor of the fastest is taken where its keys are smaller.
@@ -148,22 +148,24 @@ def _choices(
     """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
     found, failure = [], ""
     prepared = Prepared.of(packed, rings[0].slots)
-    for ring, one_size, low in itertools.product(rings, (False, True), (False, True)):
-        try:
-            placed = PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs).place(prepared)
-        except TooFewLevelsError as few:
-            failure = few.what
-            continue
-        if not placed.returns:
+    every = itertools.product(rings, (False, True), (False, True))
+    passes = [PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs) for ring, one_size, low in every]
+    for place, placed in zip(passes, place_all(passes, prepared), strict=True):
+        if isinstance(placed, TooFewLevelsError):
+            failure = placed.what
+        elif not placed.returns:
             failure = "it fits the chain as it is"
-            continue
-        found.append(_Choice(placed, ring))
+        else:
+            found.append(_Choice(placed, place.ring))
     fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
-    for ring, one_size in itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True)):
-        for carried in _entries(packed):
-            place = PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried)
-            with contextlib.suppress(TooFewLevelsError):
-                found.append(_Choice(place.place(prepared), ring))
+    with_entries = itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True), _entries(packed))
+    passes = [
+        PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried)
+        for ring, one_size, carried in with_entries
+    ]
+    for place, placed in zip(passes, place_all(passes, prepared), strict=True):
+        if not isinstance(placed, TooFewLevelsError):
+            found.append(_Choice(placed, place.ring))
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs)
     # Those that place the same bootstraps in the same chains once.
@@ -218,30 +220,34 @@ def _with_lower(
     Rings are left alone on which even all lower parts together would not beat the best choice that has none.
     """
     best: dict[Ring, float] = {}
-    made: list[_Choice] = []
     for choice in found:
         best[choice.ring] = min(choice.cost_ms, best.get(choice.ring, choice.cost_ms))
-    for ring, alone in best.items():
-        parts = lower_parts(ring)
 
-        def placed(lower: tuple[Ring, ...]) -> _Choice:
-            place = PlaceBootstraps(ring, options.costs, sizes, pairs=pairs, lower=lower)  # noqa: B023
-            return _Choice(place.place(prepared), ring, lower)  # noqa: B023
+    def placed(tried: Sequence[tuple[Ring, tuple[Ring, ...]]]) -> list[_Choice]:
+        passes = [PlaceBootstraps(ring, options.costs, sizes, pairs=pairs, lower=lower) for ring, lower in tried]
+        made = zip(tried, place_all(passes, prepared), strict=True)
+        return [_Choice(one, *how) for how, one in made if not isinstance(one, TooFewLevelsError)]
 
-        if not parts or placed(parts).cost_ms >= min(best.values()):
-            continue
-        taken: tuple[Ring, ...] = ()
-        while len(taken) < (_MOST_CHAINS if options.chains is None else options.chains) - 1:
-            following = min(
-                (placed((*taken, part)) for part in parts if part not in taken),
-                key=lambda choice: choice.cost_ms,
-                default=None,
-            )
-            if following is None or not following.placed.returns or following.cost_ms >= alone:
-                break
-            alone, taken = following.cost_ms, following.lower
-            made.append(following)
-    return made
+    whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
+    # The best of each ring so far, of those that go on.
+    taken: dict[Ring, _Choice | None] = {choice.ring: None for choice in whole if choice.cost_ms < min(best.values())}
+    made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
+    for _ in range((_MOST_CHAINS if options.chains is None else options.chains) - 1):
+        lower = {ring: () if choice is None else choice.lower for ring, choice in taken.items()}
+        tried = [
+            (ring, (*lower[ring], part)) for ring in taken for part in lower_parts(ring) if part not in lower[ring]
+        ]
+        following: dict[Ring, _Choice] = {}
+        for choice in placed(tried):
+            if choice.ring not in following or choice.cost_ms < following[choice.ring].cost_ms:
+                following[choice.ring] = choice
+        taken = {}
+        for ring, choice in following.items():
+            if choice.placed.returns and choice.cost_ms < best[ring]:
+                best[ring] = choice.cost_ms
+                taken[ring] = choice
+                made[ring].append(choice)
+    return [choice for choices in made.values() for choice in choices]
 
 
 def lower_parts(ring: Ring) -> tuple[Ring, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from heliograph.ckks.noise import bootstrap_error
-from heliograph.ckks.ring import SPECIAL_PRIME_BITS, Ring, bootstrap_levels
+from heliograph.ckks.ring import Ring, bootstrap_levels
 from heliograph.ckks.security import max_log_pq
 from heliograph.compiler.options import Options
 from heliograph.errors import PlanningError
@@ -102,10 +102,12 @@ def _chains(shape: Ring, how: Bootstraps, options: Options) -> Iterator[Ring]:
 def _chain(shape: Ring, how: Bootstraps) -> Ring | None:
     """The chain of these levels and digits with the finest scale, None where none is secure and fine enough."""
     most = math.inf if shape.security_bits is None else max_log_pq(shape.log_ring, shape.security_bits)
+    headroom = _NATIVE_HEADROOM_BITS[0] if how.by == "native" else _OPENFHE_HEADROOM_BITS
     for scale in _NATIVE_SCALES if how.scale is None else (how.scale,):
-        if shape.towers * scale + SPECIAL_PRIME_BITS > most:
+        ring = replace(shape, scale_bits=scale, first_mod_bits=min(scale + headroom, 60))
+        # No larger first modulus is secure either.
+        if ring.nominal_log_pq >= most:
             continue
-        ring = replace(shape, scale_bits=scale, first_mod_bits=min(scale + _OPENFHE_HEADROOM_BITS, 60))
         if how.by == "native":
             ring = _finest(ring)
         if ring.legal and ring.secure:

@@ -35,8 +35,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,14 @@ MOST_STATES = 2000
 # Losses stay below this: fronts are told apart by adding multiples of it.
 MOST_LOSS = 1 << 40
 # A step that cannot be taken.
-IMPOSSIBLE = np.int64(1) << 60
+IMPOSSIBLE = 1 << 60
 _BLOCK = 256
 # A front is thinned to no fewer points than this.
 _LEAST_FRONT = 6
+# So many searches go side by side: their tables are then still small.
+_TOGETHER = 64
+# Of so many pairs of rows at once it is looked which beats which.
+_MOST_CELLS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,21 @@ class Step:
     refresh_depth: int = 0
     most: int | None = None
 
+    def refreshed(self, costs: Whole) -> Step:
+        """The same with these prices of bootstraps."""
+        # Not dataclasses.replace: planners do this a million times.
+        return Step(
+            self.reads,
+            self.ways,
+            costs,
+            self.written,
+            self.whole,
+            self.group,
+            self.refresh_tie,
+            self.refresh_depth,
+            self.most,
+        )
+
     @property
     def plain(self) -> bool:
         """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
@@ -98,26 +117,50 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A step, and those before it whose values only they read and of which nothing is decided: one step of the search.
+class Shape:
+    """Which steps are one step of the search: a step, and those before it whose values only they read and of which nothing
+    is decided.
 
-    Its `at`, the level at which it begins, settles the levels of all. `reads` has what they read from outside and how much
-    higher than `at` it is wanted, `reach` the highest level of all above `at`, `others` the costs by level of the other
-    steps together; None where there are none.
+    The level `at` at which it begins settles the levels of all. `reads` has what they read from outside and how much higher
+    than `at` it is wanted, `reach` the highest level of all above `at`; `others` the other steps, one for all of the same
+    cost: its number, how much above `at` it begins, and how many there are.
     """
+
+    number: int
+    reads: tuple[tuple[int, int], ...]
+    reach: int
+    others: tuple[tuple[int, int, int], ...]
+
+    def priced(self, steps: Sequence[Step]) -> Joined:
+        """With the costs of steps of the same shape."""
+        costs = [count * steps[number].ways[0].cost[above:] for number, above, count in self.others]
+        length = min(map(len, costs), default=0)
+        summed = sum((cost[:length] for cost in costs), np.zeros(length, dtype=np.int64)) if costs else None
+        return Joined(self.number, self.reads, self.reach, summed)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A `Shape` with the costs by level of its other steps together, None where there are none."""
 
     number: int
     reads: tuple[tuple[int, int], ...]
     reach: int
     others: Whole | None
 
-    def cost(self, way: Way, at: Whole) -> Whole:
-        """Of all of them, where it begins at these levels."""
-        return way.cost[at] if self.others is None else way.cost[at] + self.others[at]
+    def cost(self, way: Way) -> Whole:
+        """Of all of them, by the level at which it begins; there is none where one of the others would lie too high."""
+        if self.others is None:
+            return way.cost
+        length = min(len(way.cost), len(self.others))
+        return way.cost[:length] + self.others[:length]
 
 
-def joined(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[Joined]:
-    """The steps of the search, in program order: whatever is chosen, what is put together has no choice left."""
+def shapes(steps: Sequence[Step], outputs: Collection[int]) -> list[Shape]:
+    """The steps of the search, in program order: whatever is chosen, what is put together has no choice left.
+
+    They are those of other costs too, where the same steps share theirs (one array).
+    """
     readers: list[list[int]] = [[] for _ in steps]
     for number, step in enumerate(steps):
         for operand in set(step.reads):
@@ -138,11 +181,12 @@ def joined(steps: Sequence[Step], outputs: Mapping[int, int]) -> list[Joined]:
             for operand in steps[member].reads:
                 if owner[operand] != number:
                     reads[operand] = max(reads.get(operand, 0), above[member])
-        others = [steps[member].ways[0].cost[above[member] :] for member in own if member != number]
-        length = min(map(len, others), default=0)
-        summed = sum((cost[:length] for cost in others), np.zeros(length, dtype=np.int64)) if others else None
-        reach = max(above[member] for member in own)
-        made.append(Joined(number, tuple(reads.items()), reach, summed))
+        alike: dict[tuple[int, int], list[int]] = {}
+        for member in own:
+            if member != number:
+                alike.setdefault((id(steps[member].ways[0].cost), above[member]), []).append(member)
+        others = tuple((same[0], height, len(same)) for (_, height), same in alike.items())
+        made.append(Shape(number, tuple(reads.items()), max(above[member] for member in own), others))
     return made
 
 
@@ -167,10 +211,11 @@ def digest(*names: object) -> int:
 
 @dataclass(slots=True)
 class _States:
-    """States of one cut, a row each: the levels at which its values are wanted, what is decided of open tensors and
-    polynomials (-1: nothing), cost, loss and tie.
+    """States of one cut, a row each: whose search it is, the levels at which its values are wanted, what is decided of open
+    tensors and polynomials (-1: nothing), cost, loss and tie.
     """
 
+    of: Levels
     levels: Levels
     decided: Levels
     cost: Whole
@@ -181,7 +226,14 @@ class _States:
         return len(self.cost)
 
     def taken(self, rows: npt.NDArray[np.intp]) -> _States:
-        return _States(self.levels[rows], self.decided[rows], self.cost[rows], self.loss[rows], self.tie[rows])
+        return _States(*(getattr(self, name)[rows] for name in _COLUMNS))
+
+    @staticmethod
+    def joined(parts: Sequence[_States]) -> _States:
+        return _States(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
+
+
+_COLUMNS = ("of", "levels", "decided", "cost", "loss", "tie")
 
 
 @dataclass(slots=True)
@@ -201,8 +253,8 @@ class Search:
     """Finds the front of cost against loss; `begin` is the level at which bootstraps begin, `back` the highest to which one
     comes back, `highest` the highest at which a value may be, and `levels` what the chain has.
 
-    Steps are in program order, and `outputs` are wanted at these levels. `joined` is what `joined` makes of both, for
-    those who have it already.
+    Steps are in program order, and `outputs` are wanted at these levels. `joined` are the `shapes` of both with their costs,
+    for those who have them already.
     """
 
     steps: Sequence[Step]
@@ -213,54 +265,93 @@ class Search:
     levels: int
     most_states: int = MOST_STATES
     joined: Sequence[Joined] | None = None
-    _traces: list[_Trace] = field(default_factory=list)
 
     def run(self) -> list[Found]:
         """The front, the cheapest first; a TooFewLevelsError where there is no way at all."""
-        cut = sorted(self.outputs)
+        (found,) = run_all([self])
+        if isinstance(found, TooFewLevelsError):
+            raise found
+        return found
+
+
+def run_all(searches: Sequence[Search]) -> list[list[Found] | TooFewLevelsError]:
+    """The front of each search, or why it has none: the same as one by one, in a fraction of the time.
+
+    They are about one program: levels and prices differ, not what reads what.
+    """
+    return [
+        found
+        for start in range(0, len(searches), _TOGETHER)
+        for found in _Together(searches[start : start + _TOGETHER]).run()
+    ]
+
+
+class _Together:
+    """Searches that go through the program side by side: a table of states holds those of all of them."""
+
+    def __init__(self, searches: Sequence[Search]) -> None:
+        self.searches = searches
+        self.begin, self.back, self.highest, self.levels = (
+            np.array([getattr(search, name) for search in searches], dtype=np.int64)
+            for name in ("begin", "back", "highest", "levels")
+        )
+        self.failed: dict[int, TooFewLevelsError] = {}
+        self.traces: list[_Trace] = []
+
+    def run(self) -> list[list[Found] | TooFewLevelsError]:
+        first, count = self.searches[0], len(self.searches)
+        cut = sorted(first.outputs)
         # Open tensors ("whole", entry) and polynomials ("group", entry), and the first step of each, which is met last.
         open_: list[tuple[str, int]] = []
         last: dict[tuple[str, int], int] = {}
-        for number, step in enumerate(self.steps):
+        for number, step in enumerate(first.steps):
             for kind, entry in (("whole", step.whole), ("group", step.group)):
                 if entry is not None:
                     last.setdefault((kind, entry), number)
-        zero = np.zeros(1, dtype=np.int64)
+        zero = np.zeros(count, dtype=np.int64)
         states = _States(
-            np.array([[self.outputs[number] for number in cut]], dtype=np.int16),
-            np.zeros((1, 0), dtype=np.int16),
+            np.arange(count, dtype=np.int16),
+            np.array([[search.outputs[number] for number in cut] for search in self.searches], dtype=np.int16),
+            np.zeros((count, 0), dtype=np.int16),
             zero,
             zero.copy(),
             zero.copy(),
         )
-        for together in reversed(joined(self.steps, self.outputs) if self.joined is None else self.joined):
-            number = together.number
-            made = self._taken(together, states, cut, open_, last)
-            parents, ways, refreshed, states = made
-            kept = _pruned(states, self.most_states) if len(states) > 1 else np.arange(len(states))
+        every = [
+            one.joined or [each.priced(one.steps) for each in shapes(one.steps, one.outputs)] for one in self.searches
+        ]
+        for place in range(len(every[0]) - 1, -1, -1):
+            together = [steps[place] for steps in every]
+            parents, ways, refreshed, states = self._taken(together, states, cut, open_, last)
+            if not len(states):
+                break
+            kept = _pruned(states, first.most_states) if len(states) > 1 else np.arange(len(states))
             if len(kept) < len(states):
                 states = states.taken(kept)
                 parents, ways, refreshed = parents[kept], ways[kept], refreshed[kept]
-            self._traces.append(_Trace(number, parents.astype(np.int32), ways, refreshed))
-        front = _front(states)
-        return [self._found(states, int(row)) for row in front]
+            self.traces.append(_Trace(together[0].number, parents.astype(np.int32), ways, refreshed))
+        return [
+            self.failed[number] if number in self.failed else self._front(states, number) for number in range(count)
+        ]
 
     def _taken(
         self,
-        together: Joined,
+        together: Sequence[Joined],
         states: _States,
         cut: list[int],
         open_: list[tuple[str, int]],
         last: dict[tuple[str, int], int],
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], Levels, _States]:
         """The states after one step; `cut` and `open_` become those behind it."""
-        number, step = together.number, self.steps[together.number]
+        number, reach = together[0].number, together[0].reach
+        own = [search.steps[number] for search in self.searches]
+        step, of = own[0], states.of
         column = cut.index(number)
         wanted = states.levels[:, column].astype(np.int64)
         rest = np.delete(states.levels, column, axis=1)
         del cut[column]
         places = []
-        for operand, above in together.reads:
+        for operand, above in together[0].reads:
             if operand not in cut:
                 cut.append(operand)
                 rest = np.hstack([rest, np.full((len(rest), 1), -1, dtype=np.int16)])
@@ -270,21 +361,25 @@ class Search:
         for kind, entry in (("whole", step.whole), ("group", step.group)):
             if entry is not None and (kind, entry) not in following and last[kind, entry] != number:
                 following.append((kind, entry))
+        most = self.highest if step.most is None else np.array([one.most for one in own], dtype=np.int64)
+        highest, back = most[of], self.back[of]
+        refreshing = None if step.refresh is None else _table([one.refresh for one in own], IMPOSSIBLE)
         parts: list[tuple[npt.NDArray[np.intp], int, bool, _States]] = []
-        deepest = self.levels + 1
+        reached: list[Whole] = []
         for refresh in (False, True) if step.refresh is not None and not step.written else (step.written,):
             for way_number, way in enumerate(step.ways):
-                base = np.full(len(states), self.begin + step.refresh_depth) if refresh else wanted
+                base = self.begin[of] + step.refresh_depth if refresh else wanted
                 at = base + way.depth
-                fits = at + together.reach <= (self.highest if step.most is None else step.most)
+                fits = at + reach <= highest
                 extra = np.zeros(len(states), dtype=np.int64)
+                reached.append(at + reach)
                 if refresh:
-                    assert step.refresh is not None
-                    fits &= wanted <= self.back
-                    extra = step.refresh[np.minimum(wanted, self.back)]
+                    assert refreshing is not None
+                    fits &= wanted <= back
+                    extra = refreshing[of, np.minimum(wanted, back)]
                     fits &= extra < IMPOSSIBLE
                     if step.written:
-                        deepest = max(deepest, int((self.levels + wanted - self.back).max(initial=0)))
+                        reached.append(self.levels[of] + wanted - back)
                 for kind, entry, chosen in (
                     ("whole", step.whole, int(refresh)),
                     ("group", step.group, way_number),
@@ -292,7 +387,6 @@ class Search:
                     if entry is not None and (kind, entry) in before:
                         known = before[kind, entry]
                         fits &= (known < 0) | (known == chosen)
-                deepest = max(deepest, int(at.max(initial=0)) + together.reach)
                 rows = np.flatnonzero(fits)
                 if not len(rows):
                     continue
@@ -308,41 +402,51 @@ class Search:
                         decided[:, place] = int(refresh)
                     elif name == ("group", step.group):
                         decided[:, place] = way_number
+                pairs = zip(together, own, strict=True)
+                prices = _table([one.cost(each.ways[way_number]) for one, each in pairs], 0)
                 parts.append(
                     (
                         rows,
                         way_number,
                         refresh,
                         _States(
+                            of[rows],
                             new,
                             decided,
-                            states.cost[rows] + together.cost(way, level) + extra[rows],
+                            states.cost[rows] + prices[of[rows], level] + extra[rows],
                             states.loss[rows] + way.loss,
                             states.tie[rows] + way.tie + (step.refresh_tie if refresh and not step.written else 0),
                         ),
                     )
                 )
         open_[:] = following
-        back, none = wanted.astype(np.int16), np.full(len(states), -1, dtype=np.int16)
+        back_to, none = wanted.astype(np.int16), np.full(len(states), -1, dtype=np.int16)
+        made = _States.joined([part for *_, part in parts]) if parts else states.taken(np.arange(0))
+        for lost in np.setdiff1d(of, made.of).tolist():
+            levels = int(self.levels[lost])
+            deepest = max(levels + 1, *(int(depths[of == lost].max()) for depths in reached))
+            self.failed[lost] = TooFewLevelsError(deepest, levels)
         if not parts:
-            raise TooFewLevelsError(deepest, self.levels)
-        joined = _States(
-            np.concatenate([part.levels for *_, part in parts]),
-            np.concatenate([part.decided for *_, part in parts]),
-            np.concatenate([part.cost for *_, part in parts]),
-            np.concatenate([part.loss for *_, part in parts]),
-            np.concatenate([part.tie for *_, part in parts]),
-        )
+            return np.arange(0), none[:0], none[:0], made
         return (
             np.concatenate([rows for rows, *_ in parts]),
             np.concatenate([np.full(len(rows), way, dtype=np.int16) for rows, way, *_ in parts]),
-            np.concatenate([back[rows] if refresh else none[rows] for rows, _, refresh, _ in parts]),
-            joined,
+            np.concatenate([back_to[rows] if refresh else none[rows] for rows, _, refresh, _ in parts]),
+            made,
         )
 
+    def _front(self, states: _States, number: int) -> list[Found]:
+        """The points of one search that no other one beats in cost and loss, the cheapest first; levels no longer matter."""
+        rows = np.flatnonzero(states.of == number)
+        order = rows[np.lexsort((states.tie[rows], states.loss[rows], states.cost[rows]))]
+        least = np.minimum.accumulate(states.loss[order])
+        better = np.append(True, states.loss[order][1:] < least[:-1])
+        return [self._found(states, int(row)) for row in order[better]]
+
     def _found(self, states: _States, row: int) -> Found:
-        ways, refreshed, cost, loss = [0] * len(self.steps), {}, int(states.cost[row]), int(states.loss[row])
-        for trace in reversed(self._traces):
+        ways, refreshed = [0] * len(self.searches[0].steps), {}
+        cost, loss = int(states.cost[row]), int(states.loss[row])
+        for trace in reversed(self.traces):
             ways[trace.step] = int(trace.way[row])
             if trace.refreshed[row] >= 0:
                 refreshed[trace.step] = int(trace.refreshed[row])
@@ -350,32 +454,78 @@ class Search:
         return Found(cost, loss, tuple(ways), refreshed)
 
 
-def _front(states: _States) -> npt.NDArray[np.intp]:
-    """The rows that no other one beats in cost and loss, the cheapest first; levels no longer matter."""
-    order = np.lexsort((states.tie, states.loss, states.cost))
-    least = np.minimum.accumulate(states.loss[order])
-    better = np.append(True, states.loss[order][1:] < least[:-1])
-    return np.asarray(order[better])
+def _table(rows: Sequence[Whole | None], missing: int) -> Whole:
+    """Rows of different lengths under each other; what a row does not have is `missing`. Equal rows are often one object."""
+    known = [row for row in rows if row is not None]
+    table = np.full((len(rows), max(map(len, known))), missing, dtype=np.int64)
+    for place, row in enumerate(known):
+        table[place, : len(row)] = row
+    return table
 
 
 def _pruned(states: _States, most: int) -> npt.NDArray[np.intp]:
-    """The rows that are kept, in a fixed order."""
-    keys = np.hstack([states.levels, states.decided])
+    """The rows that are kept, in a fixed order; `most` of each search, or a few more."""
+    keys = np.hstack([states.of[:, None], states.levels, states.decided])
     order = np.lexsort((states.tie, states.loss, states.cost, *keys.T[::-1]))
     keys, loss = keys[order], states.loss[order]
-    first = np.append(True, (keys[1:] != keys[:-1]).any(axis=1)) if keys.shape[1] else np.arange(len(keys)) == 0
+    first = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))
     # On the front of one key costs rise, so losses have to fall. Later keys are moved below all earlier ones.
     group = np.cumsum(first) - 1
     moved = loss - group * MOST_LOSS
     least = np.minimum.accumulate(moved)
-    kept = order[first | np.append(True, moved[1:] < least[:-1])]
-    kept = _unbeaten(states, kept)
-    return _thinned(states, kept, most) if len(kept) > most else kept
+    kept = _unbeaten(states, order[first | np.append(True, moved[1:] < least[:-1])])
+    counts = np.bincount(states.of[kept])
+    if counts.max() <= most:
+        return kept
+    parts = np.split(kept, np.cumsum(counts)[:-1])
+    return np.concatenate([_thinned(states, part, most) if len(part) > most else part for part in parts])
 
 
 def _unbeaten(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Without the rows that another one beats: no more cost, no more loss, nothing wanted higher, the same decided."""
-    rows = rows[np.lexsort((states.tie[rows], states.loss[rows], states.cost[rows]))]
+    """Without the rows that another one of the same search beats: no more cost, no more loss, nothing wanted higher, and the
+    same decided. Searches come one after the other.
+    """
+    rows = rows[np.lexsort((states.tie[rows], states.loss[rows], states.cost[rows], states.of[rows]))]
+    parts = np.split(rows, np.cumsum(np.bincount(states.of[rows]))[:-1])
+    kept: list[npt.NDArray[np.intp]] = []
+    small: list[npt.NDArray[np.intp]] = []
+    for part in filter(len, parts):
+        if len(part) > _BLOCK:
+            kept += [*_side_by_side(states, small), _one_front(states, part)]
+            small = []
+            continue
+        longest = max(len(part), *map(len, small)) if small else len(part)
+        if small and (len(small) + 1) * longest * longest > _MOST_CELLS:
+            kept += _side_by_side(states, small)
+            small = []
+        small.append(part)
+    kept += _side_by_side(states, small)
+    return np.concatenate(kept)
+
+
+def _side_by_side(states: _States, parts: Sequence[npt.NDArray[np.intp]]) -> list[npt.NDArray[np.intp]]:
+    """The unbeaten of each of these rows, which begin with the cheapest, in one list."""
+    if not parts:
+        return []
+    lengths = np.array(list(map(len, parts)))
+    there = np.arange(int(lengths.max())) < lengths[:, None]
+    rows = np.zeros(there.shape, dtype=np.intp)
+    rows[there] = np.concatenate(parts)
+    # Whoever comes earlier costs no more.
+    beats = np.triu(np.ones((there.shape[1],) * 2, dtype=bool), 1) & there[:, :, None] & there[:, None, :]
+    loss = states.loss[rows]
+    beats &= loss[:, :, None] <= loss[:, None, :]
+    for column in range(states.levels.shape[1]):
+        levels = states.levels[:, column][rows]
+        beats &= levels[:, :, None] <= levels[:, None, :]
+    for column in range(states.decided.shape[1]):
+        decided = states.decided[:, column][rows]
+        beats &= decided[:, :, None] == decided[:, None, :]
+    return [rows[there & ~beats.any(axis=1)]]
+
+
+def _one_front(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The same of many rows of one search, block by block."""
     front = np.empty(0, dtype=np.intp)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
@@ -387,8 +537,7 @@ def _unbeaten(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int
             beats &= states.levels[candidates, column][:, None] <= states.levels[block, column][None, :]
         for column in range(states.decided.shape[1]):
             beats &= states.decided[candidates, column][:, None] == states.decided[block, column][None, :]
-        beaten = beats.any(axis=0)
-        front = np.concatenate([front, block[~beaten]])
+        front = np.concatenate([front, block[~beats.any(axis=0)]])
     return front
 
 

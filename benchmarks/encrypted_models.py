@@ -1,0 +1,126 @@
+"""Three kinds of models on real data, trained here and encrypted: `--network` names one of them.
+
+gru: the rows of a digit as a sequence of 8. unet: a U-Net block that finds the strokes of a digit in noise, with transposed
+convolutions. mixer: an MLP-Mixer block on patches of clothes.
+"""
+
+from __future__ import annotations
+
+from deep_network import Images, arguments, benchmark, hg, once  # first: it imports heliograph
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import data, mnist, train
+from torch import nn
+
+# The server's keys stay below this; others are read again in each run.
+MEMORY = 11 * 10**9
+
+
+class Rows(nn.Module):
+    """A GRU whose last state is classified."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(8, width, batch_first=True), nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, _ = self.gru(x)
+        return self.head(states[:, -1])
+
+
+class UNet(nn.Module):
+    """Down twice, up twice by transposed convolutions, with what was there before at each size; two scores a pixel."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(1, width, 3, padding=1)
+        self.down1 = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+        self.down2 = nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1)
+        self.up1 = nn.ConvTranspose2d(4 * width, 2 * width, 2, stride=2)
+        self.mix = nn.Conv2d(4 * width, 2 * width, 3, padding=1)
+        self.up2 = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.out = nn.Conv2d(2 * width, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fine = F.relu(self.enter(x))
+        middle = F.relu(self.down1(fine))
+        coarse = F.relu(self.down2(middle))
+        middle = F.relu(self.mix(torch.cat([middle, self.up1(coarse)], 1)))
+        return self.out(torch.cat([fine, self.up2(middle)], 1))
+
+
+class Mixer(nn.Module):
+    """Patches, one block that mixes tokens and then channels, the mean of the tokens."""
+
+    def __init__(self, tokens: int = 16, width: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(1, width, 4, stride=4)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.token = nn.Sequential(nn.Linear(tokens, 32), nn.GELU(), nn.Linear(32, tokens))
+        self.channel = nn.Sequential(nn.Linear(width, 64), nn.GELU(), nn.Linear(64, width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2)
+        x = x + self.token(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        x = x + self.channel(self.norm2(x))
+        return self.head(x.mean(1))
+
+
+def pixels(images: np.ndarray, size: int) -> np.ndarray:
+    """Images of 28 x 28 as (n, 1, size, size): padded to 32 x 32, then means of squares. In [0, 1]."""
+    padded, factor = np.pad(images, ((0, 0), (2, 2), (2, 2))), 32 // size
+    return padded.reshape(-1, 1, size, factor, size, factor).mean((3, 5)).astype(np.float32)
+
+
+def rows() -> Images:
+    x_train, y_train, x_test, y_test = mnist()
+    return Images(pixels(x_train, 8)[:, 0], y_train, pixels(x_test, 8)[:, 0], y_test, (0.0, 1.0))
+
+
+def strokes() -> Images:
+    """Digits of 16 x 16 under noise; the class of each pixel says whether a stroke is there."""
+    x_train, _, x_test, _ = mnist()
+    random = np.random.default_rng(0)
+    noisy, labels = [], []
+    for images in (x_train[:20_000], x_test[:1000]):
+        clean = pixels(images, 16)
+        noisy.append(np.clip(clean + 0.5 * random.standard_normal(clean.shape), -1, 2).astype(np.float32))
+        labels.append((clean[:, 0] > 0.5).astype(np.int64))
+    return Images(noisy[0], labels[0], noisy[1], labels[1], (-1.0, 2.0))
+
+
+def clothes() -> Images:
+    with np.load(data("fashion_mnist.npz"), allow_pickle=False) as file:
+        images = [pixels(file[name].astype(np.float32) / 255, 16) for name in ("x_train", "x_test")]
+        labels = [file[name].astype(np.int64) for name in ("y_train", "y_test")]
+    return Images(images[0], labels[0], images[1], labels[1], (0.0, 1.0))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Images], int]] = {
+    "gru": (Rows, rows, 12),
+    "unet": (UNet, strokes, 3),
+    "mixer": (Mixer, clothes, 6),
+}
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", None, tuple(NETWORKS))
+    make, read, epochs = NETWORKS[options.network]
+    images = read()
+    torch.manual_seed(0)
+    module = make()
+    once(
+        options.folder / f"{options.network}-weights.npz",
+        module,
+        lambda: train(module, images.train, images.train_labels, epochs),
+    )
+    benchmark(options.network, module.eval(), images, hg.Options(degree=options.degree, memory_bytes=MEMORY), options)
+
+
+if __name__ == "__main__":
+    main()
