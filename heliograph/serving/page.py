@@ -64,10 +64,11 @@ def page(site: Site) -> str:
         "<h2>Workers</h2>",
         _table(
             "workers",
-            ("worker", "process", "last seen between jobs", "key sets held", "memory by the bill"),
+            ("worker", "machine", "process", "last seen between jobs", "key sets held", "memory by the bill"),
             (
                 (
                     f"<code>{row['name']}</code>",
+                    escape(row["place"]),
                     str(row["process"]),
                     f"{now - row['beat']:.0f} s ago",
                     str(row["servers"]),
