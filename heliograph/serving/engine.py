@@ -1,8 +1,8 @@
 """Engines: what evaluates jobs beside the process that has them. A worker is given artifacts, a key set, and jobs.
 
-An engine starts workers; each sits at a `Seat`, takes one job at a time and says how far it is. Whoever has the jobs (the
-queue of a server, `pool`, or a list of files, `files`) gives them out, and gives the job of a worker that died to another.
-So every engine keeps the same promises. `local` spawns processes, `ray_engine` makes actors on a Ray cluster.
+An engine starts workers; each sits at a `Seat`, takes one job at a time and says how far it is. Whoever has the jobs
+(`pool`, for the queue of a server) gives them out, and gives the job of a worker that died to another. So every engine keeps
+the same promises. `local` spawns processes, `ray_engine` makes actors on a Ray cluster.
 """
 
 from __future__ import annotations
