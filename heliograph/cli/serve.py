@@ -31,6 +31,13 @@ _DATA = click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of evaluating processes."
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Processes of this machine, or a Ray cluster (RAY_ADDRESS).",
+)
+@click.option(
     "--memory-bytes",
     type=click.IntRange(1),
     default=None,
@@ -66,6 +73,7 @@ def serve_command(
     listen: str,
     data: str,
     workers: int,
+    engine: str,
     memory_bytes: int | None,
     plain: tuple[str, ...],
     backend: str | None,
@@ -93,6 +101,7 @@ def serve_command(
         artifacts=artifacts,
         root=Path(data),
         workers=workers,
+        engine=engine,
         memory_bytes=memory_bytes,
         plain=dict(each.split("=", 1) for each in plain),
         backend=backend,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heliograph.errors import WireError
 
-_VERSION = 1
+_VERSION = 2
 _TABLES = """
 CREATE TABLE tenants (
   number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, token TEXT NOT NULL UNIQUE, operator INTEGER NOT NULL,
@@ -27,39 +27,52 @@ CREATE TABLE jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT, tenant INTEGER NOT NULL, id TEXT NOT NULL, artifact TEXT NOT NULL,
   client TEXT NOT NULL, folder TEXT NOT NULL, digest TEXT NOT NULL, input TEXT NOT NULL, bytes INTEGER NOT NULL,
   state TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0, created REAL NOT NULL,
-  started REAL, ended REAL, worker TEXT, lease REAL, deaths INTEGER NOT NULL DEFAULT 0, error TEXT, result TEXT,
+  started REAL, ended REAL, worker TEXT, deaths INTEGER NOT NULL DEFAULT 0, error TEXT, result TEXT,
   result_bytes INTEGER, fetched REAL, UNIQUE (tenant, id));
 CREATE INDEX jobs_by_state ON jobs (state, number);
 CREATE INDEX jobs_by_tenant ON jobs (tenant, state);
-CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, beat REAL NOT NULL, bytes INTEGER NOT NULL,
-  servers INTEGER NOT NULL);
+CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEXT NOT NULL, beat REAL NOT NULL,
+  bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL);
 """
+# What makes a queue of a version one of the next. 1: leases are gone, and workers, of which a start knows none, have places.
+_STEPS = {
+    1: """
+ALTER TABLE jobs DROP COLUMN lease;
+DROP TABLE workers;
+CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEXT NOT NULL, beat REAL NOT NULL,
+  bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
+""",
+}
 
 
 class Database:
     """One SQLite file in WAL mode, used by several threads and processes; each thread has a connection of its own.
 
-    Raises WireError for a file that is none of ours, or of another version.
+    With `upgrade` a file of an earlier version is brought up to this one, in one transaction: that is for the server that
+    has the folder. Raises WireError for a file that is none of ours, or of another version; it stays as it is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, upgrade: bool = False) -> None:
         self.path = path
         self._local = threading.local()
         try:
             with self.writing() as connection:
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
-                if version == 0:
-                    for statement in _TABLES.split(";"):
+                steps = [_STEPS[step] for step in range(version, _VERSION)] if version and upgrade else []
+                for text in [_TABLES] if version == 0 else steps:
+                    for statement in text.split(";"):
                         connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {_VERSION}")
             os.chmod(path, 0o600)
         except sqlite3.Error as error:
             raise WireError(f"{path} cannot be used as a queue", why=str(error)) from None
-        if version not in (0, _VERSION):
+        if version > _VERSION or (0 < version < _VERSION and not upgrade):
             raise WireError(
                 f"{path} is a queue of version {version}; this program has version {_VERSION}",
-                hint="serve from a new folder, or with the Heliograph that made this one",
+                hint="serve from a new folder, or with the Heliograph that made this one"
+                if version > _VERSION
+                else "start the server again: it brings the queue up to date",
             )
 
     def _connection(self) -> sqlite3.Connection:

@@ -42,14 +42,9 @@ class Holding:
         self._servers: OrderedDict[str, tuple[Server, int]] = OrderedDict()
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        """The names of the folders whose keys are here."""
-        return tuple(self._servers)
-
-    @property
-    def held_bytes(self) -> int:
-        """What the servers take, by their bills."""
-        return sum(size for _, size in self._servers.values())
+    def held(self) -> dict[str, int]:
+        """The names of the folders whose keys are here, and what the server of each takes by its bill."""
+        return {folder: size for folder, (_, size) in self._servers.items()}
 
     def server(self, artifact: str, folder: str, path: Path) -> Server:
         """The server of an artifact on the keys in a folder, made where it is not here yet.
@@ -63,7 +58,7 @@ class Holding:
         loaded = self._artifact(artifact)
         taken = room(loaded, self._bytes)
         size = taken.bytes - BASE_BYTES
-        while self._servers and BASE_BYTES + self.held_bytes + size > self._bytes:
+        while self._servers and BASE_BYTES + sum(self.held.values()) + size > self._bytes:
             self._evict()
         server = self._made(loaded, path, taken)
         self._servers[folder] = server, size
@@ -82,12 +77,6 @@ class Holding:
         if folder in self._servers:
             server, _ = self._servers.pop(folder)
             server.close()
-
-    def drop_gone(self, keys: Path) -> None:
-        """Let go of the servers whose keys were deleted."""
-        for folder in self.folders:
-            if not (keys / folder).exists():
-                self.drop(folder)
 
     def _made(self, artifact: Artifact, path: Path, taken: Room) -> Server:
         mapped = backend_name(self._backend, artifact) == NATIVE

@@ -1,9 +1,8 @@
 """The queue: jobs that are accepted once and end once, with a result or an error, across kill -9 of server and workers.
 
 A job is accepted when its row is committed, its input lies under its own name by then. A worker claims it by writing its
-own name and a lease into the row; only a row that is still running under that name can be ended by it, in the transaction
-that names the result's file. So a job that was given to another worker meanwhile (the first one died, or
-fell silent) ends once, whoever is late.
+own name into the row; only a row that is still running under that name can be ended by it, in the transaction
+that names the result's file. So a job that was given to another worker meanwhile ends once, whoever is late.
 """
 
 from __future__ import annotations
@@ -202,18 +201,18 @@ class Jobs:
             if row is None:
                 return None
             connection.execute(
-                "UPDATE jobs SET state = ?, worker = ?, lease = ?, started = ?, done = 0, total = 0 WHERE number = ?",
-                (RUNNING, worker, now + self._limits.lease_s, now, row["number"]),
+                "UPDATE jobs SET state = ?, worker = ?, started = ?, done = 0, total = 0 WHERE number = ?",
+                (RUNNING, worker, now, row["number"]),
             )
             connection.execute("UPDATE keysets SET used = ? WHERE folder = ?", (now, row["folder"]))
         return Claim(row["number"], row["id"], row["artifact"], row["client"], row["folder"], row["input"])
 
     def beat(self, worker: str, number: int, done: int, total: int) -> bool:
-        """Write progress and renew the lease; False where the job is no longer this worker's."""
+        """Write progress; False where the job is no longer this worker's."""
         with self._database.writing() as connection:
             changed = connection.execute(
-                "UPDATE jobs SET done = ?, total = ?, lease = ? WHERE number = ? AND worker = ? AND state = ?",
-                (done, total, time.time() + self._limits.lease_s, number, worker, RUNNING),
+                "UPDATE jobs SET done = ?, total = ? WHERE number = ? AND worker = ? AND state = ?",
+                (done, total, number, worker, RUNNING),
             )
             return changed.rowcount == 1
 
@@ -269,17 +268,6 @@ class Jobs:
             self._release(connection, rows, int(died))
         return len(rows)
 
-    def release_late(self) -> list[str]:
-        """The same for workers that gave no sign of life for the time of a lease: their names."""
-        query = "SELECT number, input, deaths, worker FROM jobs WHERE state = ? AND lease < ?"
-        late = (RUNNING, time.time())
-        if self._database.reading().execute(query, late).fetchone() is None:
-            return []
-        with self._database.writing() as connection:
-            rows = connection.execute(query, late).fetchall()
-            self._release(connection, rows, 1)
-        return [row["worker"] for row in rows]
-
     def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], deaths: int) -> None:
         for row in rows:
             if row["deaths"] + deaths >= self._limits.deaths:
@@ -291,7 +279,7 @@ class Jobs:
                 self._end_badly(connection, row["number"], row["input"], error)
             else:
                 connection.execute(
-                    "UPDATE jobs SET state = ?, worker = NULL, lease = NULL, deaths = deaths + ? WHERE number = ?",
+                    "UPDATE jobs SET state = ?, worker = NULL, deaths = deaths + ? WHERE number = ?",
                     (QUEUED, deaths, row["number"]),
                 )
 

@@ -17,6 +17,13 @@ th, td { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 progress { width: 8em; }
 code { font-size: 12px; }
+@media (max-width: 700px) {
+  table, tbody, tr, td { display: block; }
+  thead { display: none; }
+  tr { border-bottom: 1px solid #ddd; padding: .5em 0; }
+  td { border: 0; padding: .1em 0; display: flex; justify-content: space-between; gap: 1em; overflow-wrap: anywhere; }
+  td::before { content: attr(data-name); font-weight: bold; flex: none; }
+}
 """
 
 
@@ -32,7 +39,8 @@ def page(site: Site) -> str:
     names = {served.record.artifact: served.record.name for served in site.catalog}
     states = jobs_by_state(site)
     parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Heliograph</title>",
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width'><title>Heliograph</title>",
         f"<meta http-equiv='refresh' content='5'><style>{_STYLE}</style></head><body><h1>Heliograph</h1>",
         f"<p id='summary'>{', '.join(f'{number} {state}' for state, number in states.items())}; "
         f"{site.pool.alive} of {site.settings.workers} workers live</p>",
@@ -64,10 +72,11 @@ def page(site: Site) -> str:
         "<h2>Workers</h2>",
         _table(
             "workers",
-            ("worker", "process", "last seen between jobs", "key sets held", "memory by the bill"),
+            ("worker", "machine", "process", "last seen between jobs", "key sets held", "memory by the bill"),
             (
                 (
                     f"<code>{row['name']}</code>",
+                    escape(row["place"]),
                     str(row["process"]),
                     f"{now - row['beat']:.0f} s ago",
                     str(row["servers"]),
@@ -99,10 +108,16 @@ def page(site: Site) -> str:
 
 def _table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of texts that are HTML already."""
-    body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "\n".join(
+        "<tr>"
+        + "".join(f"<td data-name='{escape(n)}'>{cell}</td>" for n, cell in zip(heads, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     return f"<table id='{name}'><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
 
 
 def _size(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
+    unit, name = next(((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if size >= unit), (1e3, "kB"))
+    return f"{size / unit:.1f} {name}"

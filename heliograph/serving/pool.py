@@ -1,45 +1,40 @@
-"""The worker processes of one server: started, watched, started again; what a dead one had goes back to the queue."""
+"""The workers of one server: each has a thread here, which claims jobs for it, watches it, and gets another when it dies."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from dataclasses import dataclass
 
 from heliograph.serving.database import Database
-from heliograph.serving.jobs import Jobs
+from heliograph.serving.engine import STOPPED, Engine, Report, Seat, WorkerGone, follow, task_of
+from heliograph.serving.jobs import Claim, Jobs
 from heliograph.serving.logs import log
-from heliograph.serving.worker import WorkerSettings
+from heliograph.serving.records import DONE
+from heliograph.serving.settings import Limits, Places
 
-_WATCH_S = 0.2
+# How often an idle worker is looked after, and looks for jobs that nobody woke it for.
+_LOOK_S = 0.25
+_SEEN_S = 5.0
 # A worker that dies at once is not started again in a hurry.
 _REST_S = 2.0
 
 
-@dataclass
-class _Process:
-    settings: WorkerSettings
-    process: subprocess.Popen[bytes]
-    started: float
+class _Over(Exception):
+    """The server ends."""
 
 
 class Pool:
-    """So many workers. `settings` are those of each, but for its name; threads are shared out among them."""
+    """So many workers of an engine, on the queue of a server."""
 
-    def __init__(self, settings: WorkerSettings, workers: int, database: Database, jobs: Jobs) -> None:
-        self._settings, self._number = settings, workers
-        self._database, self._jobs = database, jobs
-        self._processes: list[_Process] = []
-        self._lock = threading.Lock()
+    def __init__(
+        self, engine: Engine, workers: int, database: Database, jobs: Jobs, places: Places, limits: Limits
+    ) -> None:
+        self._engine, self._database, self._jobs = engine, database, jobs
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="heliograph-pool", daemon=True)
+        self._posts = [_Post(engine, self._over, database, jobs, places, limits) for _ in range(workers)]
 
     def start(self) -> None:
         """Start the workers; jobs that those of an earlier server had go back to the queue first."""
@@ -48,101 +43,176 @@ class Pool:
             connection.execute("DELETE FROM workers")
         if released:
             log("released", jobs=released)
-        for _ in range(self._number):
-            self._processes.append(self._begun())
-        self._thread.start()
+        for post in self._posts:
+            post.thread.start()
 
     def close(self) -> None:
         """Stop the workers; what they had is evaluated again by those of the next server."""
         self._over.set()
-        self._thread.join()
-        with self._lock:
-            for each in self._processes:
-                with contextlib.suppress(OSError):
-                    assert each.process.stdin is not None
-                    each.process.stdin.close()
-            for each in self._processes:
-                try:
-                    each.process.wait(5)
-                except subprocess.TimeoutExpired:
-                    each.process.kill()
-                    each.process.wait()
+        self.wake()
+        self._engine.close()
+        for post in self._posts:
+            if post.thread.is_alive():
+                post.thread.join()
         self._jobs.release(died=False)
 
     def wake(self) -> None:
         """Tell the workers that a job waits."""
-        with self._lock:
-            for each in self._processes:
-                # Where it is dead the watch sees it; where its pipe is full it has lines enough to wake it.
-                with contextlib.suppress(OSError):
-                    assert each.process.stdin is not None
-                    os.write(each.process.stdin.fileno(), b"\n")
+        for post in self._posts:
+            post.woken.set()
 
     @property
     def alive(self) -> int:
-        """How many workers live."""
-        with self._lock:
-            return sum(each.process.poll() is None for each in self._processes)
+        """How many workers live, as their threads saw last; nobody waits for a worker here."""
+        return sum(post.seat is not None for post in self._posts)
 
-    @property
-    def processes(self) -> list[int]:
-        """The workers' process ids."""
-        with self._lock:
-            return [each.process.pid for each in self._processes]
 
-    def _begun(self) -> _Process:
-        settings = WorkerSettings(
-            name=secrets.token_hex(8),
-            root=self._settings.root,
-            paths=self._settings.paths,
-            plain=self._settings.plain,
-            worker_bytes=self._settings.worker_bytes,
-            backend=self._settings.backend,
-            allow_insecure=self._settings.allow_insecure,
-            limits=self._settings.limits,
-        )
-        threads = str(max(1, len(os.sched_getaffinity(0)) // self._number))
-        environment = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **os.environ}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "heliograph.serving.worker"],
-            stdin=subprocess.PIPE,
-            env=environment,
-            # Ctrl-C is the server's: it lets its workers end.
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(settings.to_json().encode() + b"\n")
-        process.stdin.flush()
-        os.set_blocking(process.stdin.fileno(), False)
-        log("worker started", worker=settings.name, process=process.pid)
-        return _Process(settings, process, time.monotonic())
+class _Post:
+    """One worker after the other; what the thread does."""
 
-    def _watch(self) -> None:
-        while not self._over.wait(_WATCH_S):
+    def __init__(
+        self, engine: Engine, over: threading.Event, database: Database, jobs: Jobs, places: Places, limits: Limits
+    ) -> None:
+        self._engine, self._over = engine, over
+        self._database, self._jobs, self._places, self._limits = database, jobs, places, limits
+        self._name, self._seen = "", 0.0
+        self._noted: dict[str, int] = {}
+        self.seat: Seat | None = None
+        self.woken = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="heliograph-pool", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._one_worker()
+        finally:
+            self._database.close()
+
+    def _one_worker(self) -> None:
+        """Have a worker, from its start to its death or the server's end."""
+        self._name, begun = secrets.token_hex(8), time.monotonic()
+        rest = False
+        try:
+            seat = self._engine.seat()
+            self.seat = seat
+            log("worker started", worker=self._name, process=seat.process, place=seat.place)
+            self._serve(seat)
+        except _Over:
+            pass
+        except WorkerGone as gone:
+            rest = not gone.killed and time.monotonic() - begun < _REST_S
+            if not self._over.is_set():
+                process = None if self.seat is None else self.seat.process
+                released = self._released()
+                log("worker died", worker=self._name, process=process, how=gone.how, jobs=released)
+        except Exception as error:
+            # Nothing that a job does may end this thread. What the job lost counts as a death, so that it ends too.
+            rest = True
+            log("fault", worker=self._name, kind=type(error).__name__, text=str(error)[:500], jobs=self._released())
+        finally:
+            if self.seat is not None:
+                self.seat.close()
+            self.seat = None
+        if rest:
+            self._over.wait(_REST_S)
+
+    def _serve(self, seat: Seat) -> None:
+        self._noted, self._seen = {}, 0.0
+        while not self._over.is_set():
+            self.woken.clear()
             try:
-                self._replace_dead()
-                self._end_silent(self._jobs.release_late())
-            except (sqlite3.OperationalError, OSError) as error:
-                log("pool", text=str(error))
+                self._note(seat)
+                claim = self._jobs.claim(self._name, tuple(seat.held))
+            except sqlite3.OperationalError as error:
+                # The disk is full or the queue busy.
+                log("queue", worker=self._name, text=str(error))
+                claim = None
+            if claim is not None:
+                self._evaluate(seat, claim)
+            elif not seat.alive:
+                # What it has to say tells how it ended.
+                seat.poll(_LOOK_S)
+                raise WorkerGone("it ended")
+            else:
+                self.woken.wait(_LOOK_S)
 
-    def _end_silent(self, names: list[str]) -> None:
-        """End the workers that gave no sign of life for the time of a lease: others have their jobs."""
-        for each in self._processes:
-            if each.settings.name in names:
-                log("worker silent", worker=each.settings.name, process=each.process.pid)
-                each.process.kill()
+    def _evaluate(self, seat: Seat, claim: Claim) -> None:
+        # The attempt's own name: another worker that has the job by now writes another file.
+        name, begun = f"{claim.number}-{secrets.token_hex(8)}", time.monotonic()
+        path, keys = self._places.result(name), self._places.keyset(claim.folder)
+        task = task_of(claim.artifact, keys, self._places.input(claim.input), path)
 
-    def _replace_dead(self) -> None:
-        for number, each in enumerate(self._processes):
-            status = each.process.poll()
-            if status is None or (time.monotonic() - each.started < _REST_S and status >= 0):
-                continue
-            released = self._jobs.release(each.settings.name)
-            with self._database.writing() as connection:
-                connection.execute("DELETE FROM workers WHERE name = ?", (each.settings.name,))
-            how = signal.Signals(-status).name if status < 0 else str(status)
-            log("worker died", worker=each.settings.name, process=each.process.pid, how=how, jobs=released)
-            fresh = self._begun()
-            with self._lock:
-                self._processes[number] = fresh
-            self.wake()
+        def going_on(report: Report) -> bool:
+            if self._over.is_set():
+                raise _Over
+            with contextlib.suppress(sqlite3.OperationalError):
+                return self._jobs.beat(self._name, claim.number, report.done, report.total)
+            return True
+
+        kept = False
+        try:
+            report = follow(seat, task, going_on, self._limits.worker_s)
+            ended = self._end(claim, report, name)
+            kept = ended and report.state == DONE
+        finally:
+            if not kept:
+                path.unlink(missing_ok=True)
+        if report.fault:
+            log("fault", worker=self._name, job=claim.id, text=report.fault)
+        log(
+            "job",
+            worker=self._name,
+            job=claim.id,
+            artifact=claim.artifact,
+            client=claim.client,
+            ended=ended,
+            error="Stopped" if report.state == STOPPED else None if report.error is None else report.error.kind,
+            seconds=round(time.monotonic() - begun, 3),
+        )
+
+    def _end(self, claim: Claim, report: Report, name: str) -> bool:
+        """End the job in the queue, however long the queue is busy; whether it was still this worker's."""
+        while True:
+            try:
+                if report.state == DONE:
+                    return self._jobs.finish(self._name, claim.number, name, report.total)
+                return report.error is not None and self._jobs.fail(self._name, claim.number, report.error)
+            except sqlite3.OperationalError as error:
+                log("queue", worker=self._name, text=str(error))
+                if self._over.wait(_REST_S):
+                    raise _Over from None
+
+    def _note(self, seat: Seat) -> None:
+        """Write down that the worker lives, and what it holds; have it let go of keys that were deleted."""
+        gone = [folder for folder in seat.held if not self._places.keyset(folder).exists()]
+        if gone:
+            seat.drop(gone)
+        if seat.held == self._noted and time.monotonic() - self._seen < _SEEN_S:
+            return
+        self._noted, self._seen = dict(seat.held), time.monotonic()
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT INTO workers VALUES (:name, :process, :place, :beat, :bytes, :servers)"
+                " ON CONFLICT (name) DO UPDATE SET beat = excluded.beat, bytes = excluded.bytes, servers = excluded.servers",
+                {
+                    "name": self._name,
+                    "process": seat.process,
+                    "place": seat.place,
+                    "beat": time.time(),
+                    "bytes": sum(seat.held.values()),
+                    "servers": len(seat.held),
+                },
+            )
+
+    def _released(self) -> int:
+        """Give the jobs of the dead worker back; how many there were."""
+        while True:
+            try:
+                released = self._jobs.release(self._name)
+                with self._database.writing() as connection:
+                    connection.execute("DELETE FROM workers WHERE name = ?", (self._name,))
+                return released
+            except sqlite3.OperationalError as error:
+                log("queue", worker=self._name, text=str(error))
+                if self._over.wait(_REST_S):
+                    return 0

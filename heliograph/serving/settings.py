@@ -17,8 +17,8 @@ class Limits:
 
     `tenant_bytes` is what one tenant may have on the disk at once: uploads, keys, inputs, results. `queued_jobs` may wait
     for one tenant. Uploads that nobody goes on with, keys that no job reads and results that nobody fetches go after their
-    times; a result that was fetched goes after `fetched_s`. A worker that gives no sign of life for `lease_s` loses its job
-    to another one, a job that lost `deaths` workers ends with an error. `free_bytes` of the disk are left free.
+    times; a result that was fetched goes after `fetched_s`. A worker that gives no sign of life for `worker_s` is ended and
+    its job goes to another one, a job that lost `deaths` workers ends with an error. `free_bytes` of the disk are left free.
     A job of keys that a worker holds goes before others until one has waited for `patience_s`.
     """
 
@@ -29,7 +29,7 @@ class Limits:
     keys_s: float = 30 * _DAY
     result_s: float = 7 * _DAY
     fetched_s: float = 600.0
-    lease_s: float = 120.0
+    worker_s: float = 120.0
     deaths: int = 5
     patience_s: float = 30.0
     # A client that sends nothing for so long in the middle of a body is given up.

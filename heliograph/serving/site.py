@@ -15,6 +15,7 @@ from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.serving.catalog import Catalog
 from heliograph.serving.database import Database
+from heliograph.serving.engine import Work, make_engine
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.keysets import KeySets
 from heliograph.serving.logs import log
@@ -25,7 +26,6 @@ from heliograph.serving.settings import Limits, Places
 from heliograph.serving.sweep import Sweep
 from heliograph.serving.tenants import Tenants
 from heliograph.serving.uploads import Uploads
-from heliograph.serving.worker import WorkerSettings
 
 # Of what the machine has left when the server is started, the workers may have so much.
 _SHARE = 0.8
@@ -38,6 +38,7 @@ class SiteSettings:
     artifacts: Sequence[str | Path]
     root: Path
     workers: int = 1
+    engine: str = "local"
     memory_bytes: int | None = None
     plain: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
@@ -65,22 +66,21 @@ class Site:
         self.catalog = Catalog(
             settings.artifacts, self.worker_bytes, plain=settings.plain, allow_insecure=settings.allow_insecure
         )
-        self.database = Database(self.places.database)
+        self.database = Database(self.places.database, upgrade=True)
         self.tenants = Tenants(self.database)
         self.jobs = Jobs(self.database, self.places, self.limits)
         self.uploads = Uploads(self.database, self.places, self.limits, self.catalog.largest_upload(self.limits))
         self.keysets = KeySets(self.database, self.places, self.limits, self.uploads, self.jobs)
-        worker = WorkerSettings(
-            name="",
-            root=str(settings.root.resolve()),
+        work = Work(
+            home=str(settings.root.resolve()),
             paths=self.catalog.paths,
             plain={name: str(Path(path).resolve()) for name, path in settings.plain.items()},
             worker_bytes=self.worker_bytes,
             backend=settings.backend,
             allow_insecure=settings.allow_insecure,
-            limits=self.limits,
         )
-        self.pool = Pool(worker, settings.workers, self.database, self.jobs)
+        engine = make_engine(settings.engine, work, settings.workers)
+        self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits)
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # One input at a time is read for its check, so that many clients do not take the server's own memory.
         self._reading = threading.Lock()
@@ -91,7 +91,7 @@ class Site:
         self.jobs.end_unserved([served.record.artifact for served in self.catalog])
         self.pool.start()
         self._sweep.start()
-        log("started", workers=self.settings.workers, worker_bytes=self.worker_bytes)
+        log("started", engine=self.settings.engine, workers=self.settings.workers, worker_bytes=self.worker_bytes)
 
     def close(self) -> None:
         self._sweep.close()

@@ -39,10 +39,11 @@ def test_a_worker_lets_go_of_the_server_that_was_used_longest_ago(
     holding.server(fingerprint, "b", tmp_path / "b")
     assert holding.server(fingerprint, "a", tmp_path / "a") is first
     holding.server(fingerprint, "c", tmp_path / "c")
-    assert holding.folders == ("a", "c")
+    assert holding.held == {"a": one, "c": one}
     assert first.run(client.encrypt(sample()))
-    holding.drop_gone(tmp_path / "nowhere")
-    assert holding.folders == ()
+    for name in ("a", "b", "c"):
+        holding.drop(name)
+    assert holding.held == {}
     with pytest.raises(hg.ProgramError, match="closed"):
         first.run(client.encrypt(sample()))
 

@@ -114,14 +114,14 @@ def test_a_job_that_kills_its_workers_is_given_up(artifact_file: Path, tmp_path:
 
 
 def test_who_is_late_ends_nothing(artifact_file: Path, tmp_path: Path) -> None:
-    """A worker that lost its lease can neither end the job nor renew the lease; the one that has it can, once."""
+    """A worker that lost its job can neither end it nor say how far it is; the one that has it can, once."""
     from heliograph.serving.database import Database
     from heliograph.serving.jobs import Jobs
     from heliograph.serving.records import ErrorRecord
     from heliograph.serving.settings import Limits
 
     running = Running(tmp_path / "data", [artifact_file])
-    jobs = Jobs(Database(running.places.database), running.places, Limits(lease_s=-1.0))
+    jobs = Jobs(Database(running.places.database), running.places, Limits())
     upload = running.places.upload(1, "0" * 64)
     upload.write_bytes(b"an input")
     with Database(running.places.database).writing() as connection:
@@ -129,7 +129,7 @@ def test_who_is_late_ends_nothing(artifact_file: Path, tmp_path: Path) -> None:
     jobs.accept(1, "j", "a", "c", "f", "0" * 64, upload)
     first = jobs.claim("first")
     assert first is not None
-    assert jobs.release_late() == ["first"]
+    assert jobs.release("first") == 1
     second = jobs.claim("second")
     assert second == first
     result = running.places.result("r")

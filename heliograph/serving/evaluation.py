@@ -1,0 +1,77 @@
+"""What a worker does, whatever engine it belongs to: it evaluates one job at a time and holds servers between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from heliograph.errors import HeliographError
+from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
+from heliograph.serving.engine import STOPPED, Report, Work
+from heliograph.serving.holding import Holding
+from heliograph.serving.records import DONE, FAILED, ErrorRecord, as_record
+
+_MAX_FAULT = 500
+
+
+class Stopped(Exception):
+    """The job is wanted no longer."""
+
+
+class Evaluation:
+    """Evaluates jobs; `place` and `stop` are for another thread meanwhile."""
+
+    def __init__(self, work: Work) -> None:
+        self._holding = Holding(
+            work.paths, work.plain, work.worker_bytes, backend=work.backend, allow_insecure=work.allow_insecure
+        )
+        self._place, self._stop = (0, 0), threading.Event()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Operations that are done, and all of them; (0, 0) before the first."""
+        return self._place
+
+    def begin(self) -> None:
+        """Before `run`: what was said of the job before is forgotten."""
+        self._place = 0, 0
+        self._stop.clear()
+
+    def stop(self) -> None:
+        """Leave the job after the operation that is being evaluated."""
+        self._stop.set()
+
+    def drop(self, folders: Collection[str]) -> None:
+        """Let go of these key sets."""
+        for folder in folders:
+            self._holding.drop(folder)
+
+    def run(
+        self, artifact: str, keys: Path, load: Callable[[], EncryptedInput], save: Callable[[EncryptedOutput], None]
+    ) -> Report:
+        """Evaluate one job and have its output saved; how it ended. Never raises."""
+        state, error, fault = FAILED, None, ""
+        try:
+            encrypted = load()
+            server = self._holding.server(artifact, keys.name, keys)
+            save(server.run(encrypted, self._progress, self._holding.plain(artifact)))
+            state = DONE
+        except Stopped:
+            state = STOPPED
+        except HeliographError as found:
+            error = as_record(found)
+        except MemoryError:
+            self._holding.drop(keys.name)
+            error = ErrorRecord("TooLittleMemoryError", "the worker ran out of memory over this job")
+        except Exception as found:
+            # Our fault; the job ends all the same, and what was held may be broken.
+            self._holding.drop(keys.name)
+            error = ErrorRecord("InternalError", "the evaluation failed by a fault of ours", why=type(found).__name__)
+            fault = f"{type(found).__name__}: {found}"[:_MAX_FAULT]
+        return Report(state, *self._place, error, fault, self._holding.held)
+
+    def _progress(self, stage: str, done: int, total: int) -> None:
+        self._place = done, total
+        if self._stop.is_set():
+            raise Stopped
