@@ -20,6 +20,8 @@ from heliograph.transfer.settings import TransferSettings
 
 # The names by which a step carries the matrices, and those that Nesterov's momentum looks ahead to.
 _OUTPUT, _HIDDEN = ("w", "v"), ("hidden_w", "hidden_v")
+# What a step releases to the client, where there is such a value.
+WATCHED = ("logits", "hidden")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from heliograph.execution.loop import Progress
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
 from heliograph.runtime.server import Server
 from heliograph.runtime.session import Session
+from heliograph.transfer.layers import WATCHED
 from heliograph.transfer.settings import momentum
-from heliograph.transfer.step import WATCHED
 
 
 class Trainer:
