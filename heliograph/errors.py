@@ -65,6 +65,10 @@ class SecurityError(HeliographError):
     """Going on would give up security that was asked for."""
 
 
+class CompositionWarning(UserWarning):
+    """Private data are used by a second run, whose guarantee does not include the first one's."""
+
+
 class InsecureWarning(UserWarning):
     """Something goes on without security because the caller allowed it."""
 

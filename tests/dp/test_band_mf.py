@@ -21,6 +21,7 @@ from heliograph.errors import ProgramError
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
+from helpers.interrupted import KilledError, killer  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from heliograph.dp.training import DPTrainer, audit_training  # noqa: E402
@@ -191,20 +192,9 @@ def test_audits(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.refuted is (scale < 1)
 
 
-class KilledError(Exception):
-    pass
-
-
 def test_a_killed_run_begins_a_cycle_anew(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def kill(name: str, value: Any) -> None:
-        seen.append(name)
-        if len(seen) == 14:
-            raise KilledError
-
     with pytest.raises(KilledError):
-        made(checkpoint=tmp_path, observer=kill).fit()
+        made(checkpoint=tmp_path, observer=killer(14)).fit()
     report = made(checkpoint=tmp_path).fit()
     # Ten steps were kept: three cycles charged, and one that was lost. One is left: four steps.
     assert report.replayed == 1

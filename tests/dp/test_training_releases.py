@@ -144,6 +144,41 @@ def test_importance_sampling_follows_the_current_norms_with_saturated_and_grown_
     assert chi_square(counts, trials, torch.nan_to_num(published)) < FALSE_ALARM
 
 
+def test_an_epoch_computes_the_norms_of_those_that_were_no_candidates_and_knows_those_of_the_others() -> None:
+    data = toy(40)
+    steps = dpis_steps(data, GaussianNoise(seed=2), size=40.0, batch=6.0)
+    computed: list[int] = []
+    original = steps.engine.norms
+
+    def counted(inputs: Any, targets: Tensor) -> Tensor:
+        computed.append(len(targets))
+        return original(inputs, targets)
+
+    steps.engine.norms = counted  # type: ignore[method-assign]
+    steps.start_epoch(0)
+    assert sum(computed) == 40
+    before = original(*data).double()
+    torch.testing.assert_close(steps.sampler.known, before)
+    for _ in range(4):
+        steps.step()
+    seen = steps.sampler.seen.clone()
+    assert 0 < int(seen.sum()) < 40
+    with torch.no_grad():
+        steps.engine.module.weight.mul_(-3.0)  # type: ignore[operator, union-attr]
+    now = original(*data).double()
+    computed.clear()
+    steps.start_epoch(1)
+    assert sum(computed) == int((~seen).sum())
+    torch.testing.assert_close(steps.sampler.known, torch.where(seen, before, now))
+    assert not bool(steps.sampler.seen.any())
+    # A candidate's norm is known from its step on, whether it was taken or not; no other's is.
+    candidates = steps.sampler.candidates()
+    steps.sampler.accept(candidates, torch.full((len(candidates),), 7.0))
+    expected = torch.where(seen, before, now)
+    expected[candidates] = 7.0
+    torch.testing.assert_close(steps.sampler.known, expected)
+
+
 @pytest.mark.parametrize("published", [False, True])
 def test_the_estimator_is_unbiased_and_divides_by_b_once(published: bool) -> None:
     data, size, trials = toy(24), 30.0, 1500

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
+from helpers.interrupted import KilledError, killer  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from heliograph.dp.accounting import epsilon  # noqa: E402
@@ -134,21 +135,10 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], match: st
         made(**options)
 
 
-class KilledError(Exception):
-    pass
-
-
 def test_an_allocated_epoch_that_was_killed_is_charged_whole(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def kill(name: str, value: Any) -> None:
-        seen.append(name)
-        if len(seen) == 15:
-            raise KilledError
-
     sampler = AllocationSampler(10, float(COUNT))
     with pytest.raises(KilledError):
-        made(sampler, epochs=3, checkpoint=tmp_path, observer=kill).fit()
+        made(sampler, epochs=3, checkpoint=tmp_path, observer=killer(15)).fit()
     report = made(sampler, epochs=3, checkpoint=tmp_path).fit()
     # One epoch was over, one was lost and is charged, one is left.
     assert report.replayed == 1

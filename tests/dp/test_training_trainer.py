@@ -7,12 +7,14 @@ import os
 import stat
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.interrupted import KilledError, killer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -23,7 +25,7 @@ from heliograph.dp.mechanisms import Gaussian, SampledGaussian
 from heliograph.dp.training import DPTrainer, ImportanceOptions, PrivacyReport
 from heliograph.dp.training.checkpoint import Checkpoint, load_model, save_model
 from heliograph.dp.training.plan import steps_per_epoch
-from heliograph.errors import HeliographError, PlanningError, ProgramError
+from heliograph.errors import CompositionWarning, HeliographError, PlanningError, ProgramError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 PLANNED = ImportanceOptions(planned_norm_share=0.6)
@@ -205,31 +207,15 @@ def test_seeds_and_generators_are_reported() -> None:
     assert not torch.equal(plain.module.weight, other.module.weight)  # type: ignore[arg-type]
 
 
-class Killed(Exception):
-    pass
-
-
-def killer(after: int) -> Any:
-    """An observer that ends the run at a release: its charge is made and its noise drawn, and nothing more."""
-    seen: list[str] = []
-
-    def observe(name: str, value: Any) -> None:
-        seen.append(name)
-        if len(seen) == after:
-            raise Killed
-
-    return observe
-
-
 def test_trap_the_ledger_is_charged_before_noise_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heliograph.dp.training import noise as noise_module
 
     def broken(self: Any, *args: Any) -> Any:
-        raise Killed
+        raise KilledError
 
     run = trainer(checkpoint=tmp_path)
     monkeypatch.setattr(noise_module.GaussianNoise, "release", broken)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run.fit()
     assert run._run is not None
     assert run._run.books.ledger.composition.steps == 1
@@ -243,7 +229,7 @@ def test_trap_the_ledger_is_charged_before_noise_is_drawn(tmp_path: Path, monkey
 @pytest.mark.parametrize("after", [2, 17, 23])
 def test_a_killed_run_goes_on_and_charges_replayed_steps_again(case: str, after: int, tmp_path: Path) -> None:
     first = trainer(checkpoint=tmp_path, observer=killer(after), checkpoint_every=4, **CASES[case])
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         first.fit()
     charged = len((tmp_path / "charges.jsonl").read_text().splitlines())
     assert charged == after
@@ -271,7 +257,7 @@ def test_without_lost_charges_a_seeded_run_goes_on_as_if_it_had_not_been_killed(
         folder = tmp_path / method
 
         def stop(self: Any, original: Any = None) -> None:
-            raise Killed
+            raise KilledError
 
         run = trainer(method=method, checkpoint=folder)
         measure = run._measure
@@ -280,11 +266,11 @@ def test_without_lost_charges_a_seeded_run_goes_on_as_if_it_had_not_been_killed(
         def measured(calls: list[int] = calls, measure: Any = measure) -> Any:
             calls.append(1)
             if len(calls) == 3:
-                raise Killed
+                raise KilledError
             return measure()
 
         run._measure = measured  # type: ignore[method-assign]
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             run.fit()
         # The third epoch's charges are in the journal, beyond the checkpoint: take them away, as if killed at its start.
         lines = (folder / "charges.jsonl").read_text().splitlines(keepends=True)
@@ -298,7 +284,7 @@ def test_without_lost_charges_a_seeded_run_goes_on_as_if_it_had_not_been_killed(
 
 def test_trap_secrets_are_in_no_file_but_the_checkpoint(tmp_path: Path) -> None:
     run = trainer(method="dpis", checkpoint=tmp_path, observer=killer(15), checkpoint_every=2)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run.fit()
     for name in ("checkpoint.npz", "charges.jsonl"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
@@ -314,9 +300,75 @@ def test_trap_secrets_are_in_no_file_but_the_checkpoint(tmp_path: Path) -> None:
     assert "kept" not in (tmp_path / "charges.jsonl").read_text()
 
 
+class Averages:
+    """An average of parameters, as loops keep them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.mean = module, torch.zeros(8)
+
+    def update(self) -> None:
+        self.mean = 0.9 * self.mean + 0.1 * self.module.weight.detach().flatten()  # type: ignore[operator, union-attr]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.mean = state["mean"]
+
+
+def test_what_the_loop_keeps_goes_on_with_a_killed_run(tmp_path: Path) -> None:
+    def looped(folder: Path, killed_after: int | None) -> tuple[list[float], Averages, DPTrainer]:
+        run = trainer(checkpoint=folder, checkpoint_every=5, batch_size=40, optimizer=sgd)
+        milestones = torch.optim.lr_scheduler.MultiStepLR(run.optimizer, [3, 12], 0.5)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(run.optimizer, 30)
+        averages, rates = Averages(run.module), []
+        for step in run.steps(keep=[milestones, cosine, averages]):
+            rates.append(run.optimizer.param_groups[0]["lr"])
+            run.optimizer.step()
+            milestones.step()
+            cosine.step()
+            averages.update()
+            if step == killed_after:
+                # The body of step 15 is over when its checkpoint is written, and step 16 makes no release.
+                run._run.steps.step = broken  # type: ignore[method-assign, union-attr]
+        return rates, averages, run
+
+    def broken() -> Any:
+        raise KilledError
+
+    whole, true, _ = looped(tmp_path / "whole", None)
+    with pytest.raises(KilledError):
+        looped(tmp_path / "killed", 15)
+    rest, found, run = looped(tmp_path / "killed", None)
+    assert rest == whole[15:]
+    assert torch.equal(found.mean, true.mean)
+    assert run.report is not None
+    assert run.report.replayed == 0
+
+    with pytest.raises(KilledError):
+        looped(tmp_path / "other", 15)
+    with pytest.raises(ProgramError, match="3 objects"):
+        trainer(checkpoint=tmp_path / "other", checkpoint_every=5).fit()
+
+
+def test_a_second_run_on_the_same_data_is_told_that_both_are_releases(tmp_path: Path) -> None:
+    inputs, targets = data()
+    trainer((inputs, targets)).fit()
+    with pytest.warns(CompositionWarning, match="sum of their epsilons"):
+        trainer(TensorDataset(inputs, targets)).fit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompositionWarning)
+        trainer((inputs.clone(), targets)).fit()
+        # A run that goes on is the same release.
+        new = data()
+        with pytest.raises(KilledError):
+            trainer(new, checkpoint=tmp_path, observer=killer(12)).fit()
+        trainer(new, checkpoint=tmp_path).fit()
+
+
 def test_an_unseeded_checkpoint_holds_no_generator_state(tmp_path: Path) -> None:
     run = trainer(seed=None, checkpoint=tmp_path, observer=killer(15))
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run.fit()
     assert run._checkpoint is not None
     found = run._checkpoint.load()
@@ -325,7 +377,7 @@ def test_an_unseeded_checkpoint_holds_no_generator_state(tmp_path: Path) -> None
 
 
 def test_a_size_that_may_be_known_is_not_released_again(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(public_size=None, checkpoint=tmp_path, observer=killer(1)).fit()
     with pytest.raises(ProgramError, match="number of records"):
         trainer(public_size=None, checkpoint=tmp_path).fit()
@@ -333,7 +385,7 @@ def test_a_size_that_may_be_known_is_not_released_again(tmp_path: Path) -> None:
 
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     run = trainer(checkpoint=tmp_path, observer=killer(12))
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run.fit()
     with pytest.raises(ProgramError, match="other parameters"):
         trainer(checkpoint=tmp_path, batch_size=50).fit()
@@ -342,7 +394,7 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     (tmp_path / "charges.jsonl").write_text(journal + '{"name": "grad')
     assert trainer(checkpoint=tmp_path).fit().replayed == 2
     run = trainer(checkpoint=tmp_path, observer=killer(12))
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run.fit()
     (tmp_path / "checkpoint.npz").write_bytes(b"PK nonsense")
     with pytest.raises(HeliographError, match="checkpoint"):
@@ -453,7 +505,7 @@ def test_a_recurrent_module_on_tokens_goes_on_from_its_checkpoint(tmp_path: Path
             **changes,
         )
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         made(observer=killer(14)).fit()
     run = made()
     frozen = run.module.embedding.weight.clone()  # type: ignore[operator, union-attr]

@@ -24,7 +24,7 @@ from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import lock, open_file, sync_folder
 
-_VERSION = 2
+_VERSION = 3
 
 
 class Checkpoint:

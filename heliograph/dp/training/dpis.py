@@ -1,15 +1,16 @@
 """DPIS: importance-sampled DP-SGD (Wei et al. 2022), with every release accounted at its true sensitivity.
 
-An epoch: the norms of all records are computed at the current parameters (once, without materialising gradients); if
-clipping adapts, K* = sum of min(norm, C*) is released and sets C; K' = sum of min(norm, C) is released and, clamped to
-(b C, N~ C], is K~; the noise sigma_G is chosen. A step: record i is taken with probability b norm_i / K~ (see
-`sampling.ImportanceSampler`) and adds (K~/N~) g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by b. Given the
-past and all other records' coins, one record is in the sum with probability at most b C / K~, with a vector of norm K~/N~
-in a fixed direction: a sampled Gaussian with that probability and multiplier sigma_G N~ C / K~.
+An epoch: the norms of all records that were no candidates in the epoch before are computed at the current parameters
+(without materialising gradients), so that no norm is older than an epoch; if clipping adapts, K* = sum of min(norm, C*) is
+released and sets C; K' = sum of min(norm, C) is released and, clamped to (b C, N~ C], is K~; the noise sigma_G is chosen. A
+step: record i is taken with probability b norm_i / K~ (see `sampling.ImportanceSampler`) and adds (K~/N~) g_i / norm_i;
+N(0, (sigma_G C)^2) is added, the sum divided by b. Given the past and all other records' coins, one record is in the sum
+with probability at most b C / K~, with a vector of norm K~/N~ in a fixed direction: a sampled Gaussian with that
+probability and multiplier sigma_G N~ C / K~. Given the same, its norm in a norm sum is a number in [0, C] by its own coins.
 
 Where we differ from the paper: the norm sums are over all records, not over a sample (whose sensitivity is C / p_K, which
-the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, where all norms
-are fresh; the sum is divided by b once.
+the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, of the same norms as
+K'; the sum is divided by b once.
 """
 
 from __future__ import annotations
@@ -121,9 +122,9 @@ class ImportanceSteps:
         )
 
     def start_epoch(self, epoch: int) -> None:
-        """Compute all norms, release their sums, choose C, K~ and the noise. Raises BudgetError."""
+        """Renew the norms, release their sums, choose C, K~ and the noise. Raises BudgetError."""
         settings, options = self.schedule.settings, self.schedule.settings.dpis
-        norms = self._all_norms()
+        norms = self._last_norms()
         bound = settings.max_grad_norm
         if options.adapt_clipping and epoch > 0:
             low, high = settings.clip_range
@@ -147,14 +148,18 @@ class ImportanceSteps:
         mechanism = self.planned[epoch] if self.planned else self.schedule.step(share, sigma)
         self.epochs.append(Epoch(bound, norm_total, sigma, mechanism))
 
-    def _all_norms(self) -> Tensor:
-        everyone = torch.arange(self.records.true_count)
-        chunks = self.records.chunks(everyone, self.schedule.settings.physical_batch_size)
-        norms = [self.engine.norms(*pair).detach().cpu() for _, pair in chunks]
+    def _last_norms(self) -> Tensor:
+        """The norm of every record, computed now or, for a candidate of the epoch before, when it was one.
+
+        Each is a function of its own record, its own coins and what was released: all that the norm sums need.
+        """
+        count, known = self.records.true_count, self.sampler.known
+        norms = torch.zeros(count, dtype=torch.float64) if not known.numel() else known[:count].clone()
+        due = torch.arange(count) if not known.numel() else torch.nonzero(~self.sampler.seen[:count]).flatten()
+        for at, pair in self.records.chunks(due, self.schedule.settings.physical_batch_size):
+            norms[due[at]] = self.engine.norms(*pair).detach().cpu().double()
         # Beside true norms; an audit's canaries have norms that are given.
-        return torch.cat(
-            norms if self.records.canaries is None else [*norms, self.records.canaries.norms().to(norms[0])]
-        )
+        return norms if self.records.canaries is None else torch.cat([norms, self.records.canaries.norms()])
 
     def step(self) -> list[Tensor]:
         """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
@@ -180,11 +185,10 @@ class ImportanceSteps:
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the released values, and the kept norms, which are secret."""
         epochs = [[e.bound, e.norm_total, e.sigma, e.mechanism.text()] for e in self.epochs]
-        return {"epochs": epochs, "kept": self.sampler.kept}
+        return {"epochs": epochs, **self.sampler.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         self.epochs = [Epoch(c, k, sigma, parse(text).items[0][0]) for c, k, sigma, text in state["epochs"]]
         if self.epochs:
-            self.sampler.bound, self.sampler.norm_total = self.epochs[-1].bound, self.epochs[-1].norm_total
-        self.sampler.kept = state["kept"]
+            self.sampler.restore(state, self.epochs[-1].bound, self.epochs[-1].norm_total)

@@ -5,6 +5,9 @@ Order does not matter, and no sampler or loader of the user's is used: each step
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from heliograph.errors import ProgramError
+from heliograph.errors import CompositionWarning, ProgramError
 
 Pair = tuple[Any, Any]
+
+_trained: dict[int, weakref.ReferenceType[Any]] = {}
+"""The data that runs of this process have trained on, by identity, as long as they live."""
 
 
 @dataclass
@@ -69,11 +75,13 @@ class Records:
         if isinstance(source, TensorDataset):
             source = source.tensors
         if isinstance(source, tuple | list) and len(source) == 2 and all(_is_array(each) for each in source):
+            self._identity: Any = source[0]
             inputs, targets = (torch.as_tensor(each) for each in source)
             if len(inputs) != len(targets):
                 raise ProgramError(f"{len(inputs)} inputs, but {len(targets)} targets", where=where)
             self._tensors = (inputs, targets)
         elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+            self._identity = source
             self._dataset = source  # type: ignore[assignment]
         else:
             raise ProgramError(
@@ -89,6 +97,25 @@ class Records:
 
     def __len__(self) -> int:
         return self.true_count + (0 if self.canaries is None else len(self.canaries))
+
+    def begin(self, resumed: bool) -> None:
+        """A run begins on these records; warns with CompositionWarning where another one of this process had them.
+
+        The same data are the same object here (of a pair, the inputs): copies, and other processes, are not seen. A run that
+        goes on from a checkpoint has been counted.
+        """
+        known = _trained.get(id(self._identity))
+        if known is not None and known() is self._identity and not resumed:
+            warnings.warn(
+                "the same data are trained on once more: every run is a release of its own, and no report includes the"
+                " others. What is proved of all of them together is the sum of their epsilons and deltas, or less by"
+                " composing their reports' mechanisms (heliograph dp epsilon). Runs made to choose parameters count, too.",
+                CompositionWarning,
+                stacklevel=4,
+            )
+        # A data set without weak references, a list say, cannot be known again.
+        with contextlib.suppress(TypeError):
+            _trained[id(self._identity)] = weakref.ref(self._identity)
 
     def batch(self, indices: Tensor) -> Pair:
         """The inputs and targets of some records, stacked, on the device of the module."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -20,6 +20,17 @@ from heliograph.dp.training.noise import GaussianNoise
 from heliograph.dp.training.plan import Plan
 from heliograph.dp.training.releases import Books
 from heliograph.dp.training.settings import Settings
+from heliograph.errors import ProgramError
+
+
+class Stateful(Protocol):
+    """What a training loop keeps beside module and optimizer: a scheduler, an average of parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON values and tensors."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+        """Go on from them."""
 
 
 @dataclass
@@ -38,6 +49,8 @@ class Run:
     stage: SizeStage | None
     lost: list[Release]
     """Charges of the journal that the checkpoint does not have."""
+    keep: tuple[Stateful, ...] = ()
+    """Whose state the checkpoints have, too."""
     replayed: int = 0
     stopped: str = ""
     epoch: int = 0
@@ -78,6 +91,7 @@ class Run:
             "metrics": None if self.metrics is None else asdict(self.metrics),
             "module": dict(self.module.state_dict()),
             "optimizer": self.optimizer.state_dict(),
+            "keep": [each.state_dict() for each in self.keep],
             # Without a seed a run that goes on draws fresh noise: noise drawn twice would show what changed between.
             "noise": self.noise.state() if self.settings.seed is not None else None,
         }
@@ -87,6 +101,15 @@ class Run:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint's state."""
+        if len(state["keep"]) != len(self.keep):
+            raise ProgramError(
+                f"the checkpoint has the state of {len(state['keep'])} objects beside module and optimizer, and"
+                f" {len(self.keep)} are given",
+                where="keep",
+                hint="give the same schedulers as before, in the same order, or use another folder",
+            )
+        for each, kept in zip(self.keep, state["keep"], strict=True):
+            each.load_state_dict(kept)
         self.epoch, self.step, self.taken = state["epoch"], state["step"], state["taken"]
         self.replayed, self.stopped, self.seconds = state["replayed"], state["stopped"], state["seconds"]
         self.metrics = None if state["metrics"] is None else Metrics(**state["metrics"])

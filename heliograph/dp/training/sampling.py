@@ -36,13 +36,28 @@ class ImportanceSampler:
         self.bound = 0.0
         self.norm_total = 0.0
         self.kept = torch.zeros(0, dtype=torch.float64)
+        self.known = torch.zeros(0, dtype=torch.float64)
+        """The norm that was last computed of each record, unclipped."""
+        self.seen = torch.zeros(0, dtype=torch.bool)
+        """Whose norm was computed after the epoch had begun."""
 
     def start(self, norms: Tensor, bound: float, norm_total: float) -> None:
         """Begin an epoch: all records' norms, the clipping bound C and the released norm total K~ > b C."""
         if not self.batch_size * bound < norm_total:
             raise InternalError("K~ is not above b C", where="importance sampling")
         self.bound, self.norm_total = bound, norm_total
+        self.known = norms.double()
+        self.seen = torch.zeros(norms.numel(), dtype=torch.bool)
         self.kept = self._proposal(norms)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of the norms: all of it is secret."""
+        return {"kept": self.kept, "known": self.known, "seen": self.seen}
+
+    def restore(self, state: dict[str, Tensor], bound: float, norm_total: float) -> None:
+        """Go on from `state` within an epoch of this bound and total."""
+        self.bound, self.norm_total = bound, norm_total
+        self.kept, self.known, self.seen = state["kept"], state["known"], state["seen"]
 
     def _proposal(self, norms: Tensor) -> Tensor:
         usable = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
@@ -64,4 +79,6 @@ class ImportanceSampler:
         clipped = torch.minimum(now, kept)
         taken = self.noise.uniform(candidates.numel()) * kept < clipped
         self.kept[candidates] = self._proposal(now)
+        self.known[candidates] = now
+        self.seen[candidates] = True
         return taken

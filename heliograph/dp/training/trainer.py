@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from heliograph.dp.training.records import Canaries, Records
 from heliograph.dp.training.refuse import check_loss, check_module, keep_frozen
 from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
-from heliograph.dp.training.run import Run
+from heliograph.dp.training.run import Run, Stateful
 from heliograph.dp.training.settings import ImportanceOptions, Method, Settings, check_size
 from heliograph.errors import HeliographError, ProgramError
 
@@ -168,7 +168,7 @@ class DPTrainer:
         assert self.report is not None
         return self.report
 
-    def steps(self) -> Iterator[int]:
+    def steps(self, keep: Sequence[Stateful] = ()) -> Iterator[int]:
         """Every step of the run, for a training loop of one's own: the private gradient is in `.grad` when it is yielded.
 
             for step in trainer.steps():
@@ -178,7 +178,8 @@ class DPTrainer:
         gives the number of steps so far. Whatever is done with gradients and parameters is post-processing, as long as it
         looks at nothing of the training data: schedules, averages of parameters, clipping once more, stopping early on
         public data. `report` is there when the loop is over, also when it was left early: with the plan's guarantee then.
-        What the loop itself keeps (a scheduler, an average) is not in the checkpoints.
+        `keep` is what the loop itself keeps (schedulers, averages): objects with `state_dict` and `load_state_dict`, whose
+        state is in the checkpoints and is loaded, in this order, when a killed run goes on.
         """
         if self._run is not None:
             raise ProgramError(
@@ -188,7 +189,7 @@ class DPTrainer:
                 hint="make a new DPTrainer; the epsilons of both runs add up",
             )
         with contextlib.nullcontext() if self._checkpoint is None else self._checkpoint.held():
-            self._run = run = self._start()
+            self._run = run = self._start(tuple(keep))
             with training_bar(self._progress) as update:
                 try:
                     run.charge_lost()
@@ -219,7 +220,7 @@ class DPTrainer:
         """The last release of the run as it was charged: its mechanism, noise and sensitivity."""
         return None if self._run is None else self._run.steps.releaser.last
 
-    def _start(self) -> Run:
+    def _start(self, keep: tuple[Stateful, ...]) -> Run:
         """The run, new or from the checkpoint: N, the plan, and everything that keeps state."""
         settings = self.settings
         found = None if self._checkpoint is None else self._checkpoint.load()
@@ -231,6 +232,7 @@ class DPTrainer:
                 where=self._checkpoint.path if self._checkpoint else "checkpoint",
                 hint="use the same parameters, or another folder",
             )
+        self._records.begin(resumed=bool(state))
         append = None if self._checkpoint is None else self._checkpoint.append
         ledger = Ledger.from_json(state["ledger"]) if state else Ledger()
         lost = journal[included:]
@@ -263,7 +265,18 @@ class DPTrainer:
         books = Books(plan.budget, ledger, append)
         steps = self._steps(plan, Releaser(books, self._noise, self._observer), size)
         run = Run(
-            settings, self.module, self.optimizer, self._noise, self._checkpoint, plan, books, steps, size, stage, lost
+            settings,
+            self.module,
+            self.optimizer,
+            self._noise,
+            self._checkpoint,
+            plan,
+            books,
+            steps,
+            size,
+            stage,
+            lost,
+            keep,
         )
         if state:
             run.restore(state)
