@@ -5,22 +5,34 @@ epsilon is held against two others: Renyi moments, whose upper bound must be abo
 both of its ends, which must not contradict it. (For references with 50 digits, exact enumeration and the peers see
 accounting.py and tests/dp.)
 
-    python benchmarks/accounting_random.py --count 2000 --seed 1
+    python benchmarks/accounting_random.py [--count 2000] [--seed 1] [--minutes M] [--budget 300] [--out FILE]
 
-prints a line for each composition that is wrong, or above 30 s or 2 GB, and a summary. It takes hours; --count 40 minutes.
+Every composition has a number, and its parameters follow from seed and number. It is computed in a process of its own
+behind this one, which is ended after --budget seconds (bracket and checks together) and may hold 4 GB. Results are written
+one by one to --out, and those that are there already are not made again, so that a run of hours can be made in parts of
+--minutes. Printed are a line for each composition that is wrong, or above 30 s or 2 GB, and the summary of what is in the
+file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import multiprocessing
 import random
 import resource
+import tempfile
 import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 from heliograph.dp.accounting import delta, epsilon
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, SampledGaussian, SampledLaplace
+
+MOST_MEMORY = 4 << 30
 
 
 def between(rng: random.Random, low: float, high: float) -> float:
@@ -38,56 +50,125 @@ def mechanism(rng: random.Random) -> Mechanism:
     return SampledLaplace(between(rng, 1e-9, 1), between(rng, 1e-6, 10))
 
 
-def wrong(composition: Composition, at: float) -> tuple[list[str], bool, float]:
-    """What is wrong with a bracket, whether it reached its tolerance, and its seconds."""
+def drawn(seed: int, number: int) -> tuple[Composition, float]:
+    """A composition and its delta."""
+    rng = random.Random(f"{seed}/{number}")
+    kinds = rng.choice((1, 1, 2, 3))
+    items = tuple((mechanism(rng), int(between(rng, 1, 1e9 / kinds))) for _ in range(kinds))
+    extreme = rng.random() < 0.3
+    return Composition(items), min(between(rng, 1e-300, 1) if extreme else between(rng, 1e-12, 1e-2), 0.9)
+
+
+def peak(fresh: bool = False) -> int:
+    """The most memory that this process has held, in bytes; `fresh` forgets what was before (Linux)."""
+    if fresh:
+        Path("/proc/self/clear_refs").write_text("5")
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+
+def judged(composition: Composition, at: float) -> dict[str, Any]:
+    """A bracket on epsilon at a delta, what it took, and what is wrong with it."""
+    peak(fresh=True)
     began = time.perf_counter()
     found = epsilon(composition, at)
-    seconds = time.perf_counter() - began
-    problems = []
+    row: dict[str, Any] = {"seconds": time.perf_counter() - began, "memory": peak(), "lower": found.lower}
+    row |= {"upper": found.upper, "reached": found.reached, "reason": found.reason, "problems": []}
     assert found.lower is not None
     assert found.upper is not None
     if found.lower > found.upper:
-        problems.append("the lower bound is above the upper")
+        row["problems"].append("the lower bound is above the upper")
     moments = epsilon(composition, at, method="rdp").upper
     if moments is not None and moments < found.lower * (1 - 1e-9):
-        problems.append(f"Renyi moments prove {moments!r}")
+        row["problems"].append(f"Renyi moments prove {moments!r}")
     for end, above in ((found.upper, True), (found.lower, False)):
         if 0 < end < 1e6:
             there = delta(composition, end)
             assert there.lower is not None
             assert there.upper is not None
             if above and there.lower > at * (1 + 1e-6):
-                problems.append(f"delta at the upper bound is at least {there.lower!r}")
+                row["problems"].append(f"delta at the upper bound is at least {there.lower!r}")
             if not above and there.upper < at * (1 - 1e-6):
-                problems.append(f"delta at the lower bound is at most {there.upper!r}")
-    return problems, found.reached, seconds
+                row["problems"].append(f"delta at the lower bound is at most {there.upper!r}")
+    return row
+
+
+def work(jobs: Connection, seed: int) -> None:
+    """Answer numbers with rows, in a process of its own."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    while True:
+        number = jobs.recv()
+        try:
+            jobs.send(judged(*drawn(seed, number)))
+        except Exception as error:  # whatever it raises is what is looked for
+            jobs.send({"problems": [f"{type(error).__name__}: {error}"[:300]]})
+
+
+class Worker:
+    """The process that computes, begun anew after it was ended."""
+
+    def __init__(self, seed: int, budget: float) -> None:
+        self.seed, self.budget = seed, budget
+        self.process: Any = None
+
+    def judge(self, number: int) -> dict[str, Any]:
+        if self.process is None:
+            context = multiprocessing.get_context("spawn")
+            self.jobs, other = context.Pipe()
+            self.process = context.Process(target=work, args=(other, self.seed), daemon=True)
+            self.process.start()
+            other.close()
+        self.jobs.send(number)
+        try:
+            if self.jobs.poll(self.budget):
+                return self.jobs.recv()  # type: ignore[no-any-return]
+            row = {"problems": [], "left_out": f"not ended after {self.budget:g} s"}
+        except EOFError:
+            row = {"problems": ["its process ended"]}
+        self.process.kill()
+        self.process.join()
+        self.process = None
+        return row
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """What the file shows, in words."""
+    done = [row for row in rows if "seconds" in row]
+    wrong, left_out = sum(bool(row["problems"]) for row in rows), sum("left_out" in row for row in rows)
+    reached, slow = sum(row["reached"] for row in done), sum(row["seconds"] > 30 for row in done)
+    large = sum(row["memory"] > 2e9 for row in done)
+    longest, most = (max((row[name] for row in done), default=0) for name in ("seconds", "memory"))
+    return (
+        f"{len(rows)} compositions: {wrong} wrong, {reached} within the tolerance ({reached / max(len(done), 1):.1%}),"
+        f" {slow} above 30 s (longest {longest:.1f} s), {large} above 2 GB (most {most / 1e9:.2f} GB), {left_out} left out"
+        " for their budget"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no composition after so many")
+    parser.add_argument("--budget", type=float, default=300, help="seconds for one composition and its checks")
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "accounting_random.jsonl")
     chosen = parser.parse_args()
-    rng = random.Random(chosen.seed)
-    failed = reached = slow = 0
-    longest = 0.0
+    lines = chosen.out.read_text().splitlines() if chosen.out.exists() else []
+    rows = [row for row in map(json.loads, lines) if row["seed"] == chosen.seed and row["number"] < chosen.count]
+    done, began = {row["number"] for row in rows}, time.perf_counter()
+    worker = Worker(chosen.seed, chosen.budget)
     for number in range(chosen.count):
-        kinds = rng.choice((1, 1, 2, 3))
-        items = tuple((mechanism(rng), int(between(rng, 1, 3e8))) for _ in range(kinds))
-        composition, at = (
-            Composition(items),
-            min(between(rng, 1e-300, 1) if rng.random() < 0.3 else between(rng, 1e-12, 1e-2), 0.9),
-        )
-        problems, fine, seconds = wrong(composition, at)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        failed, reached, slow = failed + bool(problems), reached + fine, slow + (seconds > 30)
-        longest = max(longest, seconds)
-        if problems or seconds > 30 or memory > 2:
-            print(number, composition.text(), at, problems, f"{seconds:.1f} s, {memory:.2f} GB so far", flush=True)
-    print(
-        f"{chosen.count} compositions: {failed} wrong, {reached} within the tolerance, {slow} above 30 s"
-        f" (longest {longest:.1f} s), {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
-    )
+        if number in done:
+            continue
+        if time.perf_counter() - began > 60 * chosen.minutes:
+            break
+        composition, at = drawn(chosen.seed, number)
+        row = {"seed": chosen.seed, "number": number, "text": composition.text(), "delta": at, **worker.judge(number)}
+        rows.append(row)
+        with chosen.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if row["problems"] or "left_out" in row or row["seconds"] > 30 or row["memory"] > 2e9:
+            print(json.dumps(row), flush=True)
+    print(summary(rows))
 
 
 if __name__ == "__main__":
