@@ -1,4 +1,4 @@
-"""DP-SGD, DPIS and Opacus' DP-SGD side by side: accuracy, epsilon, seconds, memory.
+"""SGD without privacy, DP-SGD, DPIS, BandMF and Opacus' DP-SGD side by side: accuracy, epsilon, seconds, memory.
 
 "DPIS" releases its norm sums and is under a Renyi filter; "DPIS, planned" has a public share of N C in their place, so that
 the numerical bracket holds.
@@ -10,8 +10,8 @@ norms. The table of times has the fastest run of each method, which other proces
 by one to --out, and runs that are there already are not made again; the tables are printed from that file, so that a killed
 run goes on.
 
-    python benchmarks/dpis.py [--datasets mnist,fmnist,imdb] [--methods dp_sgd,dpis,planned,opacus] [--epsilons 0.5,1,2,4]
-                              [--seeds 1] [--epochs E] [--records N] [--out FILE] [--tables]
+    python benchmarks/dpis.py [--datasets mnist,fmnist,imdb] [--methods sgd,dp_sgd,dpis,planned,band_mf,opacus]
+                              [--epsilons 0.5,1,2,4] [--seeds 1] [--epochs E] [--records N] [--out FILE] [--tables]
 """
 
 from __future__ import annotations
@@ -43,9 +43,17 @@ from heliograph.dp.training.gradients import GradientEngine
 
 DELTA = 1e-5
 PHYSICAL = 250
+BANDS = 4
 CACHE = Path(tempfile.gettempdir()) / "heliograph-benchmarks"
 SIZES = {"mnist": 60_000, "fmnist": 60_000, "imdb": 25_000}
-METHODS = {"dp_sgd": "DP-SGD", "dpis": "DPIS", "planned": "DPIS, planned", "opacus": "Opacus"}
+METHODS = {
+    "sgd": "SGD, no privacy",
+    "dp_sgd": "DP-SGD",
+    "band_mf": "BandMF, 4 bands",
+    "dpis": "DPIS",
+    "planned": "DPIS, planned",
+    "opacus": "Opacus",
+}
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -83,7 +91,8 @@ def ours(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[n
         loss,
         setting.optimizer,
         (x, y),
-        method="dp_sgd" if job["method"] == "dp_sgd" else "dpis",
+        method="dpis" if job["method"] in ("dpis", "planned") else job["method"],
+        bands=BANDS if job["method"] == "band_mf" else None,
         epsilon=job["epsilon"],
         delta=DELTA,
         epochs=job["epochs"],
@@ -109,6 +118,31 @@ def ours(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[n
         "seconds": report.seconds,
         "records_seen": counter.records,
         "released": report.released,
+    }
+
+
+def sgd(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[nn.Module, dict[str, Any]]:
+    """Training without privacy: the same steps and sizes, in shuffled batches; seconds hold the gathering of records."""
+    module = setting.model()
+    module.train()
+    optimizer = setting.optimizer([p for p in module.parameters() if p.requires_grad])
+    generator, steps, began = torch.Generator().manual_seed(job["seed"]), 0, time.perf_counter()
+    for _ in range(job["epochs"]):
+        order = torch.randperm(len(x), generator=generator)
+        for batch in order[: len(x) // setting.batch_size * setting.batch_size].split(setting.batch_size):
+            optimizer.zero_grad()
+            for part in batch.split(PHYSICAL):
+                (loss(module(x[part]), y[part]).sum() / setting.batch_size).backward()
+            optimizer.step()
+            steps += 1
+    return module, {
+        "epsilon_lower": None,
+        "epsilon_upper": float("inf"),
+        "steps": steps,
+        "stopped": "",
+        "noise_multiplier": 0.0,
+        "seconds": time.perf_counter() - began,
+        "records_seen": steps * setting.batch_size,
     }
 
 
@@ -180,7 +214,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     torch.optim.SGD([nn.Parameter(torch.zeros(1))]).step()
     before, load = fresh_peak(), os.getloadavg()[0]
-    module, found = (opacus if job["method"] == "opacus" else ours)(setting, job, x, y)
+    module, found = {"opacus": opacus, "sgd": sgd}.get(job["method"], ours)(setting, job, x, y)
     found["memory"] = peak() - before
     return {**job, **found, "accuracy": accuracy(module, x_test, y_test), "load_average": round(load, 2)}
 
@@ -214,15 +248,17 @@ def tables(rows: list[dict[str, Any]]) -> None:
         shown = spread([row["accuracy"] for row in group])
         what = f"{dataset}, {records:,}, {epochs} | {eps:g} | {METHODS[method]}"
         print(f"| {what} | {shown} | {len(group)} | {bracket} | {paper} |")
-    print("\n| data, records, epochs | method | ms a step | over Opacus | passes a record of a batch | memory MB |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "\n| data, records, epochs | method | ms a step | over SGD | over Opacus | passes a record of a batch | memory MB |"
+    )
+    print("|---|---|---|---|---|---|---|")
     costs: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         costs.setdefault((row["dataset"], row["records"], row["epochs"]), {}).setdefault(row["method"], []).append(row)
     for (dataset, records, epochs), methods in sorted(costs.items()):
         each = {m: min(1e3 * r["seconds"] / max(r["steps"], 1) for r in g) for m, g in methods.items()}
         for method, group in sorted(methods.items()):
-            ratio = f"{each[method] / each['opacus']:.2f}" if "opacus" in each else "-"
+            ratio = " | ".join(f"{each[method] / each[to]:.2f}" if to in each else "-" for to in ("sgd", "opacus"))
             passes = statistics.mean(r["records_seen"] / r["steps"] / SETTINGS[dataset].batch_size for r in group)
             memory = statistics.median(r["memory"] for r in group) / 1e6
             print(
@@ -245,7 +281,7 @@ def noise_table(epsilons: list[float], shares: tuple[float, ...] = (1.0, 0.5, 0.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--datasets", default="mnist,fmnist,imdb")
-    parser.add_argument("--methods", default="dp_sgd,dpis,planned,opacus")
+    parser.add_argument("--methods", default="dp_sgd,dpis,planned,band_mf,opacus")
     parser.add_argument("--epsilons", default="0.5,1,2,4")
     parser.add_argument("--seeds", type=int, default=1, help="how many runs of each")
     parser.add_argument("--epochs", type=int, help="instead of each setting's own")

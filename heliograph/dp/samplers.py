@@ -127,11 +127,10 @@ class TruncatedPoissonSampler(Sampler):
 
 
 @dataclass(frozen=True)
-class FixedSizeSampler(Sampler):
-    """Batches of one size, each drawn without replacement, anew for every step."""
+class _OneSize(Sampler):
+    """Batches of one public size."""
 
     size: int
-    name = "fixed_size"
 
     def __post_init__(self) -> None:
         _positive(self.size, "size")
@@ -139,6 +138,13 @@ class FixedSizeSampler(Sampler):
     @property
     def expected_size(self) -> float:
         return float(self.size)
+
+
+@dataclass(frozen=True)
+class FixedSizeSampler(_OneSize):
+    """Batches of one size, each drawn without replacement, anew for every step."""
+
+    name = "fixed_size"
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
         return EpochPlan(_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
@@ -149,18 +155,10 @@ class FixedSizeSampler(Sampler):
 
 
 @dataclass(frozen=True)
-class WithReplacementSampler(Sampler):
+class WithReplacementSampler(_OneSize):
     """Batches of one size, each record of a batch drawn from all."""
 
-    size: int
     name = "with_replacement"
-
-    def __post_init__(self) -> None:
-        _positive(self.size, "size")
-
-    @property
-    def expected_size(self) -> float:
-        return float(self.size)
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
         return EpochPlan(_steps(records, self.size), WithReplacementGaussian(self.size, int(records), noise_multiplier))
