@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -43,6 +45,22 @@ def test_layers_that_mix_records_or_keep_them_are_refused(layer: nn.Module, hint
         check_module(module)
     assert "1.0" in found.value.where  # the layer's name
     assert hint in found.value.hint
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedError, match="DataParallel"):
+        check_module(nn.Sequential(nn.DataParallel(nn.Linear(4, 3))))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        check_module(nn.Linear(4, 3))
+        with pytest.raises(UnsupportedError, match="DistributedDataParallel"):
+            check_module(nn.parallel.DistributedDataParallel(nn.Linear(4, 3)))
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        with pytest.raises(UnsupportedError, match="2 processes"):
+            check_module(nn.Linear(4, 3))
+    finally:
+        monkeypatch.undo()
+        torch.distributed.destroy_process_group()
 
 
 def test_modules_without_trainable_parameters_are_refused() -> None:

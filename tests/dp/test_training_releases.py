@@ -219,7 +219,7 @@ def differences(method: str, coins: int) -> list[tuple[float, float]]:
                     steps: Any = dpis_steps(data, noise, size=20.0, batch=3.0)
                     steps.start_epoch(0)
                     # K~ is released, so that neighbours are compared at the same one: that of the larger set.
-                    norms = steps._all_norms()
+                    norms = steps.sampler.known
                     steps.epochs[-1].norm_total = 6.0
                     steps.epochs[-1].mechanism = SampledGaussian(0.1, 1e-3 * 0.5 * 20 / 6.0)
                     steps.sampler.start(norms, 0.5, 6.0)
@@ -249,6 +249,33 @@ def test_sensitivity_of_a_step_over_all_neighbours(method: str) -> None:
     assert largest <= stated
     # And it is reached, so that the stated one is the true one.
     assert largest > 0.999 * stated
+
+
+def test_norms_that_are_kept_from_an_epoch_add_at_most_the_bound_over_all_neighbours() -> None:
+    whole, bound, changes, kept = toy(16, seed=2), 0.5, [], 0
+    for last in range(16):
+        order = torch.cat((torch.arange(last), torch.arange(last + 1, 16), torch.tensor([last])))
+        more = whole[0][order], whole[1][order]
+        for seed in range(4):
+            found = []
+            for data in ((more[0][:-1], more[1][:-1]), more):
+                steps = dpis_steps(data, NoNoise(seed), size=20.0, batch=3.0, bound=bound)
+                steps.start_epoch(0)
+                # Releases are given: neighbours are compared at the same total and at the same parameters.
+                steps.sampler.start(steps.sampler.known, bound, 6.0)
+                for _ in range(3):
+                    candidates = steps.sampler.candidates()
+                    with torch.no_grad():
+                        steps.engine.module.weight.mul_(-1.5)  # type: ignore[operator, union-attr]
+                    now = steps.engine.norms(data[0][candidates], data[1][candidates])
+                    steps.sampler.accept(candidates, now)
+                kept += int(steps.sampler.seen.sum())
+                found.append(steps._last_norms())
+            torch.testing.assert_close(found[0], found[1][:-1])
+            sums = [float(each.clamp(max=bound).sum()) for each in found]
+            changes.append(abs(sums[0] - sums[1]))
+    assert 0 < kept < 16 * 4 * 31
+    assert 0.999 * bound < max(changes) <= bound * (1 + 1e-6)
 
 
 def test_sensitivity_of_size_and_norm_sums_over_all_neighbours() -> None:
@@ -418,7 +445,7 @@ def test_a_step_has_the_law_that_is_accounted(method: str) -> None:
         steps.start_epoch(0)
         steps.epochs[-1].norm_total = norm_total = 4.0
         steps.epochs[-1].mechanism = SampledGaussian(3.0 * bound / norm_total, 0.3 * 20.0 * bound / norm_total)
-        steps.sampler.start(steps._all_norms(), bound, norm_total)
+        steps.sampler.start(steps._last_norms(), bound, norm_total)
         mechanism, sensitivity = steps.epochs[-1].mechanism, norm_total / 20.0
     else:
         mechanism, sensitivity = SampledGaussian(0.35, 0.6), bound

@@ -403,10 +403,10 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
 
 def test_an_exhausted_filter_stops_training_and_keeps_the_module() -> None:
     run = trainer(method="dpis", epsilon=None, noise_multiplier=1.5)
-    started = run._start()
+    started = run._start(())
     assert isinstance(started.books.budget, RenyiFilter)
     started.books.budget.spent = 0.5 * started.books.budget.budget
-    run._start = lambda: started  # type: ignore[method-assign]
+    run._start = lambda keep: started  # type: ignore[method-assign]
     report = run.fit()
     assert 0 < report.steps < report.steps_planned
     assert "Stopped" in report.words()

@@ -25,6 +25,7 @@ def check_module(module: nn.Module) -> None:
     """Raise where a layer mixes records, keeps statistics of them, or has no per-record gradients."""
     if not isinstance(module, nn.Module):
         raise ProgramError(f"{type(module).__name__} is not a torch.nn.Module", where="the module")
+    _distributed(module)
     for name, layer in module.named_modules():
         for refuse in (_batch_statistics, _table_options, _recurrent, _uninitialised, _half_precision):
             refuse(layer, f"{name or 'the module'} ({type(layer).__name__})")
@@ -34,6 +35,22 @@ def check_module(module: nn.Module) -> None:
             where=type(module).__name__,
             hint="set requires_grad on the parameters to be trained",
         )
+
+
+def _distributed(module: nn.Module) -> None:
+    """Several processes would each sample, noise and account for themselves, and publish what is not accounted together."""
+    wrapped = [m for m in module.modules() if isinstance(m, nn.parallel.DistributedDataParallel | nn.DataParallel)]
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    count = torch.distributed.get_world_size() if group else 1
+    if not wrapped and count == 1:
+        return
+    raise UnsupportedError(
+        f"the module is wrapped in {type(wrapped[0]).__name__}" if wrapped else f"{count} processes train together",
+        where="the module",
+        why="every process would draw batches and noise of its own, so that a step is several releases where one is"
+        " accounted; and a wrapper averages gradients before they are clipped and noised",
+        hint="train the module itself in one process, without a process group; physical_batch_size bounds memory",
+    )
 
 
 def _batch_statistics(layer: nn.Module, where: str) -> None:
