@@ -143,6 +143,7 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
     whole(layout.stride, f"the stride of {what}", 1, slots)
     if slots % layout.stride or slots // layout.stride % layout.period:
         raise refuse(f"the period of {what} does not divide the slots")
+    _check_split(layout, slots, what)
     channels, rows, columns = layout.channels_rows_columns
     width = layout.width or columns * layout.gap
     block = layout.block or rows * layout.gap * width
@@ -150,7 +151,21 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
     last = (groups - 1) * block + layout.gap * rows * width + layout.gap * columns
     if last > MAX_CIPHERTEXTS * slots or layout.ciphertexts > MAX_CIPHERTEXTS:
         raise refuse(f"{what} would take more than {MAX_CIPHERTEXTS} ciphertexts")
+    if layout.tiled:
+        count, step = layout.tiled
+        if int(layout.elements(0)[1].max(initial=0)) + (count - 1) * step >= layout.period or layout.ciphertexts > 1:
+            raise refuse(f"the copies of {what} do not fit its period")
     return layout
+
+
+def _check_split(layout: Layout, slots: int, what: str) -> None:
+    """Raise a WireError unless the numbers that place rows, columns and copies are those of a layout."""
+    if len(layout.split) not in (0, 6) or len(layout.tiled) not in (0, 2):
+        raise refuse(f"the places of {what} are malformed")
+    for position, number in enumerate(layout.split):
+        whole(number, f"a place of {what}", int(position % 3 == 0), MAX_CIPHERTEXTS * slots)
+    for number in layout.tiled:
+        whole(number, f"a copy of {what}", 1, slots)
 
 
 def check_shape(shape: tuple[int, ...], what: str) -> tuple[int, ...]:
@@ -170,8 +185,8 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     layout = check_layout(spec.layout, ring.slots, what)
     if math.prod(check_shape(spec.shape, what)) != layout.size:
         raise refuse(f"the layout of {what} does not have its shape")
-    if direction == "output" and layout.shift:
-        raise refuse(f"{what} has a shifted layout")
+    if direction == "output" and (layout.shift or layout.tiled):
+        raise refuse(f"{what} has a layout of inputs")
     bounds = [real(end, f"the range of {what}") for end in (spec.low, spec.high) if end is not None]
     if len(bounds) == 2 and bounds[0] > bounds[1]:
         raise refuse(f"the range of {what} is empty")

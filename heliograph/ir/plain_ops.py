@@ -14,7 +14,19 @@ from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, Node
 from heliograph.ir.slot_rules import any_operand, product_of_bounds, scaled, slotwise, sum_of_bounds, widened
 from heliograph.ir.slot_types import same_slots, two_parts, unchanged
-from heliograph.ir.spec import NO_KEYS, SLOTS, Attrs, Bounds, Context, InferType, OpSpec, Role, SlotRules, define
+from heliograph.ir.spec import (
+    NO_KEYS,
+    SLOTS,
+    Attrs,
+    Bounds,
+    Context,
+    InferType,
+    OpSpec,
+    Role,
+    SlotRules,
+    check_constant,
+    define,
+)
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 
@@ -38,6 +50,7 @@ def _repeats(op: str, infer: InferType) -> InferType:
         shape, slots = context.shape(a["value"]), operands[0].slots
         if len(shape) != 1 or not shape[0] or slots % shape[0]:
             raise ProgramError(f"{op}: a vector of shape {shape} does not repeat over {slots} slots")
+        check_constant(op, a, context, "imaginary", shape)
         return infer(operands, a, context)
 
     return checked
@@ -54,7 +67,14 @@ def _slots_of(values: Sequence[Array]) -> int:
 
 def _vector_of(node: Node, slots: int, context: Context) -> Array:
     """The node's plaintext vector, repeated over the slots."""
-    return _tile(context.array(node.attrs["value"]), slots)
+    return _tile(runs.plain_vector(node.attrs, context.array), slots)
+
+
+def _bounds_of_product(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+    """None where slots become complex."""
+    if "imaginary" in node.attrs:
+        return None
+    return scaled(operands[0], *[_vector_of(node, operands[0][0].size, context)] * 2)
 
 
 def _sum_with_vector(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
@@ -71,14 +91,14 @@ define(
         "mul_plain",
         SLOTS,
         (1, 1),
-        {"value": "constant", "plain_log_scale": "float?"},
+        {"value": "constant", "imaginary": "constant?", "plain_log_scale": "float?"},
         _repeats("mul_plain", _plain_product_type("mul_plain")),
-        lambda values, a, context: values[0] * _tile(context.array(a["value"]), _slots_of(values)),
-        "Product with a plaintext vector, repeated over the slots.",
+        lambda values, a, context: values[0] * _tile(runs.plain_vector(a, context.array), _slots_of(values)),
+        "Product with a plaintext vector, repeated over the slots; `imaginary` has its imaginary parts, for complex slots.",
         depth=1,
         role=Role.PLAIN_PRODUCT,
         rules=SlotRules(
-            lambda node, operands, context: scaled(operands[0], *[_vector_of(node, operands[0][0].size, context)] * 2),
+            _bounds_of_product,
             _period_with_vector,
             lambda node, operands, context: (
                 operands[0].depends & (_vector_of(node, operands[0].depends.size, context) != 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node
-from heliograph.ir.spec import Runs
+from heliograph.ir.spec import Attrs, Runs
 from heliograph.ir.types import CipherType
 
 
@@ -67,9 +67,17 @@ def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return on.negate(total, operand.parts) if factor < 0 else total
 
 
+def plain_vector(a: Attrs, array: Callable[[Any], Array]) -> Array:
+    """One period of the vector that an op adds or multiplies with, complex where it has imaginary parts; `array` finds
+    constants by their names.
+    """
+    vector = array(a["value"])
+    return np.asarray(vector + 1j * array(a["imaginary"])) if "imaginary" in a else vector
+
+
 def _vector(run: Runs, node: Node) -> Array:
     """The constant of a node, in all slots."""
-    return np.resize(run.shared.program.array(node.attrs["value"]), run.shared.ring.slots)
+    return np.resize(plain_vector(node.attrs, run.shared.program.array), run.shared.ring.slots)
 
 
 def product_with_constant(run: Runs, node: Node, operands: Sequence[Any]) -> Any:

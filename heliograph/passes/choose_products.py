@@ -6,13 +6,17 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
+
+import numpy as np
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError
 from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.layout import Layout
+from heliograph.ir.row_ops import ROW_OPS
 from heliograph.passes.choose_layouts import Groups, pinned_layouts
 from heliograph.passes.count_products import count
 from heliograph.passes.matrix_products import MatrixProduct, ways
@@ -48,7 +52,10 @@ def choose_products(
 
     def options(node: Node) -> list[tuple[float, MatrixProduct]]:
         left, right = (cast("tuple[int, int]", shape_of(operand)) for operand in node.inputs)
-        return priced(node.attrs["kind"], left, right)
+        every = priced(node.attrs["kind"], left, right)
+        # Copies within rows are made by those who pack inputs, and by nobody else.
+        given = [all(member.op == "input" for member in groups.members[groups.of[x]]) for x in node.inputs]
+        return [(price, way) for price, way in every if given[1 - way.big] or not way.layouts[1 - way.big].tiled]
 
     search = _Search(groups, nodes, [options(node) for node in nodes])
     pinned = {number: _places(layout) for number, layout in pinned_layouts(program, groups, ring.slots, stride).items()}
@@ -64,7 +71,32 @@ def choose_products(
             else "one of them must have few rows, and a row of the other must fit into a ciphertext",
             hint="use a larger ring (Options.log_ring), or copy one of them by a linear map",
         )
-    return {node: way.scaled(node.attrs.get("scale", 1.0)) for node, way in zip(nodes, search.best, strict=True)}
+    made = {node: way.scaled(node.attrs.get("scale", 1.0)) for node, way in zip(nodes, search.best, strict=True)}
+    return _cleaned(program, groups, made)
+
+
+def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[Node, MatrixProduct]:
+    """The products, which make zeros beside the elements of an operand where they need some and other values stand there."""
+    dirty = {groups.of[node] for node in program.nodes if node in groups.of and _leaves_values(program, node)}
+    before = -1
+    while len(dirty) != before:
+        before = len(dirty)
+        for node, product in products.items():
+            # What stands beside the columns of X stands beside those of the result.
+            if product.way == "combine" and groups.of[node.inputs[product.big]] in dirty:
+                dirty.add(groups.of[node])
+    return {
+        node: replace(product, cleaned=product.wants_zeros and groups.of[node.inputs[1 - product.big]] in dirty)
+        for node, product in products.items()
+    }
+
+
+def _leaves_values(program: Program, node: Node) -> bool:
+    """Whether an op makes something else than zero of slots that hold zero: of those beside the elements."""
+    if node.op == "poly":
+        coefficients = program.array(node.attrs["coefficients"])
+        return abs(float(np.polynomial.chebyshev.chebval(0.0, coefficients))) > 0.0
+    return node.op in ROW_OPS
 
 
 class _Search:
@@ -101,8 +133,10 @@ class _Search:
 
 @functools.lru_cache(maxsize=256)
 def _places(layout: Layout) -> str:
-    """Names where elements stand, and with which period."""
-    return f"{layout.period} {layout.ciphertexts} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
+    """Names where elements stand, and with which period and copies."""
+    return (
+        f"{layout.period} {layout.ciphertexts} {layout.tiled} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
+    )
 
 
 def product_pins(groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[int, Layout]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.ir import SparseMatrix
-from heliograph.passes.matrix_products import MatrixProduct, Sizes, Way, steps_of, write_product
+from heliograph.ir import Array, SparseMatrix
+from heliograph.passes.matrix_products import MatrixProduct, steps_of
 
 
 @dataclass(slots=True)
 class Count:
     """A writer that writes nothing and counts: what a way to lower a product takes, without the rescales."""
 
+    # `sharing` are those of the rotations that are hoisted too.
     rotations: int = 0
+    sharing: int = 0
     hoisted: int = 0
     decompositions: int = 0
     products: int = 0
@@ -24,11 +26,17 @@ class Count:
     plain_products: int = 0
     sums: int = 0
     conjugations: int = 0
+    _turned: dict[object, int] = field(default_factory=dict)
     _babies: dict[object, set[int]] = field(default_factory=dict)
     _three: set[object] = field(default_factory=set)
 
     def rotate(self, value: object, amount: int) -> object:
         self.rotations += 1
+        # Rotations of one value share its decomposition.
+        self._turned[value] = self._turned.get(value, 0) + 1
+        if self._turned[value] == 2:
+            self.decompositions += 1
+        self.sharing += {1: 0, 2: 2}.get(self._turned[value], 1)
         self._two_parts(value)
         return object()
 
@@ -38,6 +46,14 @@ class Count:
         if left in self._three or right in self._three:
             self._three.add(made)
         return made
+
+    def subtract(self, left: object, right: object) -> object:
+        return self.add(left, right)
+
+    def mask(self, value: object, real: Array, imaginary: Array | None = None) -> object:
+        self.plain_products += 1
+        self._two_parts(value)
+        return object()
 
     def complex(self, real: object, imaginary: object) -> object:
         return self.add(real, imaginary)
@@ -79,8 +95,8 @@ class Count:
     def price_ms(self, ring: Ring, costs: CostTable, level: int) -> float:
         """Milliseconds, all at one level."""
         return (
-            (self.rotations + self.conjugations) * costs.rotate_ms(ring, level)
-            + self.hoisted * costs.rotate_ms(ring, level, hoisted=True)
+            (self.rotations - self.sharing + self.conjugations) * costs.rotate_ms(ring, level)
+            + (self.hoisted + self.sharing) * costs.rotate_ms(ring, level, hoisted=True)
             + self.decompositions * costs.decompose_ms(ring, level + 1)
             + self.products * costs.mul_ms(ring, level)
             + self.relinearizations * costs.relinearize_ms(ring, level)
@@ -90,12 +106,13 @@ class Count:
 
 
 def count(product: MatrixProduct) -> Count:
-    """What it takes: whichever operand is the big one, and whatever its scale is."""
-    return _counted(product.sizes, product.way)
+    """What it takes, whatever its scale is."""
+    return _counted(replace(product, scale=1.0))
 
 
 @functools.lru_cache(maxsize=1024)
-def _counted(sizes: Sizes, way: Way) -> Count:
+def _counted(product: MatrixProduct) -> Count:
     counted = Count()
-    write_product(counted, sizes, way, object(), [object() for _ in range(sizes.ciphertexts)], 1.0)
+    left, right = ([object() for _ in range(layout.ciphertexts)] for layout in (product.left, product.right))
+    product.write(counted, left, right)
     return counted

@@ -17,7 +17,8 @@ With *halves* class c + C/2 is the imaginary part of class c: half as many turns
 conjugations at the most; `combine` then takes one level more, to put its two parts beside each other, and so does `gather`
 where a class without data is to stay empty.
 
-HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself.
+HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself: its ways and those
+that it is compared with are in `block_products.py`, and stand beside these where they fit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, cast
 
 import numpy as np
 import scipy.sparse
@@ -36,29 +37,12 @@ from heliograph.ir.layout import Layout
 from heliograph.ir.matrix_ops import KINDS
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.transforms import pair_offsets
+from heliograph.passes.block_products import OF_ABT, OF_ATB, Blocks, BlockWay, write_in_blocks
+from heliograph.passes.product_writer import Writer, folds, summed
 
-Way = Literal["combine", "gather"]
-_WAYS: tuple[Way, ...] = ("combine", "gather")
-
-
-class Writer(Protocol):
-    """What writes operations on slots; vectors repeat with the period of their layout."""
-
-    def rotate(self, value: Any, amount: int) -> Any: ...
-
-    def add(self, left: Any, right: Any) -> Any: ...
-
-    def multiply(self, left: Any, right: Any) -> Any: ...
-
-    def complex(self, real: Any, imaginary: Any) -> Any: ...
-
-    def real(self, value: Any) -> Any: ...
-
-    def imaginary(self, value: Any) -> Any: ...
-
-    def transform(
-        self, values: Sequence[Any], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
-    ) -> Any: ...
+OwnWay = Literal["combine", "gather"]
+Way = OwnWay | BlockWay
+_WAYS: tuple[OwnWay, ...] = ("combine", "gather")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +111,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """One way to lower a product: `big` is the place of the big operand, `free` that of its axis that the result has."""
+    """One way to lower a product: `big` is the place of the big operand.
 
-    sizes: Sizes
+    `cleaned`: the slots of the small operand beside its elements are made zero first, for a level.
+    """
+
+    sizes: Sizes | Blocks
     way: Way
     big: int
     # For each operand, and the result, its layout.
@@ -137,11 +124,19 @@ class MatrixProduct:
     right: Layout
     out: Layout
     scale: float
+    cleaned: bool = False
 
     @property
     def more_levels(self) -> int:
         """Levels beside the three of the others."""
-        return int(self.sizes.halves and (self.way == "combine" or self.sizes.classes < self.sizes.room))
+        return _more_levels(self.sizes, self.way) + self.cleaned
+
+    @property
+    def wants_zeros(self) -> bool:
+        """Whether slots of the small operand are added up that hold none of its elements."""
+        if isinstance(self.sizes, Blocks):
+            return self.sizes.wants_zeros(_in_blocks(self.way))
+        return self.way == "combine"
 
     def scaled(self, scale: float) -> MatrixProduct:
         """The same product times a number."""
@@ -154,7 +149,27 @@ class MatrixProduct:
     def write(self, writer: Writer, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
         """The slot vectors of the result."""
         big, small = (left, right) if self.big == 0 else (right, left)
-        return [write_product(writer, self.sizes, self.way, small[0], big, self.scale)]
+        if self.cleaned:
+            layout = self.layouts[1 - self.big]
+            small = [writer.mask(value, _elements(layout, chunk)) for chunk, value in enumerate(small)]
+        return write_product(writer, self.sizes, self.way, small, big, self.scale)
+
+
+def _elements(layout: Layout, chunk: int) -> Array:
+    """One where an element stands, in the slots of one sample."""
+    used = layout.used(chunk)[:: layout.stride]
+    return np.asarray(used[: layout.period], dtype=np.float64)
+
+
+def _in_blocks(way: Way) -> BlockWay:
+    assert way not in _WAYS
+    return cast("BlockWay", way)
+
+
+def _more_levels(sizes: Sizes | Blocks, way: Way) -> int:
+    if isinstance(sizes, Blocks):
+        return sizes.more_levels(_in_blocks(way))
+    return int(sizes.halves and (way == "combine" or sizes.classes < sizes.room))
 
 
 @dataclass(frozen=True)
@@ -255,31 +270,20 @@ def _hoisted(writer: Writer, value: Any, matrix: SparseMatrix) -> Any:
     return writer.transform([value], [matrix], _offsets(matrix), (0,))
 
 
-def _summed(writer: Writer, values: Sequence[Any]) -> Any:
-    total = values[0]
-    for value in values[1:]:
-        total = writer.add(total, value)
-    return total
-
-
-def _folds(above: int, down_to: int) -> Iterator[int]:
-    """Half of `above`, half of that, and so on to `down_to`: the rotations that fold a row, or fill it with copies."""
-    step = above // 2
-    while step >= down_to:
-        yield step
-        step //= 2
-
-
-def write_product(writer: Writer, sizes: Sizes, way: Way, small: Any, big: Sequence[Any], scale: float) -> Any:
-    """The one slot vector of the result, times `scale`."""
+def write_product(
+    writer: Writer, sizes: Sizes | Blocks, way: Way, small: Sequence[Any], big: Sequence[Any], scale: float
+) -> list[Any]:
+    """The slot vectors of the result, times `scale`."""
+    if isinstance(sizes, Blocks):
+        return write_in_blocks(writer, sizes, _in_blocks(way), small, big, scale)
     lower = _combined if way == "combine" else _gathered
-    return lower(writer, _Maps(sizes), small, big, scale)
+    return [lower(writer, _Maps(sizes), small[0], big, scale)]
 
 
 def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], scale: float) -> Any:
     s = maps.sizes
     # Zeros stand in the other slots of a row: sums over them are copies.
-    for step in _folds(s.block, s.packed):
+    for step in folds(s.block, s.packed):
         weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
     if s.halves:
         weights = writer.complex(weights, writer.rotate(weights, s.turns))
@@ -288,11 +292,11 @@ def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], sca
     for turn in range(s.turns):
         matrix = maps.turned_weights(turn)
         products = [writer.multiply(_hoisted(writer, own, matrix), x) for own, x in zip(spread, big, strict=True)]
-        made = _summed(writer, products)
+        made = summed(writer, products)
         made = writer.rotate(made, turn * s.block) if turn else made
         total = made if total is None else writer.add(total, made)
     assert total is not None
-    for step in _folds(s.period, s.turns * s.block):
+    for step in folds(s.period, s.turns * s.block):
         total = writer.add(total, writer.rotate(total, step))
     if not s.halves:
         return total
@@ -315,8 +319,8 @@ def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale
         moved.append([_hoisted(writer, x, step) if turn else x for x in big])
     folded = []
     for j in range(s.ciphertexts):
-        made = _summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
-        for step_ in _folds(s.block, s.folded):
+        made = summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
+        for step_ in folds(s.block, s.folded):
             made = writer.add(made, writer.rotate(made, step_))
         folded.append(made)
     matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
@@ -330,45 +334,106 @@ def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale
     return writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))
 
 
-def _split(
-    shape: tuple[int, ...], slots: int, stride: int, period: int, first: int, steps: Sequence[Sequence[int]]
-) -> Layout:
-    """The layout of a matrix whose axis `first` has the first of the steps."""
-    ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
-    return Layout(shape, slots, period, stride=stride, split=ordered)
-
-
 def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
     """All ways to lower a product of these shapes; layouts come with them."""
     found: list[MatrixProduct] = []
     turned = KINDS[kind]
+    # Of each operand the axis that is summed over.
+    inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
+    result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
     for big in (0, 1):
-        small = 1 - big
-        # Of each operand the axis that is summed over.
-        inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
-        own, other = shapes[big], shapes[small]
-        classes, free = other[1 - inner[small]], own[1 - inner[big]]
-        result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
-        for way in _WAYS:
-            rows, columns = (own[inner[big]], free) if way == "combine" else (free, own[inner[big]])
-            # Of X the axis that is its rows; of the small operand, and of the result, that of the classes.
-            f_axis = inner[big] if way == "combine" else 1 - inner[big]
-            c_axis, out_c = 1 - inner[small], small
-            for halves in (False, True):
-                sizes = Sizes(slots // stride, classes, rows, columns, halves)
-                if not sizes.fit:
-                    continue
-                block, room, height, period = sizes.block, sizes.room, sizes.height, sizes.period
-                far = period * sizes.ciphertexts
-                columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
-                wide, kept = (room, block, far), (room, 1, far)
-                x = _split(own, slots, stride, period, f_axis, (rows_at, columns_at))
-                if way == "combine":
-                    w = _split(other, slots, stride, period, c_axis, (kept, packed))
-                    out = _split(result, slots, stride, room * block, out_c, (wide, columns_at))
-                else:
-                    w = _split(other, slots, stride, room * block, c_axis, (wide, columns_at))
-                    out = _split(result, slots, stride, period, out_c, (kept, packed))
-                both = (x, w) if big == 0 else (w, x)
-                found.append(MatrixProduct(sizes, way, big, *both, out, scale))
+        axes = _Axes((shapes[0], shapes[1]), result, inner, big, slots, stride)
+        found += [each for way in _WAYS for halves in (False, True) for each in _own_way(axes, way, halves, scale)]
+        found += [each for way in (*OF_ABT, *OF_ATB) for each in _block_way(axes, way, scale)]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """The matrices of a product: `inner` are the axes that are summed over, `big` the place of the big operand."""
+
+    shapes: tuple[tuple[int, int], tuple[int, int]]
+    result: tuple[int, int]
+    inner: tuple[int, int]
+    big: int
+    slots: int
+    stride: int
+
+    @property
+    def classes(self) -> int:
+        small = 1 - self.big
+        return self.shapes[small][1 - self.inner[small]]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Of the big operand the axis that is summed over, and the one that the result has."""
+        own, inner = self.shapes[self.big], self.inner[self.big]
+        return own[inner], own[1 - inner]
+
+    def split(
+        self,
+        shape: tuple[int, int],
+        period: int,
+        first: int,
+        steps: Sequence[Sequence[int]],
+        tiled: tuple[int, ...] = (),
+    ) -> Layout:
+        """The layout of a matrix whose axis `first` has the first of the steps."""
+        ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
+        return Layout(shape, self.slots, period, stride=self.stride, split=ordered, tiled=tiled)
+
+    def product(
+        self, sizes: Sizes | Blocks, way: Way, x: Layout, small: Layout, out: Layout, scale: float
+    ) -> MatrixProduct:
+        both = (x, small) if self.big == 0 else (small, x)
+        return MatrixProduct(sizes, way, self.big, *both, out, scale)
+
+
+def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[MatrixProduct]:
+    """A way of this module, where it fits."""
+    big, small = axes.big, 1 - axes.big
+    summed_over, free = axes.lengths
+    rows, columns = (summed_over, free) if way == "combine" else (free, summed_over)
+    # Of X the axis that is its rows; of the small operand, and of the result, that of the classes.
+    f_axis = axes.inner[big] if way == "combine" else 1 - axes.inner[big]
+    c_axis, out_c = 1 - axes.inner[small], small
+    sizes = Sizes(axes.slots // axes.stride, axes.classes, rows, columns, halves)
+    if not sizes.fit:
+        return
+    block, room, height, period = sizes.block, sizes.room, sizes.height, sizes.period
+    far = period * sizes.ciphertexts
+    columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
+    wide, kept = (room, block, far), (room, 1, far)
+    x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
+    if way == "combine":
+        w = axes.split(axes.shapes[small], period, c_axis, (kept, packed))
+        out = axes.split(axes.result, room * block, out_c, (wide, columns_at))
+    else:
+        w = axes.split(axes.shapes[small], room * block, c_axis, (wide, columns_at))
+        out = axes.split(axes.result, period, out_c, (kept, packed))
+    yield axes.product(sizes, way, x, w, out, scale)
+
+
+def _block_way(axes: _Axes, way: BlockWay, scale: float) -> Iterator[MatrixProduct]:
+    """A way of `block_products.py`, where it fits."""
+    big, small, abt = axes.big, 1 - axes.big, way in OF_ABT
+    summed_over, free = axes.lengths
+    rows, columns = (free, summed_over) if abt else (summed_over, free)
+    sizes = Blocks(axes.slots // axes.stride, axes.classes, rows, columns)
+    if not sizes.fits(way):
+        return
+    slots, height, width, room = sizes.slots, sizes.height, sizes.width, sizes.room
+    rows_axis = 1 - axes.inner[big] if abt else axes.inner[big]
+    rows_at, c_axis, out_c = (height, width, slots), 1 - axes.inner[small], small
+    x = axes.split(axes.shapes[big], slots, rows_axis, (rows_at, (width, 1, slots)))
+    # Rows of classes over the columns of X, repeated below each other; and rows of X with the classes beside each other.
+    period = slots if way == "ColMajor" else room * width
+    below: Sequence[Sequence[int]] = ((room, width, period), (width, 1, period))
+    beside: Sequence[Sequence[int]] = ((room, 1, slots), rows_at)
+    if abt:
+        w = axes.split(axes.shapes[small], period, c_axis, below)
+        out = axes.split(axes.result, slots, out_c, beside)
+    else:
+        w = axes.split(axes.shapes[small], slots, c_axis, beside, sizes.tiled(way))
+        out = axes.split(axes.result, period, out_c, below)
+    yield axes.product(sizes, way, x, w, out, scale)

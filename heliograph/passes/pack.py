@@ -402,8 +402,19 @@ class _Writer:
     def add(self, left: Node, right: Node) -> Node:
         return self.packer.builder.op("add_ct", (left, right), self.node.loc)
 
+    def subtract(self, left: Node, right: Node) -> Node:
+        return self.packer.builder.op("sub_ct", (left, right), self.node.loc)
+
     def multiply(self, left: Node, right: Node) -> Node:
         return self.packer.builder.op("mul_ct", (left, right), self.node.loc)
+
+    def mask(self, value: Node, real: Array, imaginary: Array | None = None) -> Node:
+        builder, batch = self.packer.builder, self.packer.batch
+        names = [
+            None if part is None else builder.constant(np.repeat(part, batch), "product.mask")
+            for part in (real, imaginary)
+        ]
+        return builder.op("mul_plain", (value,), self.node.loc, value=names[0], imaginary=names[1])
 
     def complex(self, real: Node, imaginary: Node) -> Node:
         return self.packer.builder.op("complex_of", (real, imaginary), self.node.loc)

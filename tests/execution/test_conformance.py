@@ -77,6 +77,10 @@ def vector(builder: Builder) -> Any:
     return builder.constant(np.random.default_rng(6).uniform(-1, 1, size=64), "v")
 
 
+def other(builder: Builder) -> Any:
+    return builder.constant(np.random.default_rng(8).uniform(-1, 1, size=64), "w")
+
+
 def transform(builder: Builder, x: Node, name: Any = None) -> Node:
     # Offsets of an (8, 16) map are 0..7.
     return builder.op(
@@ -143,6 +147,13 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
         (5, 7),
     ),
     "mul_plain": (lambda b, x, y: b.op("mul_plain", (x,), value=vector(b), plain_log_scale=43.5), ()),
+    "mul_plain_complex": (
+        lambda b, x, y: [
+            b.op(part, (b.op("mul_plain", (x,), value=vector(b), imaginary=other(b), plain_log_scale=43.5),))
+            for part in ("real_part", "imaginary_part")
+        ],
+        (),
+    ),
     "add_plain": (lambda b, x, y: b.op("add_plain", (x,), value=vector(b)), ()),
     "add_plain_to_product": (lambda b, x, y: b.op("add_plain", (b.op("mul_ct", (x, y)),), value=vector(b)), ()),
     "add_scalar": (lambda b, x, y: b.op("add_scalar", (x,), value=-0.375), ()),

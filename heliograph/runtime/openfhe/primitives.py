@@ -43,6 +43,9 @@ class OpenFHEPrimitives:
         """
         degree = 1 if beside is None else beside.GetNoiseScaleDeg()
         vector = np.full(self.ring.slots, values) if isinstance(values, float) else values
+        if np.iscomplexobj(vector):
+            # This context says that data are real, and drops imaginary parts: they are a plaintext of their own.
+            return tuple(self.encode(part, log_scale, level, beside) for part in (vector.real, vector.imag))
         slots, spent = vector.size, self.ring.levels - level
         scaled = np.ascontiguousarray(vector * 2.0 ** (log_scale - degree * self.ring.scale_bits))
         try:
@@ -76,6 +79,9 @@ class OpenFHEPrimitives:
         return self.context.EvalAdd(x, plain)
 
     def mul_plain(self, x: Any, plain: Any) -> Any:
+        if isinstance(plain, tuple):
+            real, imaginary = (self.context.EvalMult(x, part) for part in plain)
+            return self.accumulate(real, self.times_i(imaginary))
         return self.context.EvalMult(x, plain)
 
     def mul_scalar(self, x: Any, value: float, log_scale: float) -> Any:
