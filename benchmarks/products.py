@@ -1,0 +1,142 @@
+"""Products of two encrypted matrices: ours against DiagABT and DiagATB (HETAL), ColMajor and RowMajor (Crockett, 2020).
+
+    python benchmarks/products.py
+    python benchmarks/products.py --sizes 128,128,4 --json
+
+For (a, b, c) the products A B^T of (a, b) with (c, b), and A^T B of (a, c) with (a, b), at 128 bits. Each way is compiled as
+a program of its own, and all run in one process, one after the other; the first run, which encodes plaintexts, is not timed.
+Counts are those of the compiled programs: products with plaintexts, products of ciphertexts, rotations, conjugations.
+"""
+
+from __future__ import annotations
+
+from common import machine, hg  # first: it imports heliograph  # isort: skip
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from heliograph.execution.walk import node_calls
+from heliograph.passes import choose_products, pack
+from heliograph.passes.matrix_products import MatrixProduct, Way
+
+SIZES = ((128, 128, 4), (256, 256, 8), (512, 769, 4))
+OURS: tuple[Way, ...] = ("combine", "gather", "fold")
+WAYS: dict[str, tuple[tuple[Way, ...], ...]] = {
+    "abt": (OURS, ("DiagABT",), ("ColMajor",)),
+    "atb": (OURS, ("DiagATB",), ("DiagATB with PRotUp",), ("RowMajor",)),
+}
+REPEATS = 3
+
+
+@contextmanager
+def only(ways: tuple[Way, ...], big: int) -> Iterator[list[MatrixProduct]]:
+    """Products are lowered by one of these ways, the cheapest; those that were are in the list then."""
+    taken: list[MatrixProduct] = []
+    every, choose = choose_products.ways, choose_products.choose_products
+
+    def filtered(*given: Any) -> list[MatrixProduct]:
+        return [way for way in every(*given) if way.way in ways and way.big == big]
+
+    def recorded(*given: Any) -> dict[Any, MatrixProduct]:
+        found = choose(*given)
+        taken.extend(found.values())
+        return found
+
+    with mock.patch.object(choose_products, "ways", filtered), mock.patch.object(pack, "choose_products", recorded):
+        yield taken
+
+
+def program(kind: str, left: tuple[int, int], right: tuple[int, int]) -> hg.Program:
+    a, b = ("a", "permute(b, axes=[1, 0])") if kind == "abt" else ("permute(a, axes=[1, 0])", "b")
+    return hg.parse(
+        f"program product\ninput a: secret tensor{list(left)} in [-1, 1]\n"
+        f"input b: secret tensor{list(right)} in [-1, 1]\noutput {a} @ {b}\n"
+    )
+
+
+def counts(artifact: hg.Artifact) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for calls in node_calls(artifact.program).values():
+        for call, number in calls.items():
+            found[call.primitive] += number
+    return {
+        "plain_products": found["mul_plain"],
+        "products": found["mul"],
+        "rotations": found["rotate"] + found["rotate_hoisted"],
+        "conjugations": found["conjugate"],
+    }
+
+
+def measured(kind: str, sizes: tuple[int, int, int], ways: tuple[Way, ...], options: hg.Options) -> dict[str, Any]:
+    a, b, c = sizes
+    left, right = ((a, b), (c, b)) if kind == "abt" else ((a, c), (a, b))
+    with only(ways, 0 if kind == "abt" else 1) as taken:
+        artifact = hg.compile(program(kind, left, right), options)
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
+    client = hg.Client(artifact.public())
+    seconds = []
+    with hg.Server(artifact, client.evaluation_keys()) as server:
+        sent = client.encrypt(x, y)
+        answer = server.run(sent)
+        for _ in range(REPEATS):
+            begun = time.perf_counter()
+            answer = server.run(sent)
+            seconds.append(time.perf_counter() - begun)
+    error = float(np.abs(client.decrypt(answer) - (x @ y.T if kind == "abt" else x.T @ y)).max())
+    figures = artifact.report.figures
+    return {
+        "way": taken[-1].way,
+        "ring_dim": artifact.ring.ring_dim,
+        "levels": artifact.ring.levels,
+        "log_pq": artifact.ring.log_pq,
+        "security_bits": artifact.ring.security_bits,
+        **counts(artifact),
+        "key_bytes": sum(key.bytes for key in artifact.evaluation_keys),
+        "predicted_seconds": figures.predicted_ms / 1e3,
+        "seconds": statistics.median(seconds),
+        "max_error": error,
+        "predicted_error": figures.predicted_max_abs_error,
+        "error_over_predicted": error / figures.predicted_max_abs_error,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sizes", nargs="*", default=[",".join(map(str, each)) for each in SIZES], help="a,b,c")
+    parser.add_argument("--log-ring", type=int, default=16, help="16 has the slots of the published counts")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    load, rows = os.getloadavg()[0], []
+    for text in given.sizes:
+        a, b, c = map(int, text.split(","))
+        for kind, every in WAYS.items():
+            for ways in every:
+                found = measured(kind, (a, b, c), ways, hg.Options(log_ring=given.log_ring))
+                rows.append({"sizes": [a, b, c], "kind": kind, **found})
+                own = " (ours)" if ways is OURS else ""
+                print(
+                    f"({text}) {kind}  {found['way'] + own:20s} {found['plain_products']:4d} masks "
+                    f"{found['products']:3d} products {found['rotations']:4d} rotations  {found['seconds']:7.3f} s, "
+                    f"plan {found['predicted_seconds']:.3f}  error {found['max_error']:.2g}, predicted "
+                    f"{found['predicted_error']:.2g}",
+                    file=sys.stderr if given.json else sys.stdout,
+                    flush=True,
+                )
+    if given.json:
+        print(json.dumps({"machine": machine(), "load_average": load, "products": rows}))
+
+
+if __name__ == "__main__":
+    main()
