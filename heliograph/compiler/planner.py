@@ -23,7 +23,7 @@ from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import call_ms, total_ms
 from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
-from heliograph.ir.depth import program_depth
+from heliograph.ir.depth import program_depth, spends_carried
 from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
 
 # Nothing is gained by a scale finer than this; errors are then far below float32's.
@@ -114,14 +114,15 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     written = any(node.op == "bootstrap" for node in program.nodes)
     if written and options.bootstrap is False:
         raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
-    if program.interface.carried and options.bootstrap is False:
+    endless = bool(program.interface.carried) and spends_carried(program)
+    if endless and options.bootstrap is False:
         raise PlanningError(
             "the program carries values from run to run, and bootstrap=False was asked for",
             where="Options.bootstrap",
             why="each run spends levels of them, and only a bootstrap gives levels back",
         )
     # What comes from a run before has no more levels than that had left.
-    too_deep = options.bootstrap is True or written or bool(program.interface.carried)
+    too_deep = options.bootstrap is True or written or endless
     for log_ring in rings if not too_deep else ():
         smaller = None
         if too_deep and options.bootstrap is None:

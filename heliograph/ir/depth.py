@@ -64,6 +64,31 @@ def levels_below(program: Program, instead: Mapping[Node, int] | None = None) ->
     return need
 
 
+def spends_carried(program: Program) -> bool:
+    """Whether runs that go on from each other spend levels without end: some carried value leaves each run lower than it
+    came, whatever it passes through.
+    """
+    inputs = {node.attrs["name"]: node for node in program.inputs}
+    becomes = [(output, inputs[name]) for output, name in program.interface.carried if name in inputs]
+    depth = {node: node_depth(program, node) for node in program.nodes}
+    wanted = dict.fromkeys(program.output_names, 0)
+    # Each round passes what is wanted on to one more carried value: without a circle that spends, all is settled then.
+    for _ in range(len(becomes) + 1):
+        need = dict.fromkeys(program.nodes, 0)
+        for name, node in zip(program.output_names, program.outputs, strict=True):
+            need[node] = max(need[node], wanted[name])
+        for node in reversed(program.nodes):
+            for operand in node.inputs:
+                need[operand] = max(need[operand], need[node] + depth[node])
+        following = dict.fromkeys(program.output_names, 0)
+        for output, source in becomes:
+            following[output] = max(following[output], need[source])
+        if following == wanted:
+            return False
+        wanted = following
+    return True
+
+
 def program_depth(program: Program) -> int:
     """Levels between encrypted inputs and outputs."""
     need = levels_below(program)

@@ -146,6 +146,30 @@ output total = total * 0.5
 """
 
 
+def test_what_spends_no_level_is_carried_without_bootstraps(tmp_path: Path) -> None:
+    """A sum goes on for ever; a value that is made anew in each run may cost levels."""
+    text = """program sums
+input x: secret tensor[4] in [-1, 1]
+input last: carried tensor[4] in [-8, 8]
+input total: carried tensor[4] in [-8, 8]
+output seen = total * 0.5
+output last = x * x
+output total = total + last * 0.5
+"""
+    made = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=10, bootstrap=False))
+    assert not made.report.figures.bootstraps
+    with served(made) as (client, server), hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(last=START, total=START))
+        last = total = START
+        for _ in range(3):
+            seen = client.decrypt(session.run(client.encrypt(X)))
+            assert seen == pytest.approx(total * 0.5, abs=1e-6)
+            last, total = X * X, total + last * 0.5
+        left = client.decrypt_carried(session.carried())
+        assert left["total"] == pytest.approx(total, abs=1e-6)
+        assert left["last"] == pytest.approx(last, abs=1e-6)
+
+
 def test_what_a_part_does_not_read_is_carried_on_all_the_same(tmp_path: Path) -> None:
     artifact = hg.compile(hg.parse(DELAYED), hg.Options(security_bits=None, log_ring=11))
     with served(artifact) as (client, server), hg.Session(server, tmp_path) as session:
