@@ -31,6 +31,10 @@ def transfer() -> None:
 @click.option("--rate", type=float, default=1.0, show_default=True, help="Learning rate.")
 @click.option("--logit-range", type=float, default=20.0, show_default=True, help="Logits stay within [-R, R].")
 @click.option("--weight-range", type=float, default=8.0, show_default=True, help="Weights stay within [-W, W].")
+@click.option("--hidden", type=int, default=0, show_default=True, help="Units of a hidden layer; 0: none.")
+@click.option(
+    "--hidden-range", type=float, default=4.0, show_default=True, help="What its activation reads stays within [-H, H]."
+)
 @click.option(
     "--patience",
     type=int,
@@ -52,6 +56,8 @@ def train(
     rate: float,
     logit_range: float,
     weight_range: float,
+    hidden: int,
+    hidden_range: float,
     patience: int,
     most_epochs: int,
     seed: int,
@@ -76,6 +82,8 @@ def train(
         rate=rate,
         logit_range=logit_range,
         weight_range=weight_range,
+        hidden=hidden,
+        hidden_range=hidden_range,
         patience=patience,
         most_epochs=most_epochs,
         seed=seed,
@@ -113,14 +121,15 @@ def evaluate(folder: str, data: str, as_json: bool, quiet: bool) -> None:
     """Measure the trained weights on x_test and y_test of DATA.npz, in the clear."""
     from heliograph.transfer.clear import accuracy
     from heliograph.transfer.data import load_test
-    from heliograph.transfer.local import history_of, weights_of
+    from heliograph.transfer.local import history_of, layers_of, weights_of
 
     (x, y), weights, history = load_test(data), weights_of(folder), history_of(folder)
-    if x.shape[1] + 1 != weights.shape[1]:
+    layers = layers_of(folder)
+    if x.shape[1] + 1 != layers.inputs:
         raise ProgramError(
-            f"test samples have {x.shape[1]} features, the weights in {folder} are of {weights.shape[1] - 1}"
+            f"test samples have {x.shape[1]} features, the weights in {folder} are of {layers.inputs - 1}"
         )
-    share = accuracy(weights, x, y)
+    share = accuracy(weights, x, y, layers)
     emit(
         f"accuracy {share:.4f} of {len(y)} test samples, weights of epoch {history.best}",
         {"accuracy": share, "samples": len(y), "epoch": history.best},

@@ -54,7 +54,10 @@ def choose_products(
         left, right = (cast("tuple[int, int]", shape_of(operand)) for operand in node.inputs)
         every = priced(node.attrs["kind"], left, right)
         # Copies within rows are made by those who pack inputs, and by nobody else.
-        given = [all(member.op == "input" for member in groups.members[groups.of[x]]) for x in node.inputs]
+        given = [
+            all(member.op == "input" and member not in program.outputs for member in groups.members[groups.of[x]])
+            for x in node.inputs
+        ]
         return [(price, way) for price, way in every if given[1 - way.big] or not way.layouts[1 - way.big].tiled]
 
     search = _Search(groups, nodes, [options(node) for node in nodes])

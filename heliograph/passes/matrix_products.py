@@ -404,6 +404,9 @@ def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[M
     far = period * sizes.ciphertexts
     columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
     wide, kept = (room, block, far), (room, 1, far)
+    # Rows that repeat below each other serve as well as zeros: they meet no weight, and what they give is not kept.
+    few = min(height, next_power_of_two(rows)) if sizes.ciphertexts == 1 else height
+    repeated = axes.split(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
     x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
     if way == "combine":
         w = axes.split(axes.shapes[small], period, c_axis, (kept, packed))
@@ -412,6 +415,8 @@ def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[M
         w = axes.split(axes.shapes[small], room * block, c_axis, (wide, columns_at))
         out = axes.split(axes.result, period, out_c, (kept, packed))
     yield axes.product(sizes, way, x, w, out, scale)
+    if few < height:
+        yield axes.product(sizes, way, repeated, w, out, scale)
 
 
 def _block_way(axes: _Axes, way: BlockWay, scale: float) -> Iterator[MatrixProduct]:

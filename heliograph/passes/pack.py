@@ -24,12 +24,12 @@ from heliograph.passes.base import rule_for
 from heliograph.passes.choose_layouts import (
     candidate_layouts,
     choose_layouts,
-    group_values,
     in_the_clear,
     largest_batch,
     one_for_each_slot,
 )
-from heliograph.passes.choose_products import choose_products, product_pins
+from heliograph.passes.choose_products import product_pins
+from heliograph.passes.copy_operands import with_products
 from heliograph.passes.map_plans import MapPlans, in_places, spread
 from heliograph.passes.matrix_products import steps_of
 
@@ -66,13 +66,12 @@ class Pack:
 
 class _Packer:
     def __init__(self, program: Program, ring: Ring, costs: CostTable, batch: int) -> None:
+        program, self.groups, self.products = with_products(program, ring, batch, costs)
         self.program, self.ring, self.costs, self.batch = program, ring, costs, batch
         # The slots of one sample.
         self.slots = ring.slots // batch
         self.builder = Builder(program.name, Stage.PACKED, program)
-        self.groups = group_values(program)
         self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
-        self.products = choose_products(program, self.groups, ring, batch, costs)
         # What stands for the nodes of the polynomial program: slot vectors for secret ones, by ciphertext, and a node for
         # each that the server computes in the clear. Constants have neither: their readers take the arrays.
         self.new: dict[Node, list[Node]] = {}

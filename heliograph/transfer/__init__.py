@@ -2,6 +2,7 @@
 
 After HETAL (Lee, Lee, Kim, Shin and Lee, "HETAL: Efficient Privacy-preserving Transfer Learning with Homomorphic
 Encryption", ICML 2023): softmax regression with Nesterov's momentum on minibatches in a fixed order, stopped early by
-the client on the loss of validation logits that it decrypts. A step is one program with state, compiled by the ordinary
+the client on the loss of validation logits that it decrypts. Beyond the paper, one
+hidden layer is trained too. A step is one program with state, compiled by the ordinary
 pipeline.
 """

@@ -10,13 +10,14 @@ import numpy as np
 
 from heliograph.errors import RangeError
 from heliograph.ir import Array
-from heliograph.transfer.data import TransferData, loss_of, softmax
+from heliograph.transfer.data import TransferData, columns, loss_of
+from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings, momentum
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Weights (classes, features + 1) after so many steps, and those that Nesterov's momentum looks ahead to."""
+    """Weights (transfer/layers.py) after so many steps, and those that Nesterov's momentum looks ahead to."""
 
     step: int
     weights: Array
@@ -65,8 +66,8 @@ class Run(Protocol):
         """Steps that are done."""
         ...
 
-    def step(self) -> float:
-        """The next step; the largest logit that it saw."""
+    def step(self) -> Seen:
+        """The next step; the largest values that it saw."""
         ...
 
     def validate(self) -> Array:
@@ -89,15 +90,10 @@ def train(
     steps, largest = data.steps(settings), max((epoch.largest_logit for epoch in history.epochs), default=0.0)
     while not history.stopped:
         while run.done < (len(history.epochs) + 1) * steps:
-            largest = max(largest, run.step())
-            if not largest <= settings.logit_range:
-                history.stopped = f"a logit left [-{settings.logit_range:g}, {settings.logit_range:g}]"
-                raise RangeError(
-                    f"step {run.done}: a logit of {largest:.4g} left the range of the softmax, "
-                    f"[-{settings.logit_range:g}, {settings.logit_range:g}]",
-                    why="its polynomial means nothing there, and neither do the weights behind that step",
-                    hint=f"the weights of epoch {history.best} are kept; train with a wider logit_range, or a smaller rate",
-                )
+            seen = run.step()
+            largest = max(largest, seen.logit)
+            _check("a logit", "the range of the softmax", "logit_range", largest, settings.logit_range, run, history)
+            _check("a hidden value", "its range", "hidden_range", seen.hidden, settings.hidden_range, run, history)
         logits = run.validate()
         right = float(np.mean(logits.argmax(axis=0) == data.y_val))
         epoch = Epoch(len(history.epochs) + 1, loss_of(logits, data.y_val), right, largest)
@@ -115,13 +111,26 @@ def train(
     return history
 
 
+def _check(what: str, left: str, name: str, largest: float, limit: float, run: Run, history: History) -> None:
+    """Stop the training, with a RangeError, where a value left its range."""
+    if not largest <= limit:
+        history.stopped = f"{what} left [-{limit:g}, {limit:g}]"
+        raise RangeError(
+            f"step {run.done}: {what} of {largest:.4g} left {left}, [-{limit:g}, {limit:g}]",
+            why="polynomials mean nothing there, and neither do the weights behind that step",
+            hint=f"the weights of epoch {history.best} are kept; train with a wider {name}, or a smaller rate",
+        )
+
+
 class ClearRun:
     """A training in the clear: what an encrypted one is compared with."""
 
     def __init__(self, data: TransferData, settings: TransferSettings, state: State | None = None) -> None:
         self._data, self._settings = data, settings
         self._batches, self._held = data.batches(settings), data.validation(settings)
-        self.state = state or State(0, np.zeros(data.weights_shape), np.zeros(data.weights_shape))
+        self.layers = Layers.of(data, settings)
+        start = self.layers.start(settings.seed)
+        self.state = state or State(0, start, start)
         self.best = self.state
         self.logits: Array = np.zeros((data.classes, settings.batch))
 
@@ -129,22 +138,22 @@ class ClearRun:
     def done(self) -> int:
         return self.state.step
 
-    def step(self) -> float:
+    def step(self) -> Seen:
         number, rate, gamma = self.state.step, self._settings.rate, momentum(self.state.step)
         x, y = self._batches[number % len(self._batches)]
-        self.logits = self.state.ahead @ x
-        gradient = (softmax(self.logits) - y) @ x.T / self._settings.batch
+        gradient, self.logits, seen = self.layers.step(self.state.ahead, x, y)
         weights = self.state.ahead - rate * gradient
         self.state = State(number + 1, weights, (1.0 - gamma) * weights + gamma * self.state.weights)
-        return float(np.abs(self.logits).max())
+        return seen
 
     def validate(self) -> Array:
-        return self._data.held_logits([self.state.weights @ held for held in self._held])
+        return self._data.held_logits([self.layers.logits(self.state.weights, held) for held in self._held])
 
     def keep(self) -> None:
         self.best = self.state
 
 
-def accuracy(weights: Array, x: Array, y: Array) -> float:
-    """Of weights (classes, features + 1) on samples (samples, features)."""
-    return float(np.mean((x @ weights[:, :-1].T + weights[:, -1]).argmax(axis=1) == y))
+def accuracy(weights: Array, x: Array, y: Array, layers: Layers | None = None) -> float:
+    """Of weights on samples (samples, features); of one layer where `layers` does not say otherwise."""
+    layers = layers or Layers(*weights.shape)
+    return float(np.mean(layers.logits(weights, columns(x)).argmax(axis=0) == y))

@@ -50,11 +50,6 @@ class TransferData:
         return int(self.x_train.shape[1])
 
     @property
-    def weights_shape(self) -> tuple[int, int]:
-        """(classes, features + 1): the last weight of a class is its bias."""
-        return self.classes, self.features + 1
-
-    @property
     def size(self) -> float:
         """The largest absolute value of a feature, at least 1 (the bias's)."""
         return max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heliograph.execution.loop import Progress
 from heliograph.ir import Array
+from heliograph.transfer.layers import Seen
 from heliograph.transfer.owner import Owner
 from heliograph.transfer.trainer import Trainer
 
@@ -17,17 +18,18 @@ class EncryptedRun:
         # The weights that were kept last.
         self.best: Array | None = None
         # A step that was done when the process was killed may not have been looked at.
-        self._unseen = 0.0
+        self._unseen = Seen(0.0)
         if trainer.session.round:
-            self._unseen = owner.largest_logit(trainer.session.output())
+            self._unseen = owner.seen(trainer.session.output())
 
     @property
     def done(self) -> int:
         return self._trainer.session.round
 
-    def step(self) -> float:
-        unseen, self._unseen = self._unseen, 0.0
-        return max(unseen, self._owner.largest_logit(self._trainer.step(self._progress)))
+    def step(self) -> Seen:
+        unseen, self._unseen = self._unseen, Seen(0.0)
+        seen = self._owner.seen(self._trainer.step(self._progress))
+        return Seen(max(unseen.logit, seen.logit), max(unseen.hidden, seen.hidden))
 
     def validate(self) -> Array:
         return self._owner.held_logits(list(self._trainer.held_logits(self._progress)))

@@ -28,6 +28,7 @@ from heliograph.runtime.server import Server
 from heliograph.transfer.clear import Epoch, History, Watch, train
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.encrypted import EncryptedRun
+from heliograph.transfer.layers import Layers
 from heliograph.transfer.owner import Owner
 from heliograph.transfer.settings import TransferSettings
 from heliograph.transfer.step import compile_step
@@ -105,7 +106,8 @@ def settings_of(folder: str | Path) -> TransferSettings:
     """Those of the training in a folder; a ProgramError where there is none."""
     given = _json(Path(folder) / _SETTINGS)
     names = {field.name for field in fields(TransferSettings)}
-    if not isinstance(given, Mapping) or set(given) != names:
+    # Settings of a training that was begun before there were hidden layers do not speak of them.
+    if not isinstance(given, Mapping) or not names - {"hidden", "hidden_range"} <= set(given) <= names:
         raise WireError(f"{Path(folder) / _SETTINGS} does not hold the settings of a training")
     return TransferSettings(**given)
 
@@ -123,14 +125,22 @@ def history_of(folder: str | Path) -> History:
 
 
 def weights_of(folder: str | Path) -> Array:
-    """The weights of the best epoch, (classes, features + 1), the bias last; a ProgramError where no epoch is done."""
+    """The weights of the best epoch (transfer/layers.py); a ProgramError where no epoch is done."""
     path = Path(folder) / WEIGHTS
     if not path.exists():
         raise ProgramError(f"{folder} has no weights yet", hint="an epoch has to be done first")
     weights = read_arrays(path).get("")
-    if weights is None or weights.ndim != 2 or weights.dtype != np.float64 or not np.isfinite(weights).all():
+    if weights is None or weights.ndim not in (1, 2) or weights.dtype != np.float64 or not np.isfinite(weights).all():
         raise WireError(f"{path} does not hold the weights of a training")
     return weights
+
+
+def layers_of(folder: str | Path) -> Layers:
+    """What the training in a folder trains: its sizes, from the artifact of its step."""
+    artifact = Artifact.load(Path(folder) / _ARTIFACT)
+    shapes = {spec.name: spec.shape for spec in artifact.program.interface.inputs}
+    (inputs, _), (classes, _) = shapes["x"], shapes["y"]
+    return Layers(classes, inputs, settings_of(folder).hidden)
 
 
 def _client(folder: Path, artifact: Artifact, allow_insecure: bool) -> Client:

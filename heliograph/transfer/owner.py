@@ -11,6 +11,7 @@ from heliograph.ir import Array
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
 from heliograph.transfer.data import TransferData
+from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings
 
 
@@ -19,6 +20,7 @@ class Owner:
 
     def __init__(self, client: Client, data: TransferData, settings: TransferSettings) -> None:
         self._client, self._data, self._settings = client, data, settings
+        self._layers = Layers.of(data, settings)
 
     def shards(self) -> Iterator[EncryptedInput]:
         """The minibatches of an epoch, in order."""
@@ -31,17 +33,20 @@ class Owner:
             yield self._client.encrypt_some(held=x)
 
     def start(self) -> CarriedValues:
-        """The weights that training begins with: zeros."""
-        zeros = np.zeros(self._data.weights_shape)
-        return self._client.encrypt_carried(w=zeros, v=zeros)
+        """The weights that training begins with (`Layers.start`)."""
+        layers, settings = self._layers, self._settings
+        first = layers.matrices(layers.start(settings.seed) / settings.weight_range)
+        names = zip(layers.carried, first, strict=True)
+        return self._client.encrypt_carried(**{name: matrix for pair, matrix in names for name in pair})
 
-    def largest_logit(self, output: EncryptedOutput) -> float:
-        """Of one step; infinity where the answer shows that a value overflowed."""
+    def seen(self, output: EncryptedOutput) -> Seen:
+        """The largest values of one step; infinity where the answer shows that a value overflowed."""
+        settings = self._settings
         try:
-            logits = self._client.decrypt_some(output)["logits"]
-            return float(np.abs(logits).max()) * self._settings.logit_range
+            found = {name: float(np.abs(value).max()) for name, value in self._client.decrypt_some(output).items()}
         except RangeError:
-            return float("inf")
+            return Seen(float("inf"))
+        return Seen(found["logits"] * settings.logit_range, found.get("hidden", 0.0) * settings.hidden_range)
 
     def held_logits(self, outputs: Sequence[EncryptedOutput]) -> Array:
         """The logits of the validation samples, (classes, samples)."""
@@ -49,5 +54,6 @@ class Owner:
         return self._data.held_logits(found) * self._settings.logit_range
 
     def weights(self, carried: CarriedValues) -> Array:
-        """(classes, features + 1), the bias last. A RangeError where they left their range."""
-        return self._client.decrypt_carried(carried)["w"] * self._settings.weight_range
+        """Those of carried values (transfer/layers.py). A RangeError where they left their range."""
+        found = self._client.decrypt_carried(carried)
+        return self._layers.joined([found[name] for name, _ in self._layers.carried]) * self._settings.weight_range

@@ -19,6 +19,8 @@ class TransferSettings:
     logit_range: softmax is good for logits within [-logit_range, logit_range]. The client sees those of every step: where
     one leaves the range, training stops.
     weight_range: weights and bias stay within [-weight_range, weight_range]; it is watched in the same way.
+    hidden: units of a hidden layer that is trained too, with the activation a / 2 + a^2 / 4; 0 for none.
+    hidden_range: what that activation reads stays within [-hidden_range, hidden_range]. The client sees it for every step.
     softmax_error: the largest error of a probability.
     patience: training ends when the validation loss has not fallen for so many epochs.
     most_epochs: it ends after so many epochs at the latest.
@@ -29,19 +31,21 @@ class TransferSettings:
     rate: float = 1.0
     logit_range: float = 20.0
     weight_range: float = 8.0
+    hidden: int = 0
+    hidden_range: float = 4.0
     softmax_error: float = 1e-4
     patience: int = 3
     most_epochs: int = 100
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("patience", 1), ("most_epochs", 1)):
+        for name, least in (("batch", 1), ("hidden", 0), ("patience", 1), ("most_epochs", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ProgramError(
                     f"{name} = {value!r} is not a whole number of at least {least}", where="TransferSettings"
                 )
-        for name in ("rate", "logit_range", "weight_range", "softmax_error"):
+        for name in ("rate", "logit_range", "weight_range", "hidden_range", "softmax_error"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise ProgramError(f"{name} = {value!r} is not a number above zero", where="TransferSettings")

@@ -11,10 +11,14 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse
-from heliograph.ir import Program
+from heliograph.ir import Array, Program
 from heliograph.transfer.clear import ClearRun, State
 from heliograph.transfer.data import TransferData
+from heliograph.transfer.layers import Layers
 from heliograph.transfer.settings import TransferSettings, momentum
+
+# What a step releases to the client, where there is such a value.
+WATCHED = ("logits", "hidden")
 
 # Weights are kept divided by their range, so that what is bootstrapped is at most one.
 _STEP = """
@@ -39,6 +43,41 @@ output held_logits = (w @ held) * ({range} / {limit})
 output w = v - gradient * rate
 output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
 """
+# As above, with a hidden layer: b^2 - 1/4 for b = (a + 1) / 2 is the activation, and b its derivative.
+_HIDDEN_STEP = """
+program transfer
+
+# Samples are columns; the last feature is a one, its weight the bias of the hidden layer.
+input x: secret tensor[{features}, {batch}] in [-{size}, {size}]
+input y: secret tensor[{classes}, {batch}] in [0, 1]
+input held: secret tensor[{features}, {batch}] in [-{size}, {size}]
+input hidden_w: carried tensor[{hidden}, {features}] in [-1, 1]
+input hidden_v: carried tensor[{hidden}, {features}] in [-1, 1]
+input w: carried tensor[{classes}, {hidden}] in [-1, 1]
+input v: carried tensor[{classes}, {hidden}] in [-1, 1]
+input rate: plain tensor[] in [0, {most_rate}]
+input momentum: plain tensor[] in [-1, 0]
+
+b = (hidden_v @ x) * ({range} / 2) + 0.5
+h = b * b - 0.25
+z = (v @ h) * {range}
+p = softmax(z, axis=0) with range = [-{limit}, {limit}]
+away = p - y
+gradient = (away @ permute(h, axes=[1, 0])) * (1 / {batch} / {range})
+back = (permute(v, axes=[1, 0]) @ away) * b
+hidden_gradient = (back @ permute(x, axes=[1, 0])) * (1 / {batch})
+
+held_b = (hidden_w @ held) * ({range} / 2) + 0.5
+
+# Divided by their ranges: what leaves has little room.
+output logits = z * (1 / {limit})
+output hidden = b * (2 / {hidden_range}) - 1 / {hidden_range}
+output held_logits = (w @ (held_b * held_b - 0.25)) * ({range} / {limit})
+output hidden_w = hidden_v - hidden_gradient * rate
+output hidden_v = hidden_v * (1 - momentum) - hidden_gradient * ((1 - momentum) * rate) + hidden_w * momentum
+output w = v - gradient * rate
+output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
+"""
 # What encryption may add to an output, as a share of the largest (2**-bits): logits and weights need no more.
 _PRECISION_BITS = 10.0
 _SAMPLES, _EPOCHS_SEEN = 8, 30
@@ -50,7 +89,10 @@ def step_program(data: TransferData, settings: TransferSettings, states: Sequenc
 
     With states of data like the owner's the program says nothing of the data itself: neither it nor the artifact holds them.
     """
-    text = _STEP.format(
+    layers = Layers.of(data, settings)
+    text = (_HIDDEN_STEP if settings.hidden else _STEP).format(
+        hidden=settings.hidden,
+        hidden_range=settings.hidden_range,
         features=data.features + 1,
         batch=settings.batch,
         classes=data.classes,
@@ -67,14 +109,19 @@ def step_program(data: TransferData, settings: TransferSettings, states: Sequenc
         (
             *batches[state.step % len(batches)],
             held,
-            state.weights / settings.weight_range,
-            state.ahead / settings.weight_range,
+            *_carried(layers, state, settings.weight_range),
             settings.rate,
             momentum(state.step),
         )
         for state in states
     ]
     return replace(program, calibration=tuple(np.stack(column) for column in zip(*samples, strict=True)))
+
+
+def _carried(layers: Layers, state: State, weight_range: float) -> list[Array]:
+    """The carried values of a state, in the order of the program's inputs."""
+    pairs = zip(layers.matrices(state.weights), layers.matrices(state.ahead), strict=True)
+    return [matrix / weight_range for pair in pairs for matrix in pair]
 
 
 def compile_step(data: TransferData, settings: TransferSettings, options: Options | None = None) -> Artifact:
@@ -93,11 +140,11 @@ def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
     run = ClearRun(data, settings)
     states = [run.state]
     for _epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
-        for _ in range(data.steps(settings)):
-            run.step()
+        seen = [run.step() for _ in range(data.steps(settings))]
         states.append(run.state)
         if (
-            float(np.abs(run.logits).max()) > settings.logit_range
+            seen[-1].logit > settings.logit_range
+            or seen[-1].hidden > settings.hidden_range
             or np.abs(run.state.ahead).max() > settings.weight_range
         ):
             # Later ones leave the ranges, and the training stops.

@@ -11,6 +11,7 @@ from heliograph.runtime.messages import CarriedValues, EncryptedInput, Encrypted
 from heliograph.runtime.server import Server
 from heliograph.runtime.session import Session
 from heliograph.transfer.settings import momentum
+from heliograph.transfer.step import WATCHED
 
 
 class Trainer:
@@ -26,6 +27,8 @@ class Trainer:
         self._shards.mkdir(parents=True, exist_ok=True)
         self.session = Session(server, self.folder / "rounds")
         self._rate = rate
+        every = server.artifact.program.interface.outputs
+        self._watched = [spec.name for spec in every if spec.name in WATCHED]
 
     def __enter__(self) -> Trainer:
         return self
@@ -46,13 +49,14 @@ class Trainer:
             self.session.start(carried)
 
     def step(self, progress: Progress | None = None) -> EncryptedOutput:
-        """The next step; the logits that it saw, for the client."""
+        """The next step; what the client watches: the logits, and what a hidden layer's activation read."""
         done, count = self.session.round, len(list(self._shards.glob("batch-*")))
         if not count:
             raise ProgramError(f"{self._shards} has no minibatch", hint="the client sends them first")
         shard = EncryptedInput.load(self._path("batch", done % count))
         # What is held apart is not looked at in a step: the program is told nothing of it.
-        return self.session.run(shard, progress, {"rate": self._rate, "momentum": momentum(done)}, outputs=["logits"])
+        plain = {"rate": self._rate, "momentum": momentum(done)}
+        return self.session.run(shard, progress, plain, outputs=self._watched)
 
     def held_logits(self, progress: Progress | None = None) -> Iterator[EncryptedOutput]:
         """The logits of the validation samples, by the weights as they are now."""
