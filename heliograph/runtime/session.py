@@ -138,6 +138,11 @@ class Session:
                 self._path(other, "kept").unlink(missing_ok=True)
         self._tidy()
 
+    @property
+    def marked(self) -> int | None:
+        """The round that `keep` was last called for; None where it never was."""
+        return max(self._rounds("kept"), default=None)
+
     def _checked(self, values: CarriedValues) -> None:
         if not isinstance(values, CarriedValues):
             raise WireError(f"a session starts from carried values, not from {type(values).__name__}")

@@ -72,11 +72,7 @@ class TransferData:
 
     def validation(self, settings: TransferSettings) -> list[Array]:
         """The validation samples, as many at once as in a minibatch, filled up with zeros: (features + 1, batch)."""
-        found = []
-        for start in range(0, len(self.x_val), settings.batch):
-            own = columns(self.x_val[start : start + settings.batch])
-            found.append(np.pad(own, [(0, 0), (0, settings.batch - own.shape[1])]))
-        return found
+        return in_minibatches(self.x_val, settings.batch)
 
     def held_logits(self, parts: Sequence[Array]) -> Array:
         """The logits of the validation samples, (classes, samples), from those of `validation`'s minibatches."""
@@ -135,6 +131,15 @@ def _check_samples(part: str, x: Array, y: Array) -> None:
 def columns(x: Array) -> Array:
     """Samples (samples, features) as columns, with a row of ones: (features + 1, samples)."""
     return np.asarray(np.concatenate([x, np.ones((len(x), 1))], axis=1).T)
+
+
+def in_minibatches(x: Array, batch: int) -> list[Array]:
+    """Samples (samples, features) as columns, `batch` at once, the last ones filled up with zeros."""
+    found = []
+    for start in range(0, len(x), batch):
+        own = columns(x[start : start + batch])
+        found.append(np.pad(own, [(0, 0), (0, batch - own.shape[1])]))
+    return found
 
 
 def one_hot(y: Array, classes: int) -> Array:

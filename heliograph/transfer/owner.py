@@ -10,7 +10,7 @@ from heliograph.errors import RangeError
 from heliograph.ir import Array
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
-from heliograph.transfer.data import TransferData
+from heliograph.transfer.data import TransferData, in_minibatches
 from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings
 
@@ -52,6 +52,16 @@ class Owner:
         """The logits of the validation samples, (classes, samples)."""
         found = [self._client.decrypt_some(output)["held_logits"] for output in outputs]
         return self._data.held_logits(found) * self._settings.logit_range
+
+    def questions(self, x: Array) -> Iterator[EncryptedInput]:
+        """Samples (samples, features) to be classified by the model on the server, as many at once as in a minibatch."""
+        for part in in_minibatches(x, self._settings.batch):
+            yield self._client.encrypt_some(held=part)
+
+    def answers(self, outputs: Sequence[EncryptedOutput], samples: int) -> Array:
+        """The logits (samples, classes) of so many samples, from the answers to `questions`."""
+        found = [self._client.decrypt_some(output)["held_logits"] for output in outputs]
+        return np.concatenate(found, axis=1).T[:samples] * self._settings.logit_range
 
     def weights(self, carried: CarriedValues) -> Array:
         """Those of carried values (transfer/layers.py). A RangeError where they left their range."""

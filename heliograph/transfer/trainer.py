@@ -26,7 +26,7 @@ class Trainer:
         self._shards = self.folder / "shards"
         self._shards.mkdir(parents=True, exist_ok=True)
         self.session = Session(server, self.folder / "rounds")
-        self._rate = rate
+        self._rate, self._server = rate, server
         every = server.artifact.program.interface.outputs
         self._watched = [spec.name for spec in every if spec.name in WATCHED]
 
@@ -62,6 +62,13 @@ class Trainer:
         """The logits of the validation samples, by the weights as they are now."""
         for path in sorted(self._shards.glob("held-*")):
             yield self.session.look(EncryptedInput.load(path), ["held_logits"], progress)
+
+    def answer(self, shard: EncryptedInput, progress: Progress | None = None) -> EncryptedOutput:
+        """The logits of samples that the client sends (`Owner.questions`), by the model that was best so far.
+
+        The model stays encrypted. Where no epoch was judged yet, it is that of the last step.
+        """
+        return self._server.look(shard, self.session.carried(self.session.marked), ["held_logits"], progress)
 
     def _path(self, kind: str, number: int) -> Path:
         return self._shards / f"{kind}-{number:05d}.inputs"

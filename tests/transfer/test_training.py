@@ -13,9 +13,12 @@ import heliograph as hg
 from heliograph.errors import ProgramError, RangeError
 from heliograph.transfer.clear import ClearRun, Epoch, History, accuracy, train
 from heliograph.transfer.data import TransferData, columns, loss_of, one_hot, softmax
+from heliograph.transfer.encrypted import EncryptedRun
 from heliograph.transfer.local import go_on, history_of, prepare, weights_of
+from heliograph.transfer.owner import Owner
 from heliograph.transfer.settings import TransferSettings, momenta, momentum
 from heliograph.transfer.simulated import SimulatedRun
+from heliograph.transfer.trainer import Trainer
 
 
 def test_momenta_are_nesterovs() -> None:
@@ -87,6 +90,30 @@ def test_encrypted_training_is_the_clear_one(
     assert go_on(tmp_path / "t", blobs_data) == history
     # The server's folder has no secret key.
     assert not [path for path in (tmp_path / "t" / "trainer").rglob("*") if path.name == "key"]
+
+
+def test_the_encrypted_model_answers(
+    tmp_path: Path, artifact: hg.Artifact, blobs_data: TransferData, settings: TransferSettings
+) -> None:
+    """By the best model so far, whose weights nobody but the client can read, on samples that it never saw."""
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client(artifact.public(), allow_insecure=True)
+    owner, (x, _) = Owner(client, blobs_data, settings), blobs(50, 3)
+    with pytest.warns(hg.errors.InsecureWarning):
+        server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
+    with server, Trainer(server, tmp_path, settings.rate) as trainer:
+        for number, shard in enumerate(owner.shards()):
+            trainer.receive("batch", number, shard)
+        run, clear = EncryptedRun(owner, trainer), ClearRun(blobs_data, settings)
+        run.step()
+        clear.step()
+        run.keep()
+        # What follows is not the best one.
+        run.step()
+        answers = [trainer.answer(question) for question in owner.questions(x)]
+    assert len(answers) == 2
+    exact = clear.layers.logits(clear.state.weights, columns(x)).T
+    assert owner.answers(answers, len(x)) == pytest.approx(exact, abs=5e-3)
 
 
 def test_a_logit_that_leaves_the_range_ends_the_training(blobs_data: TransferData, settings: TransferSettings) -> None:
