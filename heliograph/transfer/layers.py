@@ -68,7 +68,7 @@ class Layers:
 
     def start(self, seed: int) -> Array:
         """The weights that training begins with: zeros; of a hidden layer random ones, or no gradient would reach it."""
-        first = [np.zeros(shape) for shape in self.shapes]
+        first: list[Array] = [np.zeros(shape) for shape in self.shapes]
         if self.hidden:
             first[0] = np.random.default_rng(seed).normal(0.0, self.inputs**-0.5, self.shapes[0])
         return self.joined(first)
