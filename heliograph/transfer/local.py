@@ -130,13 +130,17 @@ def weights_of(folder: str | Path) -> Array:
     if not path.exists():
         raise ProgramError(f"{folder} has no weights yet", hint="an epoch has to be done first")
     weights = read_arrays(path).get("")
-    if weights is None or weights.ndim not in (1, 2) or weights.dtype != np.float64 or not np.isfinite(weights).all():
+    # Two matrices are a vector, where the settings say that there are two.
+    hidden = (Path(folder) / _SETTINGS).exists() and bool(settings_of(folder).hidden)
+    if weights is None or weights.ndim != 2 - hidden or weights.dtype != np.float64 or not np.isfinite(weights).all():
         raise WireError(f"{path} does not hold the weights of a training")
     return weights
 
 
 def layers_of(folder: str | Path) -> Layers:
-    """What the training in a folder trains: its sizes, from the artifact of its step."""
+    """The sizes of the classifier in a folder; with a hidden layer the artifact of a step tells them."""
+    if (weights := weights_of(folder)).ndim == 2:
+        return Layers(*weights.shape)
     artifact = Artifact.load(Path(folder) / _ARTIFACT)
     shapes = {spec.name: spec.shape for spec in artifact.program.interface.inputs}
     (inputs, _), (classes, _) = shapes["x"], shapes["y"]
