@@ -340,9 +340,12 @@ def _comparison(rows: list[dict[str, Any]]) -> str:
 def curve(
     expr: str, png: Path, smallest: float, largest: float, points: int, force: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Plot epsilon against delta, with its bracket."""
+    """Plot epsilon against delta.
+
+    The plot shows the proved bracket, and the bound of Renyi accounting beside it.
+    """
     from heliograph.dp.accounting.accountant import check_delta
-    from heliograph.dp.accounting.curves import epsilon_curve
+    from heliograph.dp.accounting.curves import epsilon_curve, renyi_bounds
     from heliograph.dp.accounting.draw import draw_epsilon_curve
     from heliograph.dp.accounting.result import json_number, shown_number
     from heliograph.errors import ProgramError
@@ -356,15 +359,17 @@ def curve(
     ratio = (largest / smallest) ** (1 / (points - 1))
     deltas = [smallest * ratio**i for i in range(points - 1)] + [largest]
     brackets = epsilon_curve(composition, deltas)
-    draw_epsilon_curve(brackets, png, composition.text())
+    renyi = renyi_bounds(composition, deltas)
+    draw_epsilon_curve(brackets, png, composition.text(), renyi)
     rows = [
         {
             "delta": d,
             "lower": json_number(b.lower),
             "estimate": json_number(b.estimate),
             "upper": json_number(b.upper),
+            "renyi": bound,
         }
-        for d, b in zip(deltas, brackets, strict=True)
+        for d, b, bound in zip(deltas, brackets, renyi, strict=True)
     ]
     lines = [
         f"delta {row['delta']:.3g}: epsilon in [{shown_number(row['lower'])}, {shown_number(row['upper'])}]"
