@@ -69,8 +69,8 @@ def _function_command(name: str) -> click.Command:
         wrapped = option(wrapped)
     text = f"""A polynomial for {name}.
 
-    With --range it has the smallest largest error on that interval (minimax); with --mu and --sigma the smallest mean
-    square error for normal inputs.
+    With --range: the minimax polynomial on that interval. With --mu and --sigma: the least-squares polynomial for normally
+    distributed inputs.
     """
     return click.command(name, help=text)(wrapped)
 
@@ -91,7 +91,7 @@ _FUNCTION_OPTIONS = (
         "source",
         type=click.Path(path_type=Path),
         default=None,
-        help="Run this Python file first; it may register functions.",
+        help="Python file to run first; it may register functions of your own.",
     ),
     _scale_bits,
     _png,
@@ -107,7 +107,9 @@ def _parameters(name: str) -> list[Any]:
 
     family = known(name)
     return [
-        click.option(f"--{key.replace('_', '-')}", key, type=_KINDS[kind], default=None, help=f"{key} of {name}.")
+        click.option(
+            f"--{key.replace('_', '-')}", key, type=_KINDS[kind], default=None, help=f"The parameter {key} of {name}."
+        )
         for key, kind in (family.parameters.items() if family is not None else ())
     ]
 
@@ -213,12 +215,17 @@ def _fitted(
 @click.option("--gap", type=float, required=True, help="The smallest |x| whose sign must be right.")
 @click.option("--precision-bits", type=float, required=True, help="The result is within 2^-BITS of the sign.")
 @click.option(
-    "--family", default="best", show_default=True, help="Family of polynomials: iterated, hetal, minimax or best."
+    "--family",
+    default="best",
+    show_default=True,
+    help="Family of polynomials: iterated, hetal, minimax or best (the cheapest).",
 )
 @click.option(
-    "--cost", default="depth", show_default=True, help="What the family best minimizes: depth or multiplications."
+    "--cost", default="depth", show_default=True, help="With --family best: minimize depth or multiplications."
 )
-@click.option("--max-depth", type=click.IntRange(1), default=None, help="Levels that the family best may take.")
+@click.option(
+    "--max-depth", type=click.IntRange(1), default=None, help="With --family best: use at most this many levels."
+)
 @_scale_bits
 @_png
 @force_option
@@ -327,7 +334,7 @@ def _draw_argmax(png: Path, plan: ArgmaxPlan) -> None:
     "--samples", type=click.IntRange(1), default=100_000, show_default=True, help="Random rows to measure the error on."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random rows.")
-@click.option("--max-error", type=float, default=None, help="Proven error that the method best may have.")
+@click.option("--max-error", type=float, default=None, help="With --method best: the largest proven error.")
 @_scale_bits
 @_png
 @force_option

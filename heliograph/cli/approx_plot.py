@@ -22,7 +22,10 @@ def draw(
     approximation: Callable[[Any], Any],
     near: float | None = None,
 ) -> None:
-    """Write a PNG: both curves above, the absolute error below; points crowd at -+`near`, a gap around zero."""
+    """Write a PNG: both curves above, the absolute error below.
+
+    `near` is a gap around zero: points crowd at its edges, the x axis is logarithmic outside it, and it is shaded.
+    """
     try:
         # Its object-oriented half alone: no window is opened and no global state is changed.
         from matplotlib.figure import Figure
@@ -32,9 +35,13 @@ def draw(
         ) from None
     x = np.linspace(low, high, _POINTS)
     if near is not None:
-        side = np.geomspace(near / 10, max(abs(low), abs(high)), _POINTS // 2)
-        x = np.unique(np.clip(np.concatenate((x, side, -side)), low, high))
+        side = np.geomspace(near / 1000, max(abs(low), abs(high)), _POINTS // 2)
+        x = np.unique(np.clip(np.concatenate((x[np.abs(x) >= side[0]], side, -side)), low, high))
     true, made = function(x), approximation(x)
+    if near is not None and low < 0 < high:
+        # A jump at zero is not joined by a line.
+        middle = np.searchsorted(x, 0.0)
+        x, true, made = (np.insert(values, middle, np.nan) for values in (x, true, made))
     figure = Figure(figsize=(7.0, 5.0), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.plot(x, true, color="#0b5394", linewidth=1.4, label="function")
@@ -46,8 +53,8 @@ def draw(
     lower.set_xlabel("x")
     for axis in (upper, lower):
         if near is not None:
-            for edge in (-near, near):
-                axis.axvline(edge, color="#888888", linewidth=0.6, linestyle=":")
+            axis.set_xscale("symlog", linthresh=near, linscale=0.5)
+            axis.axvspan(-near, near, color="#888888", alpha=0.15, linewidth=0)
         axis.grid(linewidth=0.4)
     try:
         figure.savefig(path, dpi=150)

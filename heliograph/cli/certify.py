@@ -11,8 +11,9 @@ import click
 
 from heliograph.array_files import Array, read_arrays
 from heliograph.cli.compile import load_module
-from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
 from heliograph.cli.output import emit, force_option, output_options, progress_bar, refuse_overwriting, remark
+from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
 _CALIBRATION = 4000
 
 
-@click.command("certify")
+@click.command(
+    "certify",
+    cls=SectionedCommand,
+    sections={
+        "The model": ("samples", "held_out", "input_range"),
+        "The certificate": ("kind", "sigma", "eta", "theta", "lipschitz", "tau", "zeta", "n", "n0", "alpha"),
+        "Answers": ("data", "labels", "most", "simulate", "plot"),
+        "Files": ("output", "force"),
+        **COMPILER_SECTIONS,
+    },
+)
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg|FILE.helio")
 @click.option("-o", "--output", default=None, metavar="FILE", help="Where to write the artifact (default: NAME.helio).")
 @click.option(
@@ -48,11 +59,11 @@ _CALIBRATION = 4000
 @click.option(
     "--lipschitz", type=float, default=1.0, show_default=True, help="fair: the Lipschitz constant of the constraint."
 )
-@click.option("--tau", type=float, default=None, help="Share of the votes that is needed, zeta included.")
-@click.option("--zeta", type=float, default=0.01, show_default=True, help="Share of the copies that may fail.")
+@click.option("--tau", type=float, default=None, help="Share of the votes that a class needs to win, zeta included.")
+@click.option("--zeta", type=float, default=0.01, show_default=True, help="Share of the copies that may go wrong.")
 @click.option("--n", type=int, default=128, show_default=True, help="Number of copies that vote.")
 @click.option("--n0", type=int, default=32, show_default=True, help="Number of copies that choose the class.")
-@click.option("--alpha", type=float, default=0.001, show_default=True, help="Probability that sampling misleads.")
+@click.option("--alpha", type=float, default=0.001, show_default=True, help="Probability that sampling may mislead.")
 @click.option(
     "--input",
     "data",
@@ -98,7 +109,7 @@ def certify_command(
     """Compile a model so that its answers are certified, or answer inputs with one that was.
 
     FILE.py:NAME is a PyTorch module in a Python file, FILE.hg a program, FILE.helio an artifact that this command made.
-    With --input it answers inputs and says of each: its class, whether that is certified, the radius and the time.
+    With --input, answer inputs and print for each its class, whether the class is certified, the radius and the time.
     """
     import heliograph as hg
     from heliograph.report.figures import CERTIFIED_KINDS

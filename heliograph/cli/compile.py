@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heliograph.array_files import Array, one_per_name, read_arrays
-from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.cli.options import COMPILER_SECTIONS, INSIDE, chosen_options, compiler_options
 from heliograph.cli.output import (
     emit,
     force_option,
@@ -25,6 +25,7 @@ from heliograph.cli.output import (
     refuse_overwriting_folder,
     remark,
 )
+from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import EXTRAS, HeliographError, ProgramError
 
 if TYPE_CHECKING:
@@ -131,7 +132,16 @@ def _input_names(module: Any, count: int) -> list[str]:
     return names[:count] if count else required
 
 
-@click.command("compile")
+@click.command(
+    "compile",
+    cls=SectionedCommand,
+    sections={
+        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "top1", "gap"),
+        "Files": ("output", "public", "force"),
+        **COMPILER_SECTIONS,
+        INSIDE: (*COMPILER_SECTIONS[INSIDE], "explain"),
+    },
+)
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg")
 @click.option("-o", "--output", default=None, metavar="FILE", help="Where to write the artifact (default: NAME.helio).")
 @click.option(

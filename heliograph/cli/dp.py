@@ -126,7 +126,10 @@ def epsilon(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Epsilon of the composition EXPR at a delta, between proved bounds."""
+    """Compute epsilon of the composition EXPR at a delta.
+
+    The result is a bracket: a proved lower and a proved upper bound.
+    """
     from heliograph.dp import accounting
 
     refuse_overwriting(certificate_, force=force)
@@ -151,7 +154,10 @@ def epsilon(
 def delta(
     expr: str, epsilon_: float, method: str, tolerance: float | None, neighboring: Any, as_json: bool, quiet: bool
 ) -> None:
-    """Delta of the composition EXPR at an epsilon, between proved bounds."""
+    """Compute delta of the composition EXPR at an epsilon.
+
+    The result is a bracket: a proved lower and a proved upper bound.
+    """
     from heliograph.dp import accounting
     from heliograph.dp.accounting import Tolerance
 
@@ -165,7 +171,9 @@ def delta(
 @click.option("--delta", type=_NUMBER, default=None, help="The delta, if the file names none.")
 @output_options
 def verify(report: Path, delta: float | None, as_json: bool, quiet: bool) -> None:
-    """Recompute epsilon from the releases in REPORT: a Heliograph report, an Opacus history or a dp-accounting event.
+    """Recompute epsilon from the releases in REPORT.
+
+    REPORT is a Heliograph report, an Opacus history or a dp-accounting event.
 
     A certificate (`heliograph dp epsilon --certificate`) is checked claim by claim: delta is computed at each end of its
     brackets. Exit code 1 if a claim does not hold.
@@ -224,7 +232,10 @@ def noise(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """The smallest noise multiplier with which (sampled) Gaussian steps reach a target epsilon and delta."""
+    """Find the smallest noise multiplier for a target.
+
+    The target is an epsilon and a delta, for (Poisson-sampled) Gaussian steps.
+    """
     from heliograph.dp.calibrate import noise_multiplier
 
     rest = _parse(besides) if besides is not None else None
@@ -242,7 +253,10 @@ def noise(
 @click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
 @output_options
 def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: bool) -> None:
-    """A lower bound on epsilon for one epoch of shuffled batches, beside what Poisson accounting says."""
+    """Bound epsilon of shuffled batches from below.
+
+    One epoch; Poisson accounting is printed beside it.
+    """
     from heliograph.dp.accounting.result import shown_number
     from heliograph.dp.shuffling import ShuffledEpoch
 
@@ -264,7 +278,10 @@ def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: boo
 @_tolerance_option("Width of the bracket, for the methods that take one.")
 @output_options
 def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, quiet: bool) -> None:
-    """Run every accountant on one composition and print their results and times; prv alone can take seconds."""
+    """Run every accountant on one composition.
+
+    Prints their results and times; prv alone can take seconds.
+    """
     from heliograph.dp import accounting
     from heliograph.dp.accounting.accountant import check_delta
     from heliograph.errors import HeliographError
@@ -323,9 +340,12 @@ def _comparison(rows: list[dict[str, Any]]) -> str:
 def curve(
     expr: str, png: Path, smallest: float, largest: float, points: int, force: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Plot epsilon against delta, with its bracket."""
+    """Plot epsilon against delta.
+
+    The plot shows the proved bracket, and the bound of Renyi accounting beside it.
+    """
     from heliograph.dp.accounting.accountant import check_delta
-    from heliograph.dp.accounting.curves import epsilon_curve
+    from heliograph.dp.accounting.curves import epsilon_curve, renyi_bounds
     from heliograph.dp.accounting.draw import draw_epsilon_curve
     from heliograph.dp.accounting.result import json_number, shown_number
     from heliograph.errors import ProgramError
@@ -339,15 +359,17 @@ def curve(
     ratio = (largest / smallest) ** (1 / (points - 1))
     deltas = [smallest * ratio**i for i in range(points - 1)] + [largest]
     brackets = epsilon_curve(composition, deltas)
-    draw_epsilon_curve(brackets, png, composition.text())
+    renyi = renyi_bounds(composition, deltas)
+    draw_epsilon_curve(brackets, png, composition.text(), renyi)
     rows = [
         {
             "delta": d,
             "lower": json_number(b.lower),
             "estimate": json_number(b.estimate),
             "upper": json_number(b.upper),
+            "renyi": bound,
         }
-        for d, b in zip(deltas, brackets, strict=True)
+        for d, b, bound in zip(deltas, brackets, renyi, strict=True)
     ]
     lines = [
         f"delta {row['delta']:.3g}: epsilon in [{shown_number(row['lower'])}, {shown_number(row['upper'])}]"
@@ -385,7 +407,10 @@ def tradeoff(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """The trade-off curve of an attacker's error rates, between proved bounds, and the mu-GDP curves around it."""
+    """Compute the trade-off curve of an attacker's errors.
+
+    Between proved bounds, with the mu-GDP curves around it.
+    """
     from heliograph.dp.accounting.curves import gaussian_fit, gaussian_rates, trade_off
     from heliograph.dp.accounting.draw import draw_trade_off
 

@@ -12,13 +12,33 @@ import click
 
 from heliograph.cli.compile import load_object
 from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
+from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file
 
 _RUN = "run.json"
 
 
-@click.command("train")
+@click.command(
+    "train",
+    cls=SectionedCommand,
+    sections={
+        "The guarantee": ("epsilon", "noise", "delta", "seed", "secure_noise"),
+        "Training": ("epochs", "batch_size", "lr", "clip", "optimizer", "momentum", "physical_batch_size"),
+        "The method": (
+            "method",
+            "sampler",
+            "most",
+            "bands",
+            "norm_noise",
+            "adapt_clip",
+            "planned_norm_share",
+            "oversampling",
+        ),
+        "The size of the data set": ("public_size", "size_noise"),
+        "Files": ("out", "force"),
+    },
+)
 @click.argument("target", metavar="FILE.py:MAKE")
 @click.option(
     "--method",
@@ -28,11 +48,11 @@ _RUN = "run.json"
     help="Training method.",
 )
 @click.option("--bands", type=int, default=None, help="band_mf: number of steps that share noise.")
-@click.option("--epsilon", type=float, default=None, help="The guarantee; the noise follows from it.")
+@click.option("--epsilon", type=float, default=None, help="The epsilon to guarantee; the noise follows from it.")
 @click.option(
     "--noise", type=float, default=None, help="Instead of --epsilon: the noise multiplier, from which epsilon follows."
 )
-@click.option("--delta", type=float, required=True, help="The delta of the guarantee, well below 1/N.")
+@click.option("--delta", type=float, required=True, help="The delta to guarantee, well below 1 / number of records.")
 @click.option("--epochs", type=int, required=True, help="Number of passes over the data.")
 @click.option("--batch-size", type=float, required=True, help="Expected number of records in a step.")
 @click.option(
@@ -60,13 +80,22 @@ _RUN = "run.json"
     type=float,
     default=0.02,
     show_default=True,
-    help="dpis: noise on the sums of norms, divided by N C.",
+    help="dpis: noise on the sum of gradient norms divided by --clip, as a share of the number of records.",
 )
 @click.option("--adapt-clip", is_flag=True, help="dpis: adapt the clipping bound, up to 4 times --clip.")
 @click.option(
-    "--planned-norm-share", default=None, metavar="S[,S...]", help="dpis: planned mode, one share or one per epoch."
+    "--planned-norm-share",
+    default=None,
+    metavar="S[,S...]",
+    help="dpis: use this public share of N times --clip in place of the noisy sum of norms; one, or one per epoch.",
 )
-@click.option("--oversampling", type=float, default=5.0, show_default=True, help="dpis: candidates per record.")
+@click.option(
+    "--oversampling",
+    type=float,
+    default=5.0,
+    show_default=True,
+    help="dpis: factor by which a record's norm may grow before it is clipped.",
+)
 @click.option(
     "--physical-batch-size",
     type=int,
@@ -171,7 +200,9 @@ def audit(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Repeat the training run in FOLDER with canaries; print the empirical lower bound beside the proven upper bound.
+    """Audit the training run in FOLDER with canaries.
+
+    Repeats the run and prints an empirical lower bound on epsilon beside the proven upper bound.
 
     Each canary is included by a fair coin, and the noise is fresh. What is printed is one more release about the same
     data: keep it to those who hold the data. Exit code 1 if the guarantee is refuted.

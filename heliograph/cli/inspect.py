@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
+from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 
 
-@click.command("inspect")
+@click.command(
+    "inspect",
+    cls=SectionedCommand,
+    sections={
+        "Print": ("stage", "depth", "layers", "degrees", "ops"),
+        "Draw": ("html", "png", "dot", "force"),
+    },
+)
 @click.argument("artifact", required=False)
 @click.option(
     "--ops", is_flag=True, help="Instead of an artifact: list the PyTorch operations that are supported (needs torch)."
@@ -54,7 +62,8 @@ def inspect_command(
 ) -> None:
     """Print the bill of ARTIFACT: what it costs and how accurate it is.
 
-    The options print other views of it, or draw it. The public part of an artifact has its parameters to show.
+    The options print other views of the artifact, or draw it. Of the public part of an
+    artifact, only the parameters can be shown.
     """
     if ops:
         if artifact is not None:

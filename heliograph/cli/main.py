@@ -14,20 +14,25 @@ from typing import Any
 
 import click
 
+from heliograph.cli.sections import write_sections
 from heliograph.errors import HeliographError, InsecureWarning, packages_named
 
 # name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
-    "check": ("heliograph.cli.language", "check", "Check programs of the language."),
-    "fmt": ("heliograph.cli.language", "fmt", "Format programs of the language."),
-    "compile": ("heliograph.cli.compile", "compile_command", "Compile a PyTorch module or a program; print the bill."),
+    "check": ("heliograph.cli.language", "check", "Check programs in the language."),
+    "fmt": ("heliograph.cli.language", "fmt", "Format programs in the language."),
+    "compile": ("heliograph.cli.compile", "compile_command", "Compile a model or a program; print the bill."),
     "refine": ("heliograph.cli.refine", "refine_command", "Retrain a network for polynomials of low degree."),
     "certify": ("heliograph.cli.certify", "certify_command", "Certify that encrypted answers are robust or fair."),
     "inspect": ("heliograph.cli.inspect", "inspect_command", "Print an artifact's bill, program or levels; draw it."),
     "diff": ("heliograph.cli.diff", "diff_command", "Compare the costs of two artifacts."),
     "keygen": ("heliograph.cli.keys", "keygen_command", "Make a secret key and evaluation keys."),
     "encrypt": ("heliograph.cli.keys", "encrypt_command", "Encrypt one sample with the secret key."),
-    "evaluate": ("heliograph.cli.evaluate", "evaluate_command", "Evaluate an artifact on encrypted inputs."),
+    "evaluate": (
+        "heliograph.cli.evaluate",
+        "evaluate_command",
+        "Evaluate an artifact on encrypted inputs (the server's part).",
+    ),
     "decrypt": ("heliograph.cli.keys", "decrypt_command", "Decrypt the server's answer with the secret key."),
     "serve": ("heliograph.cli.serve", "serve_command", "Serve artifacts over HTTP to many clients."),
     "token": ("heliograph.cli.serve", "token_command", "Create or revoke a client's token for a server."),
@@ -38,13 +43,21 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "transfer": ("heliograph.cli.transfer", "transfer", "Train a classifier on encrypted features."),
     "dp": ("heliograph.cli.dp", "dp", "Train with differential privacy; account for it and audit it."),
 }
+# All of them, as --help shows them.
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "First steps": ("doctor", "demo"),
+    "Compile": ("compile", "inspect", "diff", "refine", "certify", "approx"),
+    "Run": ("run", "keygen", "encrypt", "evaluate", "decrypt", "serve", "token"),
+    "The language": ("check", "fmt"),
+    "Training": ("transfer", "dp"),
+}
 
 
 class _LazyGroup(click.Group):
     """A click group that imports a command's module when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [name for names in _SECTIONS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -55,20 +68,18 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+        write_sections(
+            formatter,
+            {title: [(name, _COMMANDS[name][2]) for name in names] for title, names in _SECTIONS.items()},
+        )
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="heliograph", prog_name="heliograph")
 def cli() -> None:
-    """Compile machine-learning models for homomorphic encryption, run them on encrypted data, account for privacy.
+    """Compile machine-learning models for homomorphic encryption, and run them on encrypted data.
 
-    \b
-    First steps:
-      heliograph doctor                        check this machine
-      heliograph demo                          see it work
-      heliograph compile model.py:net --calibration samples.npy
+    For example: heliograph compile model.py:net --calibration samples.npy
     """
 
 

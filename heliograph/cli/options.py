@@ -12,6 +12,28 @@ from heliograph.errors import ProgramError
 
 # Behind the name of an option: the parameter of its second flag.
 _ALSO = "_also"
+INSIDE = "The compiler's steps"
+# The flags in the sections of a command's help.
+COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Polynomials": (
+        "degree",
+        "degrees",
+        "degrees" + _ALSO,
+        "allocate",
+        "accuracy_loss",
+        "target_error",
+        "errors",
+        "method",
+        "spread",
+        "margin",
+        "samples_apart",
+    ),
+    "Precision of encryption": ("precision_bits", "gap_error", "flood"),
+    "Speed and size": ("batch", "objective", "key_bytes", "memory_bytes", "costs"),
+    "Bootstrapping": ("bootstrap", "bootstrap_iterations", "bootstrap_by", "chains"),
+    "Parameters of the ring": ("log_ring", "scale_bits", "digits", "security_bits"),
+    INSIDE: ("dump_ir",),
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -11,8 +11,9 @@ import click
 
 from heliograph.array_files import Array, one_per_name, read_arrays
 from heliograph.cli.compile import load_module, load_object
-from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
 from heliograph.cli.output import emit, force_option, output_options, progress_bar, refuse_overwriting, remark
+from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 from heliograph.files import open_file, write_file
 
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
 _CALIBRATION = 512
 
 
-@click.command("refine")
+@click.command(
+    "refine",
+    cls=SectionedCommand,
+    sections={
+        "Data": ("samples", "calibration", "input_range", "augment"),
+        "Training": ("epochs", "rounds", "rate", "batch_size", "seed"),
+        "Files": ("output", "force"),
+        **COMPILER_SECTIONS,
+    },
+)
 @click.argument("target", metavar="FILE.py:NAME|FILE.hg")
 @click.option(
     "--samples",
@@ -38,7 +48,7 @@ _CALIBRATION = 512
     "--calibration",
     default=None,
     metavar="FILE",
-    help="Samples that the first ranges are set from (default: some of --samples).",
+    help="Samples for the initial ranges (default: some of --samples).",
 )
 @click.option(
     "--input-range",
@@ -58,7 +68,7 @@ _CALIBRATION = 512
     "--augment",
     default=None,
     metavar="FILE.py:NAME",
-    help="A function that augments a batch: it takes one and returns one.",
+    help="Data augmentation: a function that takes a batch and returns one.",
 )
 @compiler_options
 @force_option
@@ -80,10 +90,11 @@ def refine_command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Retrain a network so that polynomials of low degree do for its activations; write a program for `heliograph compile`.
+    """Retrain a network so that polynomials of low degree can replace its activations; write it as a program.
 
     FILE.py:NAME is a PyTorch module in a Python file, FILE.hg a program. --degree and --degree-of set the degrees. Without
     them, degrees are allocated, cheaper ones in each round, until more classes change than --accuracy-loss allows.
+    `heliograph compile` takes the result.
 
     An interrupted run resumes from OUTPUT.checkpoint: run the same command again. Ctrl-C writes the best program so far.
     """

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from heliograph.cli.output import emit, insecure_option, output_options
+from heliograph.cli.sections import SectionedCommand
 
 _DATA = click.option(
     "--data",
@@ -17,7 +18,15 @@ _DATA = click.option(
 )
 
 
-@click.command("serve")
+@click.command(
+    "serve",
+    cls=SectionedCommand,
+    sections={
+        "The service": ("data", "plain", "workers", "memory_bytes", "backend", "insecure"),
+        "Network": ("listen", "tls_cert", "tls_key", "plain_http"),
+        "Limits": ("tenant_bytes", "keys_days", "result_days"),
+    },
+)
 @click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True)
 @click.option(
     "--listen",

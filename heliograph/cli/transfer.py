@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli.options import chosen_options, compiler_options
+from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
 from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
+from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -19,13 +20,31 @@ if TYPE_CHECKING:
 
 @click.group()
 def transfer() -> None:
-    """Train a classifier on encrypted features: the client encrypts, the server trains, the client says when to stop."""
+    """Train a classifier on encrypted features.
+
+    The client encrypts the data, the server trains on ciphertexts, and the client decides when to stop."""
 
 
-@transfer.command()
+@transfer.command(
+    cls=SectionedCommand,
+    sections={
+        "Training": (
+            "folder",
+            "minibatch",
+            "rate",
+            "logit_range",
+            "weight_range",
+            "patience",
+            "most_epochs",
+            "seed",
+            "simulate",
+        ),
+        **COMPILER_SECTIONS,
+    },
+)
 @click.argument("data", metavar="DATA.npz")
 @click.option(
-    "--folder", required=True, metavar="DIR", help="Where client and server keep their files; resume goes on from it."
+    "--folder", required=True, metavar="DIR", help="Folder for the files of client and server; resume reads it."
 )
 @click.option("--minibatch", type=int, default=1024, show_default=True, help="Number of samples in a step.")
 @click.option("--rate", type=float, default=1.0, show_default=True, help="Learning rate.")

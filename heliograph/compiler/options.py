@@ -225,7 +225,7 @@ class Options:
             "about": About(
                 check=_refuses_degrees,
                 flag=Flag(
-                    "Degree of one layer; may be repeated.",
+                    "Degree of one layer. Repeatable.",
                     "degree-of",
                     metavar="LAYER=D",
                     several=True,
@@ -243,7 +243,9 @@ class Options:
             'the modes are "plan" and "paper"',
             kind=str,
             choices=("plan", "paper"),
-            flag=Flag("Choose a degree for each layer: plan minimizes the time of the whole plan, paper follows OLA."),
+            flag=Flag(
+                "Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as OLA does."
+            ),
         ),
     )
     accuracy_loss: float = _option(
@@ -263,7 +265,7 @@ class Options:
             kind=float,
             low=_TINY,
             high=_HUGE,
-            flag=Flag("Instead of a degree: the largest approximation error of each activation."),
+            flag=Flag("Instead of a degree: the largest error of each polynomial on its range."),
             told="always",
         ),
     )
@@ -273,7 +275,7 @@ class Options:
             "about": About(
                 check=_refuses_errors,
                 flag=Flag(
-                    "Largest error of one ReLU; may be repeated.",
+                    "Largest error of one ReLU. Repeatable.",
                     "error-of",
                     metavar="LAYER=E",
                     several=True,
@@ -356,11 +358,17 @@ class Options:
             "a number of bytes above 0",
             kind=int,
             low=1,
-            flag=Flag("Limit the size of the evaluation keys; a tight limit costs time."),
+            flag=Flag("Limit the size of the evaluation keys, in bytes; a tight limit costs time."),
         ),
     )
     memory_bytes: int | None = _option(
-        None, About("a number of bytes above 0", kind=int, low=1, flag=Flag("Limit the server's predicted memory."))
+        None,
+        About(
+            "a number of bytes above 0",
+            kind=int,
+            low=1,
+            flag=Flag("Limit the server's predicted memory, in bytes."),
+        ),
     )
     flood: float | None = _option(
         None,
@@ -414,7 +422,7 @@ class Options:
         About(
             "1, 2 or None",
             choices=(1, 2),
-            flag=Flag("2 is slower and more precise (default: 2 only where 1 is too coarse)."),
+            flag=Flag("2 is slower and more precise than 1 (default: 2 only where 1 is too coarse)."),
         ),
     )
     bootstrap_by: str | None = _option(
@@ -422,7 +430,7 @@ class Options:
         About(
             '"native", "openfhe" or None',
             choices=("native", "openfhe", None),
-            flag=Flag("Whose bootstraps: our own (by default), which need the native backend, or OpenFHE's."),
+            flag=Flag("How to bootstrap: 'native' (default) needs the native backend, 'openfhe' runs on both."),
         ),
     )
     log_ring: int | None = _option(
@@ -459,8 +467,8 @@ class Options:
         metadata={
             "about": About(
                 flag=Flag(
-                    "Prices of operations: a table written by `heliograph doctor --calibrate`, or built-in (default: the "
-                    "table of this machine, if there is one).",
+                    "Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in "
+                    "(default: the table of this machine, if there is one).",
                     metavar="FILE|built-in",
                     read=named_costs,
                 )

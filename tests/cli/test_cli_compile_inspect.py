@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from cli.conftest import Call
@@ -16,7 +19,8 @@ from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.costs import save_costs
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli import doctor
-from heliograph.cli.main import _COMMANDS
+from heliograph.cli.main import _COMMANDS, cli
+from heliograph.cli.sections import SectionedCommand
 from heliograph.cli.wording import in_flags
 
 PACKAGE = Path(hg.__file__).parent
@@ -32,6 +36,43 @@ def test_every_command_has_help(call: Call) -> None:
         assert shown.code == 0
         assert "--json" in shown.out
         assert "--quiet" in shown.out
+
+
+def test_help_shows_every_option_in_one_section() -> None:
+    sectioned = [*_commands_in_sections(cli)]
+    assert {"compile", "refine", "certify", "inspect", "serve", "train"} <= {command.name for command, _ in sectioned}
+    for command, context in sectioned:
+        shown = command.get_help(context)
+        sections = [
+            re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", part)
+            for part in re.split(r"(?m)^\S.*:\n", shown[shown.index("\n\n") :])
+        ]
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        names = sorted(each for section in sections for each in section)
+        assert names == sorted([*(max(each.opts, key=len) for each in options), "--help"])
+        # What stands last is common to all commands.
+        assert set(sections[-1]) <= {"--json", "--quiet", "--help"}
+        assert max(map(len, shown.splitlines())) <= 100
+
+
+def _commands_in_sections(group: click.Group) -> Iterator[tuple[SectionedCommand, click.Context]]:
+    context = click.Context(group, max_content_width=100, terminal_width=100, help_option_names=["-h", "--help"])
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _commands_in_sections(command)
+        elif isinstance(command, SectionedCommand):
+            yield command, click.Context(command, parent=context, info_name=name)
+
+
+def test_the_main_help_has_every_command_once() -> None:
+    shown = cli.get_help(click.Context(cli))
+    assert sorted(re.findall(r"(?m)^  (\w+) {2,}[A-Z]", shown)) == sorted(_COMMANDS)
+
+
+def test_a_section_that_names_no_option_is_a_fault() -> None:
+    with pytest.raises(AssertionError, match="bend"):
+        SectionedCommand("bent", params=[click.Option(["--straight"])], sections={"Shape": ("straight", "bend")})
 
 
 def test_compile_writes_the_artifact_and_the_bill(call: Call, tmp_path: Path) -> None:

@@ -73,6 +73,12 @@ def test_curve(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = run_json(capsys, "curve", "gaussian(noise_multiplier=1)", "--png", str(png), "--points", "5")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert len(found["curve"]) == 5
+    for row in found["curve"]:
+        bound = run_json(
+            capsys, "epsilon", "gaussian(noise_multiplier=1)", "--delta", str(row["delta"]), "--method", "rdp"
+        )
+        assert row["renyi"] == pytest.approx(bound["upper"])
+        assert row["renyi"] > row["upper"]
     assert run(capsys, "curve", "gaussian(noise_multiplier=1)", "--png", str(tmp_path / "no" / "x.png"))[0] == 2
 
 

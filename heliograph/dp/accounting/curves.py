@@ -21,6 +21,12 @@ def epsilon_curve(
     return [epsilon_of(composition, delta, tolerance=tolerance) for delta in deltas]
 
 
+def renyi_bounds(composition: Composition | Mechanism, deltas: Sequence[float]) -> list[float | None]:
+    """Renyi accounting's upper bound on epsilon at each delta; None where it is not finite."""
+    bounds = [epsilon_of(composition, delta, method="rdp").upper for delta in deltas]
+    return [None if bound is None or not math.isfinite(bound) else bound for bound in bounds]
+
+
 def epsilon_by_steps(
     mechanism: Composition | Mechanism, counts: Sequence[int], delta: float, *, method: str = "auto"
 ) -> list[Bracket]:
@@ -92,5 +98,6 @@ __all__ = [
     "gaussian_fit",
     "gaussian_rates",
     "group_epsilon",
+    "renyi_bounds",
     "trade_off",
 ]

@@ -12,8 +12,12 @@ from heliograph.dp.accounting.trade_off import TradeOff, gaussian_curve
 from heliograph.errors import ProgramError
 
 
-def draw_epsilon_curve(brackets: Sequence[Bracket], path: Path, title: str) -> None:
-    """Write a picture of epsilon brackets against their deltas. Raises ProgramError where there is nothing to draw."""
+def draw_epsilon_curve(brackets: Sequence[Bracket], path: Path, title: str, renyi: Sequence[float | None] = ()) -> None:
+    """Write a picture of epsilon brackets against their deltas. Raises ProgramError where there is nothing to draw.
+
+    renyi: Renyi accounting's bound at the delta of each bracket, to be drawn beside them, or nothing. The bracket is
+    usually thinner than a line; what it gains over that bound is not.
+    """
     finite = [b for b in brackets if b.upper is not None and b.lower is not None and math.isfinite(b.upper)]
     if not finite:
         raise ProgramError("no epsilon is finite, so there is no curve", where="curve", why=brackets[0].reason)
@@ -22,6 +26,9 @@ def draw_epsilon_curve(brackets: Sequence[Bracket], path: Path, title: str) -> N
     lower, upper = [b.lower or 0.0 for b in finite], [b.upper or 0.0 for b in finite]
     axes.fill_between(deltas, lower, upper, alpha=0.4, label="proved bracket")
     axes.plot(deltas, [b.estimate for b in finite], linewidth=1.2, label="estimate")
+    beside = [(b.delta or 0.0, bound) for b, bound in zip(brackets, renyi, strict=False) if bound is not None]
+    if beside:
+        axes.plot(*zip(*beside, strict=True), "--", color="#c0504d", linewidth=1.1, label="bound by Renyi accounting")
     axes.set_xscale("log")
     axes.set_xlabel("delta")
     axes.set_ylabel("epsilon")
