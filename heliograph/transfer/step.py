@@ -17,9 +17,6 @@ from heliograph.transfer.data import TransferData
 from heliograph.transfer.layers import Layers
 from heliograph.transfer.settings import TransferSettings, momentum
 
-# What a step releases to the client, where there is such a value.
-WATCHED = ("logits", "hidden")
-
 # Weights are kept divided by their range, so that what is bootstrapped is at most one.
 _STEP = """
 program transfer

@@ -12,7 +12,6 @@ from heliograph.runtime.server import Server
 from heliograph.runtime.session import Session
 from heliograph.transfer.layers import WATCHED
 from heliograph.transfer.settings import momentum
-from heliograph.transfer.step import WATCHED
 
 
 class Trainer:
