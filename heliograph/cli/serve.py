@@ -22,7 +22,7 @@ _DATA = click.option(
     "serve",
     cls=SectionedCommand,
     sections={
-        "The service": ("data", "plain", "workers", "memory_bytes", "backend", "insecure"),
+        "The service": ("data", "plain", "workers", "engine", "memory_bytes", "backend", "insecure"),
         "Network": ("listen", "tls_cert", "tls_key", "plain_http"),
         "Limits": ("tenant_bytes", "keys_days", "result_days"),
     },

@@ -34,6 +34,8 @@ def transfer() -> None:
             "rate",
             "logit_range",
             "weight_range",
+            "hidden",
+            "hidden_range",
             "patience",
             "most_epochs",
             "seed",

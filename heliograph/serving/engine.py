@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from heliograph.errors import ProgramError
 from heliograph.serving.records import DONE, FAILED, RUNNING, ErrorRecord
 
 ENGINES = ("local", "ray")
@@ -109,19 +108,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """No more workers; those that sit are closed by whoever has them."""
-
-
-def make_engine(name: str, work: Work, workers: int) -> Engine:
-    """The engine of that name, for so many workers at once; a ProgramError where it cannot be used here."""
-    if name == "local":
-        from heliograph.serving.local import LocalEngine
-
-        return LocalEngine(work, workers)
-    if name == "ray":
-        from heliograph.serving.ray_engine import RayEngine
-
-        return RayEngine(work, workers)
-    raise ProgramError(f"there is no engine {name!r}", hint=f"engines are {', '.join(ENGINES)}")
 
 
 def follow(seat: Seat, task: Task, going_on: Callable[[Report], bool], silence_s: float) -> Report:

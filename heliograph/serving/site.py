@@ -15,7 +15,8 @@ from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.serving.catalog import Catalog
 from heliograph.serving.database import Database
-from heliograph.serving.engine import Work, make_engine
+from heliograph.serving.engine import Work
+from heliograph.serving.engines import make_engine
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.keysets import KeySets
 from heliograph.serving.logs import log
