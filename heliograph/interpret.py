@@ -10,11 +10,16 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, unpack_outputs
 from heliograph.ir import Node, Program, SlotsType, Stage, shape_of
+from heliograph.ir.bootstraps import inside_bootstraps
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context
 
 # Samples of packed programs run together as long as each value has no more slots than this.
 _MOST_SLOTS = 1 << 20
+
+
+# What stands for a value that nobody reads.
+_UNSEEN: Array = np.empty(0)
 
 
 def run_nodes(
@@ -30,8 +35,12 @@ def run_nodes(
     last = {operand: node for node in program.nodes for operand in node.inputs}
     keep = set(program.outputs)
     table: dict[Node, Array] = {}
+    # A bootstrap that is written out means what it refreshes: its inside is of use to those alone who look at it.
+    unseen = inside_bootstraps(program) if observe is None else frozenset()
     for node in program.nodes:
-        if node.op == "input":
+        if node in unseen:
+            table[node] = _UNSEEN
+        elif node.op == "input":
             table[node] = values[node]
         else:
             table[node] = np.asarray(

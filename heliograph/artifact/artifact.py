@@ -33,7 +33,7 @@ from heliograph.execution.keys import conjugates, program_keys
 from heliograph.execution.memory import first_client_bytes
 from heliograph.files import Bytes, write_file
 from heliograph.ir import CipherType, Program, Stage
-from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.bootstraps import raising_chains, slots_by_chain
 from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
 from heliograph.report.text import Report
@@ -153,6 +153,7 @@ class Artifact:
             whole_slots,
             conjugates(self.program),
             lower_bootstrap_slots=tuple(lower_slots) if any(lower_slots) else (),
+            raising_chains=raising_chains(self.program),
             certificate=self.report.figures.certificate,
         )
 

@@ -31,7 +31,16 @@ from heliograph.execution.primitives import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATION
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
-from heliograph.ir.bootstraps import bootstrap_slots, observed_sizes, paired_slots, slots_by_chain
+from heliograph.ir.bootstraps import (
+    REFRESHED,
+    WHOLE,
+    bootstrap_slots,
+    bootstraps,
+    bootstraps_by_chain,
+    observed_sizes,
+    paired_slots,
+    written_out,
+)
 from heliograph.ir.spec import Role, role_of
 from heliograph.report.figures import (
     Allocation,
@@ -256,9 +265,16 @@ def _degrees(
         node: sum(count * priced_ms(call, chains, costs) for call, count in found.items())
         for node, found in calls.items()
     }
+    # Of a bootstrap that is written out the whole stands for its end.
+    inside: set[Node] = set()
+    for end in bootstraps(program):
+        if end.op == REFRESHED:
+            within = [node for node in written_out(program, end) if node in ms]
+            inside.update(within)
+            ms[end] = math.fsum(ms[node] for node in within)
     at_place: dict[tuple[str, str], float] = {}
     for node, own in ms.items():
-        if node not in readers:
+        if node not in readers and (node not in inside or node.op == REFRESHED):
             place = (node.loc.layer, node.loc.short)
             at_place[place] = at_place.get(place, 0.0) + own
     sharing = Counter((entry.layer, entry.location) for entry in program.ranges)
@@ -296,9 +312,9 @@ def _refreshed(node: Node) -> list[Node]:
     """The bootstraps whose values a polynomial reads in this node, its first."""
     found = []
     for value in node.inputs:
-        while len(value.inputs) == 1 and role_of(value) in (Role.LEVEL, Role.PART, Role.TRANSPARENT):
+        while value.op != REFRESHED and len(value.inputs) == 1 and role_of(value) in (Role.LEVEL, Role.PART, Role.TRANSPARENT):
             (value,) = value.inputs
-        if value.op == "bootstrap":
+        if value.op in (WHOLE, REFRESHED):
             found.append(value)
     return found
 
@@ -314,7 +330,7 @@ def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | 
         from_level=ring.bootstrap_input_level,
         to_level=max(
             chain.ring.bootstrap_level
-            for chain, found in zip(program.planned.chains, slots_by_chain(program), strict=True)
+            for chain, found in zip(program.planned.chains, bootstraps_by_chain(program), strict=True)
             if found
         ),
         table_bytes=table_bytes(program),

@@ -20,11 +20,14 @@ from heliograph.artifact.validate import (
 )
 from heliograph.artifact.wire import (
     LOWER_SLOTS,
+    RAISING,
     PublicSpec,
     chains_json,
     lower_slots_json,
+    raising_json,
     read_chains,
     read_lower_slots,
+    read_raising,
     read_specs,
     spec_json,
 )
@@ -59,7 +62,8 @@ class PublicArtifact:
 
     `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
     `chains` are those of the program's parameters, `bootstrap_slots` the numbers of slots that it bootstraps in the whole
-    one, `lower_bootstrap_slots` those in each lower one (empty where none bootstraps), `conjugation_key` says whether it
+    one, `lower_bootstrap_slots` those in each lower one (empty where none bootstraps), `raising_chains` the chains, by their
+    numbers, to whose top bootstraps that are written out raise the modulus, `conjugation_key` says whether it
     conjugates in the whole one, `predicted` has some figures of the report, and `certificate` says what the answers
     certify, where they do. `named` is the fingerprint where it was read from a client's key file, which outlives the
     formats that fingerprints are computed from; such a part is not written again.
@@ -76,6 +80,7 @@ class PublicArtifact:
     named: str | None = None
     lower_bootstrap_slots: tuple[tuple[int, ...], ...] = ()
     certificate: Certified | None = None
+    raising_chains: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
@@ -132,16 +137,18 @@ class PublicArtifact:
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
         """The keys that the client makes for the server."""
-        return evaluation_keys(self.chains, (self.bootstrap_slots, *self.lower_bootstrap_slots), self.conjugation_key)
+        slots = (self.bootstrap_slots, *self.lower_bootstrap_slots)
+        return evaluation_keys(self.chains, slots, self.conjugation_key, self.raising_chains)
 
     @property
     def bootstraps(self) -> bool:
         """Whether the program bootstraps, in any chain."""
-        return bool(self.bootstrap_slots or self.lower_bootstrap_slots)
+        return bool(self.bootstrap_slots or self.lower_bootstrap_slots or self.raising_chains)
 
     def _fields(self) -> dict[str, Any]:
         return {
             **lower_slots_json(self.lower_bootstrap_slots),
+            **raising_json(self.raising_chains),
             **certificate_json(self.certificate),
             "name": self.name,
             "server_part": self.server_part,
@@ -176,7 +183,7 @@ class PublicArtifact:
     def _read(container: Container, what: str) -> PublicArtifact:
         f = container.fields
         try:
-            if set(f) - {LOWER_SLOTS, CERTIFICATE} != _PUBLIC_FIELDS:
+            if set(f) - {LOWER_SLOTS, RAISING, CERTIFICATE} != _PUBLIC_FIELDS:
                 raise refuse("its fields are not those of a public artifact")
             chains = read_chains(f)
             ring = chains[0].ring
@@ -198,6 +205,7 @@ class PublicArtifact:
                 check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
                 lower_bootstrap_slots=read_lower_slots(f, chains),
+                raising_chains=read_raising(f, chains),
                 certificate=certificate_in(f),
             )
         except WireError as error:

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from heliograph.ckks.chains import Chain
+from heliograph.ckks.fourier import transform
 from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
-from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.bootstrap_ops import fourier_factor
+from heliograph.ir.bootstraps import WHOLE, raising_chains, slots_by_chain
 from heliograph.ir.carried import carried_outputs, fits
 from heliograph.ir.depth import MOST_WHOLE
 from heliograph.ir.interface import FINISHES, Interface, TensorSpec
@@ -36,6 +38,9 @@ _MAX_SHIFTED_PAIRS = 1 << 26
 # Entries of a matrix times the moved copies of its result.
 _MAX_COPIED_ENTRIES = 1 << 28
 _MOST_RAISED = 16
+# By so many bits what is raised is read at another scale, at most; and what bootstraps are written out with.
+_MOST_REREAD = 120.0
+_WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
 _MAX_CHAINS = 8
 # Evaluation keys in all, of the whole chain and its lower parts.
 _MAX_KEYS = 1 << 16
@@ -273,6 +278,18 @@ def check_lower_slots(given: object, chains: Sequence[Chain]) -> tuple[tuple[int
     return tuple(check_bootstrap_slots(each, chain.ring) for each, chain in zip(given, chains[1:], strict=True))
 
 
+def check_raising(given: object, chains: Sequence[Chain]) -> tuple[int, ...]:
+    """The numbers of the chains to whose top bootstraps raise the modulus, from JSON that says it where any does."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= len(chains):
+        raise refuse("the list of raising_chains is malformed")
+    for number in given:
+        if chains[whole(number, "the number of a chain", 0, len(chains) - 1)].ring.bootstrap is None:
+            raise refuse(f"modulus is raised in chain {number}, which does not bootstrap")
+    if list(given) != sorted(set(given)):
+        raise refuse("the list of raising_chains is not in order")
+    return tuple(given)
+
+
 def check_sizes(program: Program, ring: Ring) -> None:
     """Raise a WireError where working out a node's type would already take room or time without bound.
 
@@ -308,8 +325,12 @@ def check_program(program: Program) -> Ring:
         if sum(len(chain.rotation_keys) for chain in chains) * len(program.nodes) > _MAX_KEY_READS:
             raise refuse("it reads too many keys too often to tell how often")
     for node in program.nodes:
-        if node.op == "bootstrap" and isinstance(node.type, CipherType):
+        if node.op == WHOLE and isinstance(node.type, CipherType):
             _check_bootstrap(node, chains[node.type.chain].ring)
+        elif node.op in _WRITTEN_OUT and isinstance(node.type, CipherType):
+            _check_written_out(node, chains[node.type.chain].ring, ring)
+    if raising := raising_chains(program):
+        check_raising(raising, chains)
     for chain, slot_counts in zip(chains, slots_by_chain(program), strict=True):
         check_bootstrap_slots(slot_counts, chain.ring)
     if parameters.flood is not None:
@@ -345,6 +366,24 @@ def _check_bootstrap(node: Node, ring: Ring) -> None:
     assert isinstance(made, CipherType)
     whole(operand.level, "the level of a bootstrap's operand", ring.bootstrap_input_level, ring.bootstrap_input_level)
     whole(made.level, "the level that a bootstrap returns to", 0, ring.bootstrap_level)
+
+
+def _check_written_out(node: Node, ring: Ring, whole_ring: Ring) -> None:
+    """What stands in bootstraps that are written out: factors are those of the ring, for they take gigabytes."""
+    a = node.attrs
+    if node.op == "reread":
+        real(a["bits"], "the bits by which a scale is read", -_MOST_REREAD, _MOST_REREAD)
+        return
+    if whole_ring.bootstrap is None or whole_ring.bootstrap_by != "native":
+        raise refuse(f"a {node.op} stands in a chain that has no bootstraps of this kind")
+    whole(a["slots"], f"the slots of a {node.op}", 1, ring.slots)
+    if node.op == "refreshed":
+        whole(a.get("observed", 0), "the sizes that were observed", 0, 2)
+    elif node.op == "fourier_factor":
+        if fourier_factor(a) not in transform(whole_ring, a["slots"], a["inverse"])[0]:
+            raise refuse("a fourier_factor is not one of its ring")
+    elif ring.bootstrap is None or a["level"] != ring.levels:
+        raise refuse(f"modulus is raised to level {a['level']}, which is not the top of a chain that bootstraps")
 
 
 def _check_paths(paths: Mapping[int, Sequence[int]], ring: Ring) -> None:

@@ -11,6 +11,7 @@ from heliograph.artifact.validate import (
     MAX_TENSORS,
     check_chains,
     check_lower_slots,
+    check_raising,
     check_ring,
     check_spec,
     check_texts,
@@ -27,6 +28,8 @@ from heliograph.ir.records import record
 R = TypeVar("R")
 # What a file says only where a lower chain bootstraps.
 LOWER_SLOTS = "lower_bootstrap_slots"
+# What it says only where bootstraps are written out: the chains to whose top they raise the modulus.
+RAISING = "raising_chains"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,16 @@ def lower_slots_json(by_chain: Sequence[Sequence[int]]) -> dict[str, Any]:
 def read_lower_slots(given: Mapping[str, Any], chains: Sequence[Chain]) -> tuple[tuple[int, ...], ...]:
     """The same from such JSON values; a WireError where they are not those of these chains."""
     return check_lower_slots(given[LOWER_SLOTS], chains) if LOWER_SLOTS in given else ()
+
+
+def raising_json(raising: Sequence[int]) -> dict[str, Any]:
+    """The chains to whose top modulus is raised as JSON values; nothing where it is raised in none."""
+    return {RAISING: list(raising)} if raising else {}
+
+
+def read_raising(given: Mapping[str, Any], chains: Sequence[Chain]) -> tuple[int, ...]:
+    """The same from such JSON values; a WireError where they are not some of these chains."""
+    return check_raising(given[RAISING], chains) if RAISING in given else ()
 
 
 def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, ...]:

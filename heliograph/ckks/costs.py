@@ -90,9 +90,8 @@ class CostTable:
     def _bootstrap_ms(self, ring: Ring, slots: int, paired: bool) -> float:
         assert ring.bootstrap is not None
         top, bottom = ring.levels, len(bootstrap_factors(ring, slots)[1])
-        # The way to the sparse secret is small; the way back, the raised modulus, the turns back, the conjugation.
-        total = self.relinearize_ms(ring, top) + self._ms(ring, 2 * ring.towers, 0, 0)
-        total += self.rotate_ms(ring, 0) + 2 * self.rotate_ms(ring, top - ring.bootstrap[0])
+        # The turns back, the conjugation.
+        total = self.raise_modulus_ms(ring) + self.rotate_ms(ring, 0) + 2 * self.rotate_ms(ring, top - ring.bootstrap[0])
         step = slots
         while step < ring.slots:
             count = min(4, ring.slots // step)
@@ -116,6 +115,10 @@ class CostTable:
             each = self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
             total += each * (2 if paired else 1)
         return total * ring.bootstrap_iterations
+
+    def raise_modulus_ms(self, ring: Ring) -> float:
+        """The way to the sparse secret, which is small, the raised modulus, and the way back."""
+        return self.relinearize_ms(ring, ring.levels) + self._ms(ring, 2 * ring.towers, 0, 0)
 
     def rescale_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return self._ms(ring, parts * (level + 1), parts * level, 0)

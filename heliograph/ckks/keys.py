@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations
@@ -45,13 +45,18 @@ class EvaluationKey:
 
 
 def evaluation_keys(
-    chains: Sequence[Chain], bootstrap_slots: Sequence[Iterable[int]] = (), conjugation: bool = False
+    chains: Sequence[Chain],
+    bootstrap_slots: Sequence[Iterable[int]] = (),
+    conjugation: bool = False,
+    raising: Collection[int] = (),
 ) -> tuple[EvaluationKey, ...]:
     """The keys of these chains (see `Parameters.chains`), of their bootstraps, and of the conjugation in the whole one.
 
     `bootstrap_slots` has for each chain, in their order, the numbers of slots that are bootstrapped in it; chains that it
     leaves out have none. Bootstraps take rotation keys, the relinearization key and the conjugation of the chain that they
-    happen in, which the program shares.
+    happen in, which the program shares. `raising` are the chains, by their numbers, to whose top bootstraps that are
+    written out raise the modulus: of those only the pair of the sparse secret and the conjugation come beside the keys of
+    the chain.
     """
     by_chain = dict(enumerate(map(tuple, bootstrap_slots)))
     made: list[EvaluationKey] = []
@@ -65,8 +70,8 @@ def evaluation_keys(
         made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in sorted(amounts))
         if product:
             made.append(EvaluationKey(f"{prefix}relinearization", chain.ring, "relinearization"))
-        if slot_counts or (conjugation and not number):
+        if slot_counts or number in raising or (conjugation and not number):
             made.append(EvaluationKey(f"{prefix}conjugation", chain.ring, "conjugation"))
-        if slot_counts:
+        if slot_counts or number in raising:
             made.append(EvaluationKey(f"{prefix}bootstrap/encapsulation", chain.ring, "encapsulation"))
     return tuple(made)

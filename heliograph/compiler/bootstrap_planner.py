@@ -14,7 +14,7 @@ from heliograph.ckks.noise import bootstrap_error
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
+from heliograph.compiler.pipeline import bootstrap_passes, lower_passes, pack_passes, pair_passes
 from heliograph.compiler.plan import AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
@@ -298,6 +298,19 @@ class _Planned:
         return self.own_ms + self.loading_ms
 
 
+def _written_out(planned: _Planned, options: Options) -> _Planned:
+    """The same with its bootstraps written out, where they are our own: once, for one that was chosen by their prices."""
+    choice = planned.choice
+    trail = bootstrap_passes(planned.trail, choice.ring, options, choice.lower)
+    if trail is planned.trail:
+        return planned
+    fitting: tuple[Program, float] | None = trail[-1].program, 0.0
+    if options.memory_bytes is not None:
+        fitting = within(trail[-1].program, choice.ring, options.memory_bytes)
+    # Written out they take fewer bytes of keys; were that not so, the plan stays as it fits.
+    return planned if fitting is None else replace(planned, program=fitting[0], loading_ms=fitting[1], trail=trail)
+
+
 def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
     ring, program = planned.choice.ring, planned.program
     try:
@@ -385,7 +398,7 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
             if not best.loading_ms and (not for_time or compared == _COMPARED):
                 break
     if best is not None:
-        return _finished(best, options, wanted, unbounded_ms)
+        return _finished(_written_out(best, options), options, wanted, unbounded_ms)
     if few is not None and least_bytes is None:
         raise few
     raise PlanningError(

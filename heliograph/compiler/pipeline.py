@@ -17,6 +17,7 @@ from heliograph.passes.expand import Expand
 from heliograph.passes.fit_slots import FitSlots
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.lower_bootstraps import LowerBootstraps
 from heliograph.passes.lower_polynomials import LowerPolynomials
 from heliograph.passes.output_ranges import Flood, OutputRanges
 from heliograph.passes.pack import Pack
@@ -43,6 +44,7 @@ PASSES: tuple[str, ...] = (
     PairBootstraps.name,
     LowerPolynomials.name,
     PlanLevels.name,
+    LowerBootstraps.name,
     SelectKeys.name,
     PlaceChains.name,
     Schedule.name,
@@ -135,6 +137,17 @@ def level_passes(
     """
     keys = SelectKeys(ring, options.key_bytes, options.costs, bootstrapping)
     return run((PlanLevels(ring, output_shift, exact_rotations), keys, PlaceChains(), Schedule()), program)
+
+
+def bootstrap_passes(planned: Trail, ring: Ring, options: Options, bootstrapping: tuple[Ring, ...] = ()) -> Trail:
+    """The trail of a plan with its bootstraps written out; as it is where its ring has bootstraps of a library's."""
+    levels = next(i for i, step in enumerate(planned) if step.name == PlanLevels.name)
+    lowering = LowerBootstraps(ring, bootstrapping)
+    written = run((lowering,), planned[levels].program)
+    if written[-1].program is planned[levels].program:
+        return planned
+    keys = SelectKeys(ring, options.key_bytes, options.costs, bootstrapping)
+    return (*planned[: levels + 1], *written, *run((keys, PlaceChains(), Schedule()), written[-1].program))
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:

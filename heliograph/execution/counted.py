@@ -73,6 +73,15 @@ class Counted(Generic[C]):
 
         return self._do.sum_of_products(counted())
 
+    def sums_of_products(
+        self, values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[C]:
+        self._calls[Call("mul_plain", self.level, 2)] += sum(map(len, groups))
+        added = sum(len(group) - 1 for group in groups)
+        if added:
+            self._calls[Call("accumulate", self.level, 2)] += added
+        return self._do.sums_of_products(values, plains, groups)
+
     def mul_pt(self, x: C, values: Array, log_scale: float) -> C:
         """The product with values that are encoded here."""
         self._calls[Call("mul_pt", self.level, 2)] += 1
@@ -119,6 +128,10 @@ class Counted(Generic[C]):
 
     def reread(self, x: C, log_scale: float) -> C:
         return self._do.reread(x, log_scale)
+
+    def raise_modulus(self, x: C, slots: int) -> C:
+        self._calls[Call("raise_modulus", self.level, slots, self._chain)] += 1
+        return self._do.raise_modulus(x, slots)
 
     def bootstrap(self, x: C, slots: int) -> C:
         self._calls[Call("bootstrap", self.level, slots, self._chain)] += 1

@@ -11,6 +11,7 @@ from heliograph.execution.counted import Counted
 from heliograph.execution.plaintexts import EncodeAhead
 from heliograph.execution.protocol import C, Call, Primitives
 from heliograph.ir import CipherType, Node
+from heliograph.ir.bootstrap_ops import fourier_factor
 from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_runs import cipher
 
@@ -116,6 +117,25 @@ class Run(Generic[C]):
         if not steps.last:
             self._kept[source] = (digits, {b: rotated[b] for b in steps.keep})
         return rotated
+
+    def factor(self, node: Node) -> Sequence[Any]:
+        """The plaintexts of the diagonals of a `fourier_factor`."""
+        return self.shared.factor(node)
+
+    def fourier_factor(self, node: Node, x: C) -> C:
+        """The value of a `fourier_factor`: hoisted baby steps, all sums of products, giant steps from the farthest on."""
+        on, factor, slots = self.at(cipher(node)), fourier_factor(node.attrs), self.shared.ring.slots
+        digits = None
+        rotated = []
+        for amount in factor.babies:
+            if amount and digits is None:
+                digits = on.decompose(x)
+            rotated.append(on.rotate_hoisted(x, amount % slots, digits) if amount else x)
+        groups = [[(place - group.start, place) for place in group] for group in factor.groups]
+        *sums, total = on.sums_of_products(rotated, self.factor(node), groups)
+        for part in reversed(sums):
+            total = on.accumulate(on.rotate(total, factor.giant_step % slots), part)
+        return total
 
     def weighted_sum(self, node: Node, values: Sequence[C]) -> C:
         """One sum of a stack: the first that is asked for makes all that the program has of this matrix."""

@@ -17,8 +17,10 @@ from heliograph.execution.evaluation import Run
 from heliograph.execution.plaintexts import EncodeAhead, Encoding, PlaintextCache
 from heliograph.execution.protocol import C, Primitives
 from heliograph.ir import CipherType, Node, Program
-from heliograph.ir.bootstraps import paired_slots
+from heliograph.ir.bootstrap_ops import fourier_factor
+from heliograph.ir.bootstraps import factor_key, whole_slots
 from heliograph.ir.diagonals import DiagonalMap
+from heliograph.ir.slot_runs import cipher
 from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 
@@ -87,7 +89,9 @@ class Evaluator(Generic[C]):
         self.cache = PlaintextCache(cache_bytes - cache_bytes // 2, self._often_bytes)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self.paths = program.planned.rotation_paths
-        self._paired = [frozenset(paired_slots(program, number)) for number in range(len(self.chains))]
+        self._paired = [frozenset(whole_slots(program, number, True)) for number in range(len(self.chains))]
+        # The plaintexts of factors of bootstraps, by `factor_key`.
+        self.factors: dict[Hashable, Sequence[Any]] = {}
         # How many rotations a value has that share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
         # How often each row of a matrix is read by weighted sums of a stack, at one scale.
@@ -188,6 +192,19 @@ class Evaluator(Generic[C]):
             self._last = node, found
         assert found is not None
         return found
+
+    def factor(self, node: Node) -> Sequence[Any]:
+        """The plaintexts of a `fourier_factor`, one for each diagonal: kept, for every bootstrap of the program reads them."""
+        key = factor_key(self.program, node)
+        if key not in self.factors:
+            self.factors[key] = self.encoded_factor(node)
+        return self.factors[key]
+
+    def encoded_factor(self, node: Node) -> Sequence[Any]:
+        """The plaintexts of a `fourier_factor`, encoded here."""
+        kind = cipher(node)
+        do, log_scale = self.part(kind.chain), node.attrs["plain_log_scale"]
+        return [do.encode(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""

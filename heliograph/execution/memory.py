@@ -13,7 +13,8 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Matrix, Program
-from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.bootstrap_ops import fourier_factor
+from heliograph.ir.bootstraps import bootstraps_by_chain, factors, slots_by_chain
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.transform_ops import transform_diagonals
 
@@ -51,14 +52,13 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     takes beside the keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is
     read.
     """
-    slot_counts = slots_by_chain(program)
     keys = program_keys(program)
     key_bytes, sent_bytes = sum(key.bytes for key in keys), sum(key.sent_bytes for key in keys)
     secret = [node.attrs["level"] for node in program.inputs if node.type.secret]
     resident = program.planned.resident_key_bytes
     working = working_bytes(program, ring, cache_bytes)
     tables = table_bytes(program)
-    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + _BOOTSTRAP_BYTES * sum(map(bool, slot_counts))
+    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + _BOOTSTRAP_BYTES * sum(map(bool, bootstraps_by_chain(program)))
     native = _native_bytes(program)
     buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
     kept = key_bytes if resident is None else min(resident, key_bytes)
@@ -95,9 +95,15 @@ def _native_bytes(program: Program) -> int:
 
 
 def table_bytes(program: Program) -> int:
-    """What the tables of all bootstraps take on the server: each chain that bootstraps has its own."""
+    """What the tables of all bootstraps take on the server: each chain that bootstraps has its own, and each factor of those
+    that are written out.
+    """
     by_chain = zip(program.planned.chains, slots_by_chain(program), strict=True)
-    return sum(bootstrap_table_bytes(chain.ring, slots) for chain, counts in by_chain for slots in counts)
+    total = sum(bootstrap_table_bytes(chain.ring, slots) for chain, counts in by_chain for slots in counts)
+    for node in factors(program).values():
+        assert isinstance(node.type, CipherType)
+        total += fourier_factor(node.attrs).diagonals * program.ring.ciphertext_bytes(node.type.level, parts=1)
+    return total
 
 
 def least_server_bytes(program: Program, ring: Ring) -> int:
@@ -149,7 +155,7 @@ def first_client_bytes(program: Program, ring: Ring) -> int:
     total = sum(key.bytes for key in keys)
     folder = program.planned.resident_key_bytes is not None or total > FOLDER_KEY_BYTES
     together, largest = sum(map(scratch_bytes, keys)), max((key.bytes for key in keys), default=0)
-    fixed = 72_000_000 + 1300 * ring.ring_dim + 12_000_000 * sum(map(bool, slots_by_chain(program)))
+    fixed = 72_000_000 + 1300 * ring.ring_dim + 12_000_000 * sum(map(bool, bootstraps_by_chain(program)))
     return fixed + int(1.9 * largest) + (together if folder else total + max(total, together))
 
 

@@ -97,6 +97,11 @@ def _weighted_sums(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     return lambda: do.weighted_sums([s.x] * ciphertexts, weights, s.ring.scale_bits)
 
 
+def _raised(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    low = do.level_drop(s.x, s.level)
+    return lambda: do.raise_modulus(low, s.size)
+
+
 PRIMITIVES = {
     primitive.name: primitive
     for primitive in (
@@ -124,7 +129,7 @@ PRIMITIVES = {
             "mul_plain",
             lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts),
             _plain_product,
-            methods=("mul_plain", "sum_of_products"),
+            methods=("mul_plain", "sum_of_products", "sums_of_products"),
             plain_product=True,
         ),
         Primitive(
@@ -190,6 +195,13 @@ PRIMITIVES = {
             lambda costs, ring, level, parts: costs.switch_chain_ms(ring, level, parts),
             lambda do, s: lambda: do.move(s.x, s.level),
             methods=("move",),
+        ),
+        Primitive(
+            "raise_modulus",
+            lambda costs, ring, level, slots: costs.raise_modulus_ms(ring),
+            _raised,
+            bootstraps=True,
+            own_chain=True,
         ),
         Primitive(
             "bootstrap",

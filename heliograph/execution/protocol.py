@@ -13,8 +13,8 @@ C = TypeVar("C")
 class Call(NamedTuple):
     """What was called, at which level of its operand, and its third number (execution/primitives.py).
 
-    `chain` is the number of the chain in which a bootstrap or a conjugation happens, for the level does not tell it:
-    bootstraps begin at one level in all chains. Of other calls it is 0: they happen in the lowest chain that holds it.
+    `chain` is the number of the chain in which a bootstrap, a conjugation or a raising of the modulus happens, for the
+    level does not tell it: bootstraps begin at one level in all chains. Of other calls it is 0: they happen in the lowest chain that holds it.
     """
 
     primitive: str
@@ -78,6 +78,12 @@ class Primitives(Protocol[C]):
         """The sum of ciphertexts times plaintexts, of at least one; what it counts as is a product and a sum for each."""
         ...
 
+    def sums_of_products(
+        self, values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[C]:
+        """For each group of (value, plaintext), by their numbers, the sum of these products; it counts as they do."""
+        ...
+
     def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
         """For each row of a sparse matrix (sums, ciphertexts) the sum of ciphertexts times their weights.
 
@@ -117,6 +123,12 @@ class Primitives(Protocol[C]):
         """The same ciphertext, of slots that are read at another true scale (log2)."""
         ...
 
+    def raise_modulus(self, x: C, slots: int) -> C:
+        """A ciphertext of level 0 at the chain's highest, off by whole multiples of the first prime. Only in a chain that
+        bootstraps; its coefficients are values that repeat with that period.
+        """
+        ...
+
     def bootstrap(self, x: C, slots: int) -> C:
         """x, whose slots repeat with that period, at the chain's `bootstrap_level`. Only in a chain that bootstraps."""
         ...
@@ -124,6 +136,13 @@ class Primitives(Protocol[C]):
     def bootstrap_pair(self, x: C, slots: int) -> C:
         """As `bootstrap`; imaginary parts are kept."""
         ...
+
+
+def grouped_products(
+    do: Primitives[C], values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+) -> list[C]:
+    """`sums_of_products` by single sums, for backends that have nothing better."""
+    return [do.sum_of_products((values[value], plains[plain]) for value, plain in group) for group in groups]
 
 
 def summed_products(do: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:

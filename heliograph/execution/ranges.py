@@ -10,6 +10,7 @@ import numpy as np
 
 from heliograph.errors import RangeError
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.bootstraps import bootstrapped, bootstraps
 from heliograph.ir.layout import Layout
 
 # Values may stick out of [-1, 1] by the error of encryption; a polynomial hardly notices this much.
@@ -32,10 +33,9 @@ def polynomial_inputs(program: Program) -> dict[Node, Bounded]:
 def bootstrap_inputs(program: Program) -> dict[Node, Bounded]:
     """The values that are bootstrapped on their way to a polynomial whose interval bounds them."""
     found: dict[Node, Bounded] = {}
-    for node in program.nodes:
-        if node.op == "bootstrap":
-            entries = node.attrs.get("ranges", ())
-            found.update(zip(node.inputs, zip(entries, node.attrs.get("chunks", ()), strict=True), strict=False))
+    for node in bootstraps(program):
+        entries = node.attrs.get("ranges", ())
+        found.update(zip(bootstrapped(node), zip(entries, node.attrs.get("chunks", ()), strict=True), strict=False))
     return {operand: bounded for operand, bounded in found.items() if bounded[0] >= 0}
 
 

@@ -15,13 +15,17 @@ import numpy as np
 
 from heliograph.ckks import noise
 from heliograph.ckks.chains import Chain
+from heliograph.ckks.embedding import coefficients_of, slots_of
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
-from heliograph.execution.protocol import summed_products
+from heliograph.execution.protocol import grouped_products, summed_products
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
+from heliograph.ir.bootstrap_ops import fourier_factor
+from heliograph.ir.bootstrap_writer import SHARE
+from heliograph.ir.slot_runs import cipher
 from heliograph.ir.slot_types import SCALE_TOLERANCE
 
 
@@ -66,11 +70,14 @@ class _Errors:
         if not math.isfinite(size):
             raise RangeError(f"{what} gives NaN or infinity")
         # Half the modulus for the sign; the largest coefficient of a slot vector is at most its largest slot.
-        if size > 0 and math.log2(size) + log_scale > self._log_q[level] - 1:
+        room = self._log_q[level] - 1 - log_scale
+        if size > 0 and math.log2(size) > room:
+            size = float(np.abs(coefficients_of(slots, slots.size)).max())
+        if size > 0 and math.log2(size) > room:
             raise RangeError(
                 f"{what} gives a value of size {size:.3g}, too large for level {level}",
                 why=f"scale 2^{log_scale:.1f} and modulus 2^{self._log_q[level]:.1f} leave room for "
-                f"{2.0 ** (self._log_q[level] - 1 - log_scale):.3g}",
+                f"{2.0**room:.3g}",
                 hint="give calibration samples that reach the true range, or a larger first modulus",
             )
         return SimulatedCiphertext(slots, level, log_scale, parts)
@@ -156,6 +163,14 @@ class SimulatedPrimitives:
     def sum_of_products(self, terms: Iterable[tuple[SimulatedCiphertext, SimulatedPlaintext]]) -> SimulatedCiphertext:
         return summed_products(self, terms)
 
+    def sums_of_products(
+        self,
+        values: Sequence[SimulatedCiphertext],
+        plains: Sequence[SimulatedPlaintext],
+        groups: Sequence[Sequence[tuple[int, int]]],
+    ) -> list[SimulatedCiphertext]:
+        return grouped_products(self, values, plains, groups)
+
     def weighted_sums(
         self, values: Sequence[SimulatedCiphertext], weights: Any, log_scale: float
     ) -> list[SimulatedCiphertext]:
@@ -211,6 +226,54 @@ class SimulatedPrimitives:
     def reread(self, x: SimulatedCiphertext, log_scale: float) -> SimulatedCiphertext:
         return replace(x, slots=x.slots * 2.0 ** (x.log_scale - log_scale), log_scale=log_scale)
 
+    def raise_modulus(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
+        """Every coefficient comes back off by a whole multiple of the first prime; those of values must be small enough."""
+        ring, errors = self._chain.ring, self._errors
+        if ring.bootstrap is None:
+            raise ProgramError("this chain does not bootstrap")
+        _two_parts(x, "raise_modulus")
+        _needs(x.level == 0, "raise_modulus", "an operand at level 0")
+        coefficients = coefficients_of(x.slots, ring.slots)
+        # What a coefficient is to the reduction, where one stands for a value of one at the nominal scale.
+        prime = float(ring.primes[0])
+        nominal = 2.0**x.log_scale * (ring.bootstrap_share or SHARE) / prime
+        known = np.zeros(ring.ring_dim, dtype=bool)
+        known[:: ring.slots // slots] = True
+        real, imaginary = np.abs(np.where(known, coefficients, 0.0)).reshape(2, -1).max(axis=1) * nominal
+        self._small_enough(real, imaginary, nominal)
+        self._repeats(float(np.abs(coefficients[~known]).max(initial=0.0)) * nominal, nominal, slots, "raise_modulus")
+        if errors.noisy:
+            # A sum of so many coefficients, each uniform within half of the prime.
+            spread = errors.random.normal(scale=math.sqrt(noise.BOOTSTRAP_REACH / 6), size=ring.ring_dim)
+            most = math.floor(noise.BOOTSTRAP_REACH)
+            coefficients = coefficients + np.rint(spread).clip(-most, most) * (prime * 2.0**-x.log_scale)
+        std = self.switch_std(ring.levels)
+        return errors.made(slots_of(coefficients), ring.levels, x.log_scale, 2, std, "raise_modulus")
+
+    def _small_enough(self, real: float, imaginary: float, nominal: float) -> None:
+        """Refuse values that the reduction cannot tell from its multiples; both parts are in units of the nominal scale, of
+        which a value has `nominal`.
+        """
+        largest = max(real, imaginary)
+        if largest > noise.BOOTSTRAP_LIMIT:
+            # Those of a pair enter at half the size that they may have; beside one value there are errors only.
+            planned = 1.0 / nominal / (1 if imaginary < 2.0**-10 * largest else 2)
+            raise RangeError(
+                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
+                why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
+                hint="give calibration samples like this input, or a larger Options.margin",
+            )
+
+    def _repeats(self, apart: float, nominal: float, slots: int, what: str) -> None:
+        """Refuse values of which copies differ by so much."""
+        if apart >= noise.BOOTSTRAP_LIMIT / 64:
+            _needs(self._errors.noisy, what, f"slots that repeat with period {slots}")
+            raise RangeError(
+                f"copies of one value differ by {apart / nominal:.2g} where they are bootstrapped",
+                why="the layers before have amplified the errors of encryption until they count",
+                hint="compile with a larger scale_bits or precision_bits",
+            )
+
     def bootstrap(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
         return self._refreshed(x, slots, "bootstrap")
 
@@ -228,23 +291,8 @@ class SimulatedPrimitives:
         # To the library the value is what its scale makes of it.
         nominal = 2.0 ** (x.log_scale - ring.scale_bits)
         real, imaginary = (float(np.abs(part).max(initial=0.0)) * nominal for part in (copies.real, copies.imag))
-        largest = max(real, imaginary)
-        if largest > noise.BOOTSTRAP_LIMIT:
-            # Those of a pair enter at half the size that they may have; beside one value there are errors only.
-            planned = 1.0 / nominal / (1 if imaginary < 2.0**-10 * largest else 2)
-            raise RangeError(
-                f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
-                why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
-                hint="give calibration samples like this input, or a larger Options.margin",
-            )
-        apart = float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal
-        if apart >= noise.BOOTSTRAP_LIMIT / 64:
-            _needs(errors.noisy, what, f"slots that repeat with period {slots}")
-            raise RangeError(
-                f"copies of one value differ by {apart / nominal:.2g} where they are bootstrapped",
-                why="the layers before have amplified the errors of encryption until they count",
-                hint="compile with a larger scale_bits or precision_bits",
-            )
+        self._small_enough(real, imaginary, nominal)
+        self._repeats(float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal, nominal, slots, what)
         mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
         if errors.noisy:
             error = errors.gaussian((slots,))
@@ -366,3 +414,34 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         total = total + len(giants) * self._errors.bias * 2.0 ** -scales[0]
         std = math.sqrt(len(giants)) * do.switch_std(x.level)
         return self._errors.made(total, x.level, scales[0], 2, std, node.op)
+
+    def fourier_factor(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
+        """As the rule; the errors of all products are drawn at once."""
+        self._walk.count(node)
+        _two_parts(x, node.op)
+        ring, factor, kind = self.shared.ring, fourier_factor(node.attrs), cipher(node)
+        do = self.part(kind.chain)
+        assert isinstance(do, SimulatedPrimitives)
+        plain = node.attrs["plain_log_scale"]
+        rotated = [do.rotate(x, amount % ring.slots).slots for amount in factor.babies]
+        if factor.giant_step:
+            do.needs_key(factor.giant_step % ring.slots, x.level)
+        diagonals, copies = factor.values(), ring.slots // factor.slots
+        total: Array = np.zeros(ring.slots, dtype=np.complex128)
+        for group in reversed(factor.groups):
+            total = np.roll(total, -factor.giant_step)
+            for place, value in zip(group, rotated, strict=False):
+                total += np.tile(diagonals[place], copies) * value
+        scale, std = x.log_scale + plain, 0.0
+        if self._errors.noisy:
+            # Every product has the rounding of its plaintext, all of them over one ciphertext's values.
+            rounding = noise.encoding_std(ring) * 2.0**-plain
+            power = sum(
+                len(range(b, factor.diagonals, factor.giant)) * np.abs(value) ** 2 for b, value in enumerate(rotated)
+            )
+            mean = float(np.mean(power))
+            total = total + self._errors.gaussian(total.shape) * (rounding * math.sqrt(mean))
+            giants = len(factor.groups) - 1
+            total = total + giants * self._errors.bias * 2.0**-scale
+            std = math.sqrt(giants) * do.switch_std(x.level)
+        return self._errors.made(total, x.level, scale, 2, std, node.op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from heliograph.execution.evaluation import Run
@@ -39,6 +39,9 @@ class NoValues:
             pass
         return _NOTHING
 
+    def sums_of_products(self, values: object, plains: object, groups: Sequence[object]) -> list[object]:
+        return [_NOTHING] * len(groups)
+
     def weighted_sums(self, values: object, weights: Any, log_scale: float) -> list[object]:
         return [_NOTHING] * weights.shape[0]
 
@@ -47,7 +50,7 @@ class NoValues:
 
     negate = relinearize = times_i = decompose = conjugate = rescale = _one
     add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
-    bootstrap = bootstrap_pair = _with
+    raise_modulus = bootstrap = bootstrap_pair = _with
 
 
 class Walk(Run[Any]):
@@ -70,6 +73,9 @@ class Walk(Run[Any]):
 
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
         return _NOTHING
+
+    def factor(self, node: Node) -> Any:
+        return None
 
     def diagonal(self, transform: Transform[Any], g: int, position: int, b: int, offset: int) -> Any:
         return _NOTHING

@@ -1,38 +1,127 @@
-"""What the bootstraps of a program ask for: read off its nodes, stored nowhere."""
+"""What the bootstraps of a program ask for: read off its nodes, stored nowhere.
+
+A bootstrap is one op, `bootstrap`, or is written out (`bootstrap_writer.py`): then a `raise_modulus` stands in its middle,
+and it ends in a `refreshed`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
+from heliograph.ckks.chains import bootstrap_chain
+from heliograph.ckks.ring import Ring
 from heliograph.ir.node import Node
 from heliograph.ir.program import Program
 from heliograph.ir.types import CipherType
 
+WHOLE, RAISED, REFRESHED = "bootstrap", "raise_modulus", "refreshed"
 
-def bootstraps(program: Program, chain: int | None = None) -> Iterator[Node]:
-    """The bootstraps of a program in order: all of them, or those that happen in one chain of its parameters."""
+
+def bootstraps(program: Program) -> Iterator[Node]:
+    """The bootstraps of a program in order, each by its op or by the last of what it was written out as."""
+    return (node for node in program.nodes if node.op in (WHOLE, REFRESHED))
+
+
+def bootstrapped(node: Node) -> tuple[Node, ...]:
+    """The values that one of `bootstraps` refreshes: one, or two at once."""
+    return node.inputs[1:] if node.op == REFRESHED else node.inputs
+
+
+def whole_bootstraps(program: Program, chain: int | None = None) -> Iterator[Node]:
+    """Those that are one op: all of them, or those that happen in one chain of the parameters."""
     for node in program.nodes:
-        if node.op == "bootstrap" and (
-            chain is None or (isinstance(node.type, CipherType) and node.type.chain == chain)
-        ):
+        if node.op == WHOLE and (chain is None or (isinstance(node.type, CipherType) and node.type.chain == chain)):
             yield node
 
 
-def bootstrap_slots(program: Program, chain: int | None = None) -> tuple[int, ...]:
-    """The numbers of slots that are bootstrapped, rising: at all, or in one chain."""
-    return tuple(sorted({node.attrs["slots"] for node in bootstraps(program, chain)}))
+def bootstrap_slots(program: Program) -> tuple[int, ...]:
+    """The numbers of slots that are bootstrapped, rising."""
+    return tuple(sorted({node.attrs["slots"] for node in bootstraps(program)}))
 
 
-def paired_slots(program: Program, chain: int | None = None) -> tuple[int, ...]:
-    """Those of which some bootstrap refreshes two values at once: all of such a number in a chain keep imaginary parts."""
-    return tuple(sorted({node.attrs["slots"] for node in bootstraps(program, chain) if len(node.inputs) == 2}))
+def paired_slots(program: Program) -> tuple[int, ...]:
+    """Those of which some bootstrap refreshes two values at once."""
+    return tuple(sorted({node.attrs["slots"] for node in bootstraps(program) if len(bootstrapped(node)) == 2}))
+
+
+def whole_slots(program: Program, chain: int, paired: bool = False) -> tuple[int, ...]:
+    """The numbers of slots of bootstraps in a chain that are one op, rising; or of which some refreshes two values: all of
+    such a number in a chain keep imaginary parts.
+    """
+    found = whole_bootstraps(program, chain)
+    return tuple(sorted({node.attrs["slots"] for node in found if not paired or len(node.inputs) == 2}))
 
 
 def slots_by_chain(program: Program) -> tuple[tuple[int, ...], ...]:
-    """For each chain of the parameters, in their order, the numbers of slots that are bootstrapped in it."""
-    return tuple(bootstrap_slots(program, number) for number in range(len(program.planned.chains)))
+    """For each chain of the parameters, in their order, the numbers of slots of bootstraps there that are one op."""
+    return tuple(whole_slots(program, number) for number in range(len(program.planned.chains)))
+
+
+def raising_chains(program: Program) -> tuple[int, ...]:
+    """The chains, by their numbers, to whose top a bootstrap that is written out raises the modulus, rising."""
+    return tuple(
+        sorted({node.type.chain for node in program.nodes if node.op == RAISED and isinstance(node.type, CipherType)})
+    )
+
+
+def bootstraps_by_chain(program: Program) -> tuple[int, ...]:
+    """For each chain of the parameters how many bootstraps happen in it."""
+    counts = [0] * len(program.planned.chains)
+    for node in refreshing(program):
+        if isinstance(node.type, CipherType):
+            counts[node.type.chain] += 1
+    return tuple(counts)
+
+
+def refreshing(program: Program) -> Iterator[Node]:
+    """The nodes in which modulus is raised: whole bootstraps, and `raise_modulus` of those that are written out."""
+    return (node for node in program.nodes if node.op in (WHOLE, RAISED))
+
+
+def place_of(node: Node, rings: Sequence[Ring]) -> int:
+    """Which of these rings of chains, the whole one first, one of `refreshing` happens in.
+
+    A whole bootstrap in the lowest that bootstraps and reaches the level that it returns to; one that is written out in
+    that to whose top it was written to raise the modulus.
+    """
+    assert isinstance(node.type, CipherType)
+    level = node.type.level
+    if node.op == WHOLE:
+        return bootstrap_chain(rings, level)
+    return next((i for i, ring in enumerate(rings) if ring.bootstrap is not None and ring.levels == level), 0)
 
 
 def observed_sizes(program: Program) -> int:
     """How many bootstrapped values have a size that samples showed, not one that is proved."""
     return sum(node.attrs.get("observed", 0) for node in bootstraps(program))
+
+
+def written_out(program: Program, end: Node) -> list[Node]:
+    """The nodes of the bootstrap that ends in this `refreshed`, in order: those between what it refreshes and itself."""
+    before: Collection[Node] = set(bootstrapped(end))
+    found, waiting = {end}, [end.inputs[0]]
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node not in before:
+            found.add(node)
+            waiting += node.inputs
+    return [node for node in program.nodes if node in found]
+
+
+def inside_bootstraps(program: Program) -> frozenset[Node]:
+    """The nodes of bootstraps that are written out, but for the ends of them."""
+    ends = [node for node in program.nodes if node.op == REFRESHED]
+    return frozenset(node for end in ends for node in written_out(program, end) if node is not end)
+
+
+def factor_key(program: Program, node: Node) -> Hashable:
+    """What the plaintexts of a `fourier_factor` depend on: its attributes, its level, and the primes of the chain."""
+    assert isinstance(node.type, CipherType)
+    ring = program.ring
+    primes = ring.log_ring, ring.first_mod_bits, ring.scale_bits, ring.chain_levels or ring.levels
+    return primes, node.type.level, tuple(sorted(node.attrs.items()))
+
+
+def factors(program: Program) -> dict[Hashable, Node]:
+    """The different factors of transforms that a program multiplies with, each by a node that does."""
+    return {factor_key(program, node): node for node in program.nodes if node.op == "fourier_factor"}

@@ -2,8 +2,9 @@
 
 What a user's model says is in `tensor_ops.py`, `layer_ops.py`, `activation_ops.py` and `function_ops.py`, what costs
 rotations only in `row_ops.py`, products of encrypted matrices in `matrix_ops.py`. What CKKS computes is in `slot_ops.py`,
-`plain_ops.py` (with plaintexts), `transform_ops.py` (linear maps), `level_ops.py` and `stack_ops.py`. An op is one `OpSpec`
-in one of these files; the verifier, the text format, the interpreter and the property tests read the table.
+`plain_ops.py` (with plaintexts), `transform_ops.py` (linear maps), `level_ops.py`, `bootstrap_ops.py` and `stack_ops.py`. An
+op is one `OpSpec` in one of these files; the verifier, the text format, the interpreter and the property tests read the
+table.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 # Each of these fills the table when it is loaded.
 from heliograph.ir import (
     activation_ops,
+    bootstrap_ops,
     function_ops,
     layer_ops,
     level_ops,
@@ -77,6 +79,7 @@ __all__ = [
     "SlotRules",
     "activation_ops",
     "attr_matches",
+    "bootstrap_ops",
     "check_call",
     "check_constant",
     "check_stacks",

@@ -188,3 +188,21 @@ def part_of_complex(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     conjugate = on.conjugate(x)
     twice = on.add(x, conjugate) if node.op == "real_part" else on.times_i(on.sub(conjugate, x))
     return on.reread(twice, kind.log_scale)
+
+
+def fourier_factor(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.fourier_factor(node, operands[0])
+
+
+def raised(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node)).raise_modulus(operands[0], node.attrs["slots"])
+
+
+def reread(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    kind = cipher(node)
+    return run.at(kind).reread(operands[0], kind.log_scale)
+
+
+def first(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    """What the others were made into."""
+    return operands[0]

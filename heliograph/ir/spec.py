@@ -164,6 +164,9 @@ class Runs(Protocol):
     def transform(self, node: Node, operands: Sequence[Any]) -> Any:
         """The value of a `linear_transform`."""
 
+    def fourier_factor(self, node: Node, x: Any) -> Any:
+        """The value of a `fourier_factor`."""
+
     def weighted_sum(self, node: Node, values: Sequence[Any]) -> Any:
         """The value of a `weighted_sum` of a stack, worked out with the others of its matrix."""
 

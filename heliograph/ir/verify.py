@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
-from heliograph.ir.bootstraps import bootstraps
+from heliograph.ir.bootstraps import RAISED, WHOLE, refreshing
 from heliograph.ir.node import Matrix, Node, Stage
 from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
@@ -108,7 +108,7 @@ def _verify_executable(program: Program, after: str) -> None:
     if program.parameters is None:
         raise VerifyError(f"after {after}: an executable program has no parameters")
     chains, paths = program.parameters.chains, program.parameters.rotation_paths
-    bootstrapping = {node.type.chain for node in bootstraps(program) if isinstance(node.type, CipherType)}
+    bootstrapping = {node.type.chain for node in refreshing(program) if isinstance(node.type, CipherType)}
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
             continue
@@ -128,8 +128,9 @@ def _verify_executable(program: Program, after: str) -> None:
         # The whole chain has the key of the conjugation where any value needs it, a lower one where it bootstraps.
         if needed.conjugation and node.type.chain and node.type.chain not in bootstrapping:
             raise _fail(program, after, "conjugations have a key", node, "its chain has none")
-        if node.op == "bootstrap" and node.type.chain:
+        if node.op in (WHOLE, RAISED) and node.type.chain:
             ring = chain.ring
-            if ring.bootstrap is None or node.type.level > ring.bootstrap_level:
+            highest = ring.bootstrap_level if node.op == WHOLE and ring.bootstrap else ring.levels
+            if ring.bootstrap is None or node.type.level > highest:
                 detail = f"chain {node.type.chain} does not bootstrap to level {node.type.level}"
                 raise _fail(program, after, "bootstraps happen in a chain that reaches their level", node, detail)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from heliograph.ckks.chains import bootstrap_chain, chain_at
+from heliograph.ckks.chains import chain_at
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.bootstraps import bootstraps
+from heliograph.ir.bootstraps import place_of, refreshing
 from heliograph.ir.carried import carried_outputs
 from heliograph.ir.ops import Role, role_of
 from heliograph.ir.slot_runs import cipher
@@ -34,7 +34,7 @@ class PlaceChains:
             return program
         rings = [chain.ring for chain in chains]
         # Chains in which bootstraps happen: there is a key of the conjugation.
-        fresh = {bootstrap_chain(rings, cipher(node).level) for node in bootstraps(program)}
+        fresh = {place_of(node, rings) for node in refreshing(program)}
         builder = Builder(program.name, Stage.MANAGED, program)
         switched: dict[tuple[Node, int], Node] = {}
 
@@ -50,7 +50,7 @@ class PlaceChains:
                 return operand
             level = operand.type.level
             if role_of(node) is Role.BOOTSTRAP:
-                wanted = bootstrap_chain(rings, cipher(node).level)
+                wanted = place_of(node, rings)
             elif needed_keys(node).conjugation:
                 wanted = max((number for number in fresh if rings[number].levels >= level), default=0)
             else:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
-from heliograph.ckks.chains import Chain, bootstrap_chain, chain_at
+from heliograph.ckks.chains import Chain, chain_at
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.bootstraps import bootstraps
-from heliograph.ir.slot_runs import cipher
+from heliograph.ir.bootstraps import inside_bootstraps, place_of, refreshing
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
 # An amount of rotation and the level at which it happens; a relinearization counts as an amount of its own.
@@ -104,24 +103,31 @@ class SelectKeys:
     makes: ClassVar[Stage] = Stage.MANAGED
 
     def run(self, program: Program) -> Program:
-        slots = self.ring.slots
-        uses = _uses(program, slots)
+        slots, inside = self.ring.slots, inside_bootstraps(program)
+        bootstrapping = _uses((node for node in program.nodes if node in inside), slots)
+        own = _uses((node for node in program.nodes if node not in inside), slots)
         amounts: Counter[int] = Counter()
-        for (amount, _), count in uses.items():
+        for (amount, _), count in own.items():
             if amount != RELINEARIZE:
                 amounts[amount] += count
-        chains = self._chains(uses, self._bootstrapping(program))
+        chains = self._chains(own + bootstrapping, self._bootstrapping(program))
         keys = sorted(amounts)
-        if self.key_bytes is not None and sum(chain.key_bytes for chain in chains) > self.key_bytes:
-            keys = self._fewer(chains, amounts)
-            available = tuple(_made_of(chain, keys, slots) for chain in chains)
+        rings = [chain.ring for chain in chains]
+        ours, theirs = self._split(own, rings), self._split(bootstrapping, rings)
+        if self.key_bytes is not None and sum(chain.key_bytes for chain in ours) > self.key_bytes:
+            keys = self._fewer(ours, amounts)
+            made = (_made_of(chain, keys, slots).rotation_keys for chain in ours)
+            available = tuple(
+                replace(chain, rotation_keys=tuple(sorted({*few, *fixed.rotation_keys})))
+                for chain, few, fixed in zip(chains, made, theirs, strict=True)
+            )
         else:
             available = chains
         paths = {amount: compose(amount, keys, slots) for amount in sorted(amounts) if amount not in keys}
         builder = Builder(program.name, Stage.MANAGED, program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
-            if node.op != "rotate" or node.attrs["amount"] % slots not in paths:
+            if node.op != "rotate" or node in inside or node.attrs["amount"] % slots not in paths:
                 return builder.copy(node, operands)
             value = operands[0]
             for step in paths[node.attrs["amount"] % slots]:
@@ -143,7 +149,7 @@ class SelectKeys:
             )
         # Of parts with one level the last is taken: that of the fewest digits.
         rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]
-        used = {bootstrap_chain(rings, cipher(node).level) for node in bootstraps(program)}
+        used = {place_of(node, rings) for node in refreshing(program)}
         return [ring for number, ring in enumerate(rings) if not number or number in used]
 
     def _chains(self, uses: Mapping[Use, int], rings: Sequence[Ring]) -> tuple[Chain, ...]:
@@ -199,10 +205,10 @@ class SelectKeys:
         return keys
 
 
-def _uses(program: Program, slots: int) -> Counter[Use]:
+def _uses(nodes: Iterable[Node], slots: int) -> Counter[Use]:
     """How often each amount is rotated by (or a product relinearized) at each level."""
     uses: Counter[Use] = Counter()
-    for node in program.nodes:
+    for node in nodes:
         if not isinstance(node.type, CipherType):
             continue
         for step in rotation_steps(node):

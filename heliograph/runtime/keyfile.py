@@ -25,10 +25,13 @@ from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_
 from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
 from heliograph.artifact.wire import (
     LOWER_SLOTS,
+    RAISING,
     chains_json,
     lower_slots_json,
+    raising_json,
     read_chains,
     read_lower_slots,
+    read_raising,
     read_specs,
     spec_json,
 )
@@ -156,6 +159,7 @@ def _interface(public: PublicArtifact) -> dict[str, Any]:
         "outputs": [spec_json(spec) for spec in public.outputs],
         "bootstrap_slots": list(public.bootstrap_slots),
         **lower_slots_json(public.lower_bootstrap_slots),
+        **raising_json(public.raising_chains),
         **certificate_json(public.certificate),
         "conjugation_key": public.conjugation_key,
         "predicted": dict(public.predicted),
@@ -168,7 +172,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     Its security is not judged here: the table may have become stricter since the key was made.
     """
     try:
-        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS, CERTIFICATE} != set(_INTERFACE):
+        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS, RAISING, CERTIFICATE} != set(_INTERFACE):
             raise refuse("its fields are not those of a key file")
         chains = read_chains(interface, secure=False)
         ring = chains[0].ring
@@ -192,6 +196,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
             interface["conjugation_key"],
             named=fingerprint,
             lower_bootstrap_slots=read_lower_slots(interface, chains),
+            raising_chains=read_raising(interface, chains),
             certificate=certificate_in(interface),
         )
     except WireError as error:

@@ -61,7 +61,7 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
 def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
     """The same keys and ciphertexts on our own kernels."""
     pytest.importorskip("numba")
-    from heliograph.runtime.native.backend import KeyForms, KeyTable, NativeEvaluator, place_of
+    from heliograph.runtime.native.backend import Bootstraps, KeyForms, KeyTable, NativeEvaluator, place_of
     from heliograph.runtime.native.ciphertext import read_ciphertext
     from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     from heliograph.runtime.openfhe.serial import serialize
@@ -71,7 +71,7 @@ def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Sess
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             table[place_of(key)] = forms.read(serialize(cryptor.evaluation_key(key)), key, cryptor.tag)
-    evaluator = NativeEvaluator(program, forms.tables(), table, {}, PLAINTEXT_CACHE_BYTES)
+    evaluator = NativeEvaluator(program, forms.tables(), table, Bootstraps(), PLAINTEXT_CACHE_BYTES)
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:

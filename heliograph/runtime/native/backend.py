@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,16 @@ from heliograph.errors import ProgramError
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.bootstraps import factors, whole_slots
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader, Keys
-from heliograph.runtime.native.bootstrapping import BootstrappingPrimitives, Transforms, transforms_of
+from heliograph.runtime.native.bootstrapping import (
+    BootstrappingPrimitives,
+    FactorEvaluator,
+    FactorTable,
+    WholeBootstrap,
+)
 from heliograph.runtime.native.ciphertext import (
     Ciphertext,
     SparseKeys,
@@ -49,8 +55,16 @@ from heliograph.runtime.openfhe.template import Bytes, Template, relinearization
 _OTHER = ("relinearization", "encapsulation")
 # The keys of a server: by chain, kind and amount.
 KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
-# What its bootstraps take: by chain and number of slots.
-TransformTable = dict[tuple[Ring, int], Transforms]
+# Its bootstraps that are one op: by chain, number of slots, and whether they keep imaginary parts.
+WholeTable = dict[tuple[Ring, int, bool], WholeBootstrap]
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstraps:
+    """What a server's bootstraps take, for all parts of its program."""
+
+    whole: WholeTable = field(default_factory=dict)
+    factors: FactorTable = field(default_factory=dict)
 
 
 class NativeBackend:
@@ -61,7 +75,7 @@ class NativeBackend:
     def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None, mapped: bool = False) -> None:
         self._artifact, self._client = artifact, keys.client
         self._keys: KeyTable = {}
-        self._transforms: TransformTable = {}
+        self._bootstraps = Bootstraps()
         warm_up()
         forms = KeyForms(artifact.program)
         self._tables = forms.tables()
@@ -79,11 +93,11 @@ class NativeBackend:
         else:
             loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
         self.loader = loaders[0] if loaders else None
-        self._use = _Use(self._keys, self._transforms)
+        self._use = _Use(self._keys, self._bootstraps.whole, self._bootstraps.factors)
         self.release = functools.partial(_release, loaders, self._use)
 
     def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
-        return NativeEvaluator(program, self._tables, self._keys, self._transforms, cache_bytes)
+        return NativeEvaluator(program, self._tables, self._keys, self._bootstraps, cache_bytes)
 
     def using(self) -> AbstractContextManager[None]:
         return self._use.using()
@@ -99,15 +113,15 @@ class NativeBackend:
         return {"blobs": {name: write_ciphertext(x, ring, self._client) for name, (x, _) in values.items()}}
 
 
-class NativeEvaluator(ServerEvaluator):
-    """A program on arrays of residues. Keys and transforms are the server's, for all parts of its program."""
+class NativeEvaluator(FactorEvaluator, ServerEvaluator):
+    """A program on arrays of residues. Keys and what bootstraps take are the server's, for all parts of its program."""
 
     def __init__(
         self,
         program: Program,
         tables: Mapping[Ring, ChainTables],
         keys: KeyTable,
-        transforms: TransformTable,
+        bootstraps: Bootstraps,
         cache_bytes: int,
     ) -> None:
         def key_of(ring: Ring, kind: str, amount: int) -> Any:
@@ -117,23 +131,28 @@ class NativeEvaluator(ServerEvaluator):
                 raise ProgramError(f"there is no key for a {what} at level {ring.levels} and below")
             return found
 
-        self._tables, self._transforms = tables, transforms
+        self._whole = bootstraps.whole
 
         def primitives(chain: Chain) -> BootstrappingPrimitives:
             return BootstrappingPrimitives(
                 tables[chain.ring],
                 functools.partial(key_of, chain.ring),
-                lambda slots: transforms[chain.ring, slots],
+                lambda slots, paired: bootstraps.whole[chain.ring, slots, paired],
             )
 
-        super().__init__(program, primitives, cache_bytes)
+        super().__init__(program, primitives, cache_bytes, bootstraps.factors)
 
     def prepare(self) -> None:
-        for chain, slot_counts in zip(self.chains, slots_by_chain(self.program), strict=True):
-            for slots in slot_counts:
-                if (chain.ring, slots) not in self._transforms:
-                    made = transforms_of(chain.ring, self._tables[chain.ring], slots)
-                    self._transforms[chain.ring, slots] = made
+        for node in factors(self.program).values():
+            self.factor(node)
+        for number, chain in enumerate(self.chains):
+            for slots in whole_slots(self.program, number):
+                key = chain.ring, slots, self.pairs(slots, number)
+                if key not in self._whole:
+                    do = self.part(number)
+                    assert isinstance(do, BootstrappingPrimitives)
+                    self._whole[key] = WholeBootstrap.of(*key, do, self.factors)
+                    self._whole[key].prepare()
 
     def plaintext_bytes(self, level: int) -> int:
         return self.ring.ciphertext_bytes(level, parts=1)

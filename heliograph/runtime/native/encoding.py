@@ -1,13 +1,12 @@
-"""Vectors of slots as polynomials: the canonical embedding, by one Fourier transform of half the ring's size."""
+"""Vectors of slots as plaintexts: coefficients by the canonical embedding, scaled, rounded, as residues."""
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
-import scipy.fft
 
+from heliograph.ckks.embedding import coefficients_of
 from heliograph.errors import RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.elementwise import scaled_residues
@@ -16,23 +15,6 @@ from heliograph.runtime.native.transforms import forward_rows
 
 # Coefficients of so many bits are exact as floating-point numbers and as numbers of 64 bits.
 _EXACT_BITS = 62
-
-
-def coefficients_of(values: Array, slots: int) -> Array:
-    """The N real coefficients of the polynomial whose slots are `values`, real or complex, repeated over all slots.
-
-    Slot j is the value at zeta^(5^j), zeta = exp(pi i / N). With 5^j = 4 t + 1 these are the values at zeta omega^t, with
-    omega of order N / 2: a Fourier transform of c_k = (m_k + i m_(k + N/2)) zeta^k.
-    """
-    size = values.size
-    spectrum = np.empty(size, dtype=np.complex128)
-    spectrum[_places(size)] = values
-    twisted = scipy.fft.fft(spectrum, norm="forward", overwrite_x=True) * _twists(size)
-    found = np.zeros((2, slots))
-    # What repeats is a polynomial in X^(slots / size).
-    found[0, :: slots // size] = twisted.real
-    found[1, :: slots // size] = twisted.imag
-    return found.reshape(-1)
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
@@ -57,21 +39,3 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> 
         return np.repeat(out, tables.ring_dim, axis=1)
     forward_rows(out, rows, known.moduli, known.outer, known.inner)
     return out
-
-
-@functools.lru_cache(maxsize=32)
-def _places(size: int) -> Array:
-    """Where slot j stands among the values at zeta omega^t: t = (5^j - 1) / 4."""
-    places = np.empty(size, dtype=np.int64)
-    power = 1
-    for j in range(size):
-        places[j] = power >> 2
-        power = power * 5 % (4 * size)
-    return places
-
-
-@functools.lru_cache(maxsize=32)
-def _twists(size: int) -> Array:
-    """zeta^-k for k below N / 2."""
-    twists: Array = np.exp(np.arange(size) * (-0.5j * math.pi / size))
-    return twists

@@ -79,15 +79,16 @@ class NativePrimitives:
 
     def sum_of_products(self, terms: Iterable[tuple[Ciphertext, Array]]) -> Ciphertext:
         values, plains = zip(*terms, strict=True)
-        both = np.repeat(np.arange(len(values)), 2).reshape(-1, 2)
-        (found,) = self.sums_of_products(values, plains, both, np.array([0, len(values)]))
+        (found,) = self.sums_of_products(values, plains, [[(i, i) for i in range(len(values))]])
         return found
 
     def sums_of_products(
-        self, values: Sequence[Ciphertext], plains: Sequence[Array], terms: Array, begins: Array
+        self, values: Sequence[Ciphertext], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Ciphertext]:
-        """Several sums of ciphertexts of two parts times plaintexts; `terms` and `begins` as for the kernel."""
+        """In one pass over memory; the ciphertexts are of two parts."""
         first = values[0]
+        terms = np.array([term for group in groups for term in group], dtype=np.int64)
+        begins = np.cumsum([0, *map(len, groups)])
         for x in values:
             _check_alike(x.residues, first.residues)
         for plain in plains:

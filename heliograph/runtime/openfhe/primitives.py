@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks.ring import Ring
-from heliograph.execution.protocol import summed_products
+from heliograph.errors import ProgramError
+from heliograph.execution.protocol import grouped_products, summed_products
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
@@ -129,6 +130,14 @@ class OpenFHEPrimitives:
     def reread(self, x: Any, log_scale: float) -> Any:
         """Nothing changes: OpenFHE does not know true scales."""
         return x
+
+    def sums_of_products(
+        self, values: Sequence[Any], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Any]:
+        return grouped_products(self, values, plains, groups)
+
+    def raise_modulus(self, x: Any, slots: int) -> Any:
+        raise ProgramError("OpenFHE has bootstraps of its own, and no way to the sparse secret alone")
 
     def bootstrap(self, x: Any, slots: int) -> Any:
         return bootstrapping.bootstrap(self.ring, x, slots)

@@ -1,0 +1,58 @@
+"""The canonical embedding: vectors of complex slots and the polynomials with real coefficients that they are values of.
+
+One Fourier transform of half the ring's size, in floating point. Nothing here is encrypted.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.fft
+
+Array = npt.NDArray[Any]
+
+
+def coefficients_of(values: Array, slots: int) -> Array:
+    """The N real coefficients of the polynomial whose slots are `values`, real or complex, repeated over all slots.
+
+    Slot j is the value at zeta^(5^j), zeta = exp(pi i / N). With 5^j = 4 t + 1 these are the values at zeta omega^t, with
+    omega of order N / 2: a Fourier transform of c_k = (m_k + i m_(k + N/2)) zeta^k.
+    """
+    size = values.size
+    spectrum = np.empty(size, dtype=np.complex128)
+    spectrum[_places(size)] = values
+    twisted = scipy.fft.fft(spectrum, norm="forward", overwrite_x=True) * _twists(size)
+    found = np.zeros((2, slots))
+    # What repeats is a polynomial in X^(slots / size).
+    found[0, :: slots // size] = twisted.real
+    found[1, :: slots // size] = twisted.imag
+    return found.reshape(-1)
+
+
+def slots_of(coefficients: Array) -> Array:
+    """The slots of the polynomial with these N real coefficients: the inverse of `coefficients_of`."""
+    half = coefficients.size // 2
+    twisted = (coefficients[:half] + 1j * coefficients[half:]) * _twists(half).conj()
+    return np.asarray(scipy.fft.ifft(twisted, norm="forward", overwrite_x=True)[_places(half)])
+
+
+@functools.lru_cache(maxsize=32)
+def _places(size: int) -> Array:
+    """Where slot j stands among the values at zeta omega^t: t = (5^j - 1) / 4."""
+    places = np.empty(size, dtype=np.int64)
+    power = 1
+    for j in range(size):
+        places[j] = power >> 2
+        power = power * 5 % (4 * size)
+    return places
+
+
+@functools.lru_cache(maxsize=32)
+def _twists(size: int) -> Array:
+    """zeta^-k for k below N / 2."""
+    twists: Array = np.exp(np.arange(size) * (-0.5j * math.pi / size))
+    return twists

@@ -1,0 +1,139 @@
+"""The transforms between slots and coefficients as products of sparse matrices, by their diagonals.
+
+The polynomial with coefficients m has slot j at sum_k c_k zeta^(5^j k), c_k = m_k + i m_(k + n), zeta of order 4n. Of c in
+the order of reversed bits that is a product of log2(n) layers, each of which combines slots that lie h apart, h = 1, 2, 4
+... (the fast Fourier transform of Cheon, Han, Kim, Kim and Song, "A Full RNS Variant of ...", 2018; collapsed into few
+factors after Chen, Chillotti and Song, 2018). Nothing here is encrypted.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heliograph.ckks.bootstrap import Factor, bootstrap_factors
+from heliograph.ckks.ring import Ring
+
+Array = npt.NDArray[Any]
+# Diagonals by their offset: (M v)_j = sum over offsets o of diagonal_o[j] v[j + o].
+Diagonals = dict[int, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class FourierFactor:
+    """One factor of the transform of so many slots to coefficients, or of its inverse, as it is evaluated.
+
+    It is the product of `layers` layers from the one that combines slots `scale` apart on. Its diagonals lie `scale` apart:
+    diagonal g * giant + b is the b-th baby step of giant step g. Steps all go to the left, so that what comes out is
+    rotated: what goes in is `shift` slots ahead of where it belongs, what comes out `turned`.
+    """
+
+    slots: int
+    inverse: bool
+    scale: int
+    layers: int
+    giant: int
+    shift: int
+
+    @property
+    def turned(self) -> int:
+        """By how many slots to the left its result stands of where it belongs."""
+        # A single factor has all rotations as they are; several share one rotation back at the end.
+        return self.shift + (self._most * self.scale)
+
+    @property
+    def _most(self) -> int:
+        return (1 << self.layers) - 1 if 1 << self.layers < self.slots else 0
+
+    @property
+    def diagonals(self) -> int:
+        """How many it has: offsets that differ by all slots are one rotation."""
+        return min((2 << self.layers) - 1, self.slots // self.scale)
+
+    @property
+    def babies(self) -> tuple[int, ...]:
+        """The amounts of its baby steps, the first of which is none."""
+        return tuple(b * self.scale for b in range(min(self.giant, self.diagonals)))
+
+    @property
+    def giant_step(self) -> int:
+        """The amount of a giant step; 0 where there is one group of baby steps only."""
+        return self.giant * self.scale if self.diagonals > self.giant else 0
+
+    @property
+    def groups(self) -> tuple[range, ...]:
+        """For each giant step the numbers of its diagonals."""
+        return tuple(
+            range(begin, min(begin + self.giant, self.diagonals)) for begin in range(0, self.diagonals, self.giant)
+        )
+
+    @property
+    def rotations(self) -> tuple[int, ...]:
+        """The amounts that evaluating it rotates by, each once."""
+        return tuple(dict.fromkeys(amount for amount in (*self.babies, self.giant_step) if amount))
+
+    def values(self) -> list[Array]:
+        """The diagonals, each turned as its giant step wants it: (slots,), complex."""
+        return _values(self)
+
+
+@functools.lru_cache(maxsize=4)
+def _values(factor: FourierFactor) -> list[Array]:
+    slots, scale = factor.slots, factor.scale
+    heights = [scale << layer for layer in range(factor.layers)]
+    matrix: Diagonals | None = None
+    for height in reversed(heights) if factor.inverse else heights:
+        layer = _layer(slots, height, factor.inverse)
+        matrix = layer if matrix is None else _product(layer, matrix)
+    assert matrix is not None
+    found: Diagonals = {}
+    for offset, diagonal in matrix.items():
+        place = (offset + factor.turned - factor.shift) % slots // scale
+        turned = np.roll(diagonal, -factor.turned + place // factor.giant * factor.giant * scale)
+        found[place] = found[place] + turned if place in found else turned
+    return [found[place] for place in range(factor.diagonals)]
+
+
+def transform(ring: Ring, slots: int, inverse: bool) -> tuple[tuple[FourierFactor, ...], int]:
+    """The factors that make coefficients of slots (or slots of coefficients: `inverse`), in the order in which they are
+    done, and the rotation at the end that brings all back to its place (0: none).
+    """
+    encode, decode = bootstrap_factors(ring, slots)
+    made, shift = [], 0
+    factor: Factor
+    for factor in reversed(encode) if inverse else decode:
+        made.append(FourierFactor(slots, inverse, factor.scale, factor.layers, factor.giant, shift))
+        shift = made[-1].turned
+    period = min(2 * slots, ring.slots)
+    return tuple(made), -shift % period if shift else 0
+
+
+def _layer(slots: int, height: int, inverse: bool) -> Diagonals:
+    """One layer of the transform, or of its inverse."""
+    order, power = 8 * height, 1
+    exponents = np.empty(height)
+    for j in range(height):
+        exponents[j] = power
+        power = power * 5 % order
+    roots = np.exp(2j * np.pi * exponents / order)
+    repeats = slots // (2 * height)
+    upper = np.tile(np.repeat([1.0, 0.0], height), repeats)
+    roots = np.tile(np.concatenate([roots, roots]), repeats)
+    lower = 1.0 - upper
+    if inverse:
+        return {0: (upper - lower * roots.conj()) / 2, height: upper / 2, -height: lower * roots.conj() / 2}
+    return {0: upper - lower * roots, height: upper * roots, -height: lower}
+
+
+def _product(left: Diagonals, right: Diagonals) -> Diagonals:
+    """The diagonals of the matrix that does `right` first."""
+    found: Diagonals = {}
+    for p, a in left.items():
+        for q, b in right.items():
+            term = a * np.roll(b, -p)
+            found[p + q] = found[p + q] + term if p + q in found else term
+    return found

@@ -1,0 +1,67 @@
+"""Write bootstraps out: transforms, the raised modulus and the reduction by the first prime become ops of the program.
+
+Their rotations share keys and chains with the rest, their products are scheduled, priced and simulated like all others, and
+of the keys only those at the top of the chain are as large as the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from heliograph.ckks.chains import bootstrap_chain
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.bootstrap_writer import write_bootstrap
+from heliograph.ir.bootstraps import WHOLE
+from heliograph.ir.slot_runs import cipher
+
+# What a `refreshed` says of its bootstrap, as `bootstrap` does.
+_SAID = ("slots", "size_bits", "ranges", "chunks", "observed")
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBootstraps:
+    """Every `bootstrap` of a chain that is made for our own becomes what it consists of; others stay as they are, for their
+    inside is a library's.
+
+    `bootstrapping` are the lower parts of the chain that are to bootstrap, as in `SelectKeys`: modulus is raised to the top
+    of the lowest that reaches the level a bootstrap returns to.
+    """
+
+    ring: Ring
+    bootstrapping: tuple[Ring, ...] = ()
+
+    name: ClassVar[str] = "lower-bootstraps"
+    needs: ClassVar[Stage] = Stage.MANAGED
+    makes: ClassVar[Stage] = Stage.MANAGED
+
+    def run(self, program: Program) -> Program:
+        if self.ring.bootstrap_by != "native":
+            return program
+        rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]
+        builder = Builder(program.name, Stage.MANAGED, program)
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            return _written(builder, node, operands, rings) if node.op == WHOLE else builder.copy(node, operands)
+
+        return builder.rewrite(program, emit)
+
+
+def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequence[Ring]) -> Node:
+    """What stands in place of a bootstrap."""
+    a, level, paired = node.attrs, cipher(node).level, len(operands) == 2
+    ring = rings[bootstrap_chain(rings, level)]
+    x = builder.op("complex_of", operands, node.loc) if paired else operands[0]
+    made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc)
+    if level < ring.bootstrap_level:
+        made = builder.op("level_drop", (made,), node.loc, levels=ring.bootstrap_level - level)
+    # It came at a small scale for its size. A whole multiple, read as a larger scale, spends nothing: products of values
+    # that keep a small scale would make it smaller and smaller.
+    raised = a.get("raised_bits", 0)
+    if raised:
+        multiple = builder.op("mul_int", (made,), node.loc, factor=1 << raised)
+        made = builder.op("reread", (multiple,), node.loc, bits=float(raised))
+    said = {key: a[key] for key in _SAID if key in a}
+    return builder.op("refreshed", (made, *operands), node.loc, **said)
