@@ -286,7 +286,7 @@ def _degrees(
         if entry.method == "composite" or len(entry.degrees or ()) > 1:
             continue
         place = (entry.layer, entry.location)
-        bootstraps = math.fsum(ms[node] / readers[node] for node in refreshed.get(number, ()))
+        refreshing = math.fsum(ms[node] / readers[node] for node in refreshed.get(number, ()))
         chain = next((getattr(node.type, "chain", 0) for node in read.get(number, ())), 0)
         known = allocated.get((*place, entry.function))
         impact = known.pop(0) if known else None
@@ -300,7 +300,7 @@ def _degrees(
                 # Depth ceil(log2(degree + 1)), coefficients included (approx/evaluate.py), or a square.
                 levels=1 if entry.frame is not None else entry.degree.bit_length(),
                 chain=chains[chain].ring.levels,
-                ms=at_place.get(place, 0.0) / sharing[place] + bootstraps,
+                ms=at_place.get(place, 0.0) / sharing[place] + refreshing,
                 impact=None if impact is None else impact.impact,
                 share=None if impact is None else impact.share,
             )
@@ -312,7 +312,11 @@ def _refreshed(node: Node) -> list[Node]:
     """The bootstraps whose values a polynomial reads in this node, its first."""
     found = []
     for value in node.inputs:
-        while value.op != REFRESHED and len(value.inputs) == 1 and role_of(value) in (Role.LEVEL, Role.PART, Role.TRANSPARENT):
+        while (
+            value.op != REFRESHED
+            and len(value.inputs) == 1
+            and role_of(value) in (Role.LEVEL, Role.PART, Role.TRANSPARENT)
+        ):
             (value,) = value.inputs
         if value.op in (WHOLE, REFRESHED):
             found.append(value)

@@ -91,7 +91,9 @@ class CostTable:
         assert ring.bootstrap is not None
         top, bottom = ring.levels, len(bootstrap_factors(ring, slots)[1])
         # The turns back, the conjugation.
-        total = self.raise_modulus_ms(ring) + self.rotate_ms(ring, 0) + 2 * self.rotate_ms(ring, top - ring.bootstrap[0])
+        total = (
+            self.raise_modulus_ms(ring) + self.rotate_ms(ring, 0) + 2 * self.rotate_ms(ring, top - ring.bootstrap[0])
+        )
         step = slots
         while step < ring.slots:
             count = min(4, ring.slots // step)

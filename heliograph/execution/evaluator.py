@@ -194,7 +194,7 @@ class Evaluator(Generic[C]):
         return found
 
     def factor(self, node: Node) -> Sequence[Any]:
-        """The plaintexts of a `fourier_factor`, one for each diagonal: kept, for every bootstrap of the program reads them."""
+        """The plaintexts of a `fourier_factor`, one for each diagonal: kept, for all bootstraps of the program read them."""
         key = factor_key(self.program, node)
         if key not in self.factors:
             self.factors[key] = self.encoded_factor(node)

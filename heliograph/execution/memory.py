@@ -58,7 +58,11 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     resident = program.planned.resident_key_bytes
     working = working_bytes(program, ring, cache_bytes)
     tables = table_bytes(program)
-    fixed = BASE_BYTES + _BYTES_PER_COEFFICIENT * ring.ring_dim + _BOOTSTRAP_BYTES * sum(map(bool, bootstraps_by_chain(program)))
+    fixed = (
+        BASE_BYTES
+        + _BYTES_PER_COEFFICIENT * ring.ring_dim
+        + _BOOTSTRAP_BYTES * sum(map(bool, bootstraps_by_chain(program)))
+    )
     native = _native_bytes(program)
     buffers = _SERVER_KEYS * max((key.bytes for key in keys), default=0)
     kept = key_bytes if resident is None else min(resident, key_bytes)

@@ -14,7 +14,8 @@ class Call(NamedTuple):
     """What was called, at which level of its operand, and its third number (execution/primitives.py).
 
     `chain` is the number of the chain in which a bootstrap, a conjugation or a raising of the modulus happens, for the
-    level does not tell it: bootstraps begin at one level in all chains. Of other calls it is 0: they happen in the lowest chain that holds it.
+    level does not tell it: bootstraps begin at one level in all chains. Of other calls it is 0: they happen in the lowest
+    chain that holds it.
     """
 
     primitive: str

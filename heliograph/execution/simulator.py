@@ -76,8 +76,7 @@ class _Errors:
         if size > 0 and math.log2(size) > room:
             raise RangeError(
                 f"{what} gives a value of size {size:.3g}, too large for level {level}",
-                why=f"scale 2^{log_scale:.1f} and modulus 2^{self._log_q[level]:.1f} leave room for "
-                f"{2.0**room:.3g}",
+                why=f"scale 2^{log_scale:.1f} and modulus 2^{self._log_q[level]:.1f} leave room for {2.0**room:.3g}",
                 hint="give calibration samples that reach the true range, or a larger first modulus",
             )
         return SimulatedCiphertext(slots, level, log_scale, parts)

@@ -1,4 +1,4 @@
-"""What a bootstrap consists of beside ordinary ops. Part of the table in `ir/ops.py`; `bootstrap_writer.py` puts it together."""
+"""What a bootstrap consists of beside ordinary ops, for `bootstrap_writer.py`. Part of the table in `ir/ops.py`."""
 
 from __future__ import annotations
 
@@ -62,8 +62,19 @@ def _apply_factor(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return total
 
 
+def _factor_depends(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
+    factor, depends = fourier_factor(node.attrs), operands[0].depends
+    diagonals, copies = factor.values(), depends.size // factor.slots
+    total = np.zeros_like(depends)
+    for group in reversed(factor.groups):
+        total = np.roll(total, -factor.giant_step)
+        for place, amount in zip(group, factor.babies, strict=False):
+            total |= np.tile(diagonals[place] != 0, copies) & np.roll(depends, -amount)
+    return total
+
+
 def _depends_on_all(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
-    """Of any slot of an operand all slots of the result are made."""
+    """The multiples that come in stand in all slots, and depend on the ciphertext."""
     return np.full_like(operands[0].depends, operands[0].depends.any())
 
 
@@ -83,14 +94,14 @@ define(
         },
         _factor_type,
         _apply_factor,
-        "The product with one factor of the transform of `slots` slots to coefficients, or of its `inverse`, by its diagonals; "
-        "what comes out is rotated (ckks/fourier.py).",
+        "The product with one factor of the transform of `slots` slots to coefficients, or of its `inverse`, by its "
+        "diagonals; what comes out is rotated (ckks/fourier.py).",
         depth=1,
         role=Role.PLAIN_PRODUCT,
         rules=SlotRules(
             complex_slots,
             lambda node, periods, context: max(periods[0], node.attrs["slots"]),
-            _depends_on_all,
+            _factor_depends,
             Keys(lambda a: fourier_factor(a).rotations),
         ),
         run=runs.fourier_factor,
@@ -110,7 +121,9 @@ def _raised_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> 
     if operand.level:
         raise ProgramError(f"raise_modulus: it begins at level 0, not at {operand.level}")
     if not 0 < a["level"] < len(context.log_primes):
-        raise ProgramError(f"raise_modulus: there is no level {a['level']} in a chain of {len(context.log_primes)} primes")
+        raise ProgramError(
+            f"raise_modulus: there is no level {a['level']} in a chain of {len(context.log_primes)} primes"
+        )
     if not 0 < a["slots"] <= operand.slots or operand.slots % a["slots"]:
         raise ProgramError(f"raise_modulus: {operand.slots} slots are no multiple of a period of {a['slots']}")
     return replace(operand, level=a["level"])
@@ -123,9 +136,9 @@ define(
         (1, 1),
         {"slots": "int", "level": "int"},
         _raised_type,
-        lambda values, a, context: values[0],
-        "A ciphertext of level 0 at the top level of a chain, by way of the sparse secret: its polynomial is then off by whole "
-        "multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that repeat "
+        lambda values, a, context: values[0] + 0j,
+        "A ciphertext of level 0 at the top level of a chain, by way of the sparse secret: its polynomial is then off by "
+        "whole multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that repeat "
         "with period `slots`.",
         role=Role.BOOTSTRAP,
         rules=SlotRules(complex_slots, _all_slots, _depends_on_all, NO_KEYS),
@@ -143,7 +156,10 @@ define(
         "The same ciphertext, its slots read at a scale that is 2^`bits` larger: each stands for less by that factor.",
         role=Role.LEVEL,
         rules=SlotRules(
-            lambda node, operands, context: _divided(operands[0], 2.0 ** node.attrs["bits"]), longest, any_operand, NO_KEYS
+            lambda node, operands, context: _divided(operands[0], 2.0 ** node.attrs["bits"]),
+            longest,
+            any_operand,
+            NO_KEYS,
         ),
         run=runs.reread,
     )
@@ -185,7 +201,7 @@ define(
         _meaning,
         "The end of a bootstrap that was written out: the first operand is what the second one (and the third, as its "
         "imaginary part) was made into. The attributes are those of `bootstrap`.",
-        role=Role.TRANSPARENT,
+        role=Role.LEVEL,
         rules=SlotRules(
             lambda node, operands, context: operands[1] if len(operands) == 2 else None,
             lambda node, periods, context: longest(node, periods[1:], context),

@@ -215,4 +215,3 @@ class _Reduction:
     def _squared(self, t: Node) -> Node:
         do = self._do
         return do.op("rescale", do.op("relinearize", do.op("mul_ct", t, t)))
-

@@ -172,7 +172,9 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     Its security is not judged here: the table may have become stricter since the key was made.
     """
     try:
-        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS, RAISING, CERTIFICATE} != set(_INTERFACE):
+        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS, RAISING, CERTIFICATE} != set(
+            _INTERFACE
+        ):
             raise refuse("its fields are not those of a key file")
         chains = read_chains(interface, secure=False)
         ring = chains[0].ring

@@ -284,9 +284,10 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
     "mul_ct": ("mul_ct", [(16,), (16,)], {}, lambda x, y: x * y),
 }
 # Ops whose meaning other tests have: values given from outside, the identities of level management, diagonals, rows
-# (`test_ir_rows.py`).
+# (`test_ir_rows.py`), what bootstraps are written out with (`test_bootstraps_written_out.py`).
 ELSEWHERE = {
     "input", "constant", "rescale", "level_drop", "switch_chain", "bootstrap",
+    "fourier_factor", "raise_modulus", "reread", "refreshed",
     "relinearize", "linear_transform", "pack", "mul_pt", "add_pt", "stack", "weighted_sum",
     "pad_rows", "crop_rows", "roll_rows", "sum_rows", "equal_row", "repeat_row",
 }  # fmt: skip

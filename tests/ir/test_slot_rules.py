@@ -36,6 +36,7 @@ def transform(in_period: int, out_period: int, operands: int = 1, **others: int)
 
 PACK = {"gap": 1, "width": 0, "block": 0, "slots": SLOTS_OF_CASES}
 # name of the case: (op, which operands are secret, attributes (arrays become constants)); 16 slots each.
+FACTOR = {"slots": 8, "inverse": False, "scale": 1, "layers": 2, "giant": 4, "shift": 0, "plain_log_scale": 40.0}
 RULED: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
     **{
         name: (op, (True,) * len(shapes), attrs)
@@ -60,6 +61,13 @@ RULED: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
     "relinearize": ("relinearize", (True,), {}),
     "bootstrap": ("bootstrap", (True,), {}),
     "bootstrap_of_two": ("bootstrap", (True, True), {}),
+    "fourier_factor": ("fourier_factor", (True,), FACTOR),
+    "fourier_factor_inverse": ("fourier_factor", (True,), {**FACTOR, "inverse": True, "scale": 2, "shift": 3}),
+    "fourier_factor_whole": ("fourier_factor", (True,), {**FACTOR, "layers": 3, "giant": 8}),
+    "raise_modulus": ("raise_modulus", (True,), {"slots": 8, "level": 4}),
+    "reread": ("reread", (True,), {"bits": 3.0}),
+    "refreshed": ("refreshed", (True, True), {"slots": 8}),
+    "refreshed_of_two": ("refreshed", (True, True, True), {"slots": 8}),
     "pack": ("pack", (False,), {**PACK, "shape": (5,), "period": 8}),
     "pack_whole": ("pack", (False,), {**PACK, "shape": (16,), "period": 16}),
 }
@@ -72,7 +80,7 @@ def build(case: str) -> tuple[Builder, Node]:
     builder = Builder(case, Stage.MANAGED if managed else Stage.PACKED)
     if managed:
         builder.set_ring(RING)
-    places = {"level": 2, "log_scale": 45.0} if managed else {}
+    places = {"level": 0 if op == "raise_modulus" else 2, "log_scale": 45.0} if managed else {}
     operands: list[Node] = []
     for i, is_secret in enumerate(secret):
         if is_secret:
@@ -169,7 +177,9 @@ def matrix_of(builder: Builder, node: Node) -> tuple[Array, Array]:
     return matrix, b
 
 
-LINEAR = [case for case, (op, _, _) in RULED.items() if op not in ("mul_ct", "mul_pt", "poly", "imaginary_part")]
+# What a modulus is raised from means what it is raised to, and yet every slot depends on it.
+OTHERS = ("mul_ct", "mul_pt", "poly", "imaginary_part", "raise_modulus")
+LINEAR = [case for case, (op, _, _) in RULED.items() if op not in OTHERS]
 
 
 @pytest.mark.parametrize("case", LINEAR)
@@ -282,7 +292,7 @@ def test_keys() -> None:
         assert needed.relinearization == (node.op == "relinearize")
         assert needed.conjugation == (node.op in ("conjugate", "real_part", "imaginary_part"))
         assert needed.composed == (node.op == "linear_transform")
-        rotates = node.op in ("rotate", "linear_transform")
+        rotates = node.op in ("rotate", "linear_transform", "fourier_factor")
         assert bool(rotation_steps(node)) == rotates
         if node.op == "linear_transform":
             diagonals = transform_diagonals(node.attrs, builder.context.linear_map, SLOTS_OF_CASES)
@@ -307,8 +317,9 @@ def test_types_keep_what_the_role_promises(case: str) -> None:
         return
     builder = Builder(case, Stage.MANAGED)
     builder.set_ring(RING)
+    begins = 0 if op == "raise_modulus" else 2
     types = [
-        CipherType(SLOTS_OF_CASES, 2, 45.0) if is_secret else SlotsType(SLOTS_OF_CASES, secret=False)
+        CipherType(SLOTS_OF_CASES, begins, 45.0) if is_secret else SlotsType(SLOTS_OF_CASES, secret=False)
         for is_secret in secret
     ]
     attrs = {key: stored(builder, value) for key, value in attrs.items()}
@@ -320,7 +331,7 @@ def test_types_keep_what_the_role_promises(case: str) -> None:
         attrs |= {"level": 4, "slots": SLOTS_OF_CASES}
     made = spec.infer_type(types, attrs, builder.context)
     assert isinstance(made, CipherType)
-    change = (made.level - 2, made.log_scale - 45.0, made.parts)
+    change = (made.level - begins, made.log_scale - 45.0, made.parts)
     three = [replace(kind, parts=3) if isinstance(kind, CipherType) else kind for kind in types]
     if spec.role in (Role.SUM, Role.TRANSPARENT):
         assert change == (0, 0, 2)
@@ -335,7 +346,7 @@ def test_types_keep_what_the_role_promises(case: str) -> None:
             Role.PLAIN_PRODUCT: (0, 40.0, 2),
             Role.ROTATION: (0, 0, 2),
             Role.PART: (0, 1.0, 2),
-            Role.BOOTSTRAP: (2, 0, 2),
+            Role.BOOTSTRAP: (4 - begins, 0, 2),
         }
         assert spec.role is not None
         assert change == wanted[spec.role]

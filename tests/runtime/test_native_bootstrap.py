@@ -17,13 +17,13 @@ pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
 import heliograph as hg
-from heliograph.ckks.bootstrap import bootstrap_factors
+from heliograph.ckks import modular_reduction
+from heliograph.ckks.embedding import coefficients_of, slots_of
+from heliograph.ckks.fourier import FourierFactor, transform
 from heliograph.ckks.noise import BOOTSTRAP_FITTED, BOOTSTRAP_REACH, bootstrap_bend, bootstrap_error, bootstrap_failure
 from heliograph.ckks.ring import Ring
-from heliograph.runtime.native import modular_reduction
-from heliograph.runtime.native.bootstrapping import _SHARE, _TRANSFORMS
-from heliograph.runtime.native.encoding import coefficients_of
-from heliograph.runtime.native.fourier import Step, coefficients_to_slots, slots_to_coefficients
+from heliograph.ir.bootstrap_writer import SHARE
+from heliograph.runtime.native.bootstrapping import _FACTORS
 from heliograph.runtime.native.tables import _PRIMES
 from heliograph.runtime.residues import bit_reversed
 
@@ -34,38 +34,41 @@ output w = 2 * y
 """
 
 
-def applied(steps: list[Step], shift: int, values: np.ndarray) -> np.ndarray:
-    """The steps on values in the clear, as they are done on ciphertexts."""
-    for step in steps:
-        total = np.zeros_like(values)
-        for group in reversed(step.groups):
-            total = np.roll(total, -step.giant)
-            for b, diagonal in group.items():
-                total = total + diagonal * np.roll(values, -b * step.scale)
+def applied(factors: tuple[FourierFactor, ...], back: int, values: np.ndarray) -> np.ndarray:
+    """The factors on values in the clear, as they are done on ciphertexts."""
+    for factor in factors:
+        total, diagonals = np.zeros_like(values), factor.values()
+        for group in reversed(factor.groups):
+            total = np.roll(total, -factor.giant_step)
+            for place, amount in zip(group, factor.babies, strict=False):
+                total = total + diagonals[place] * np.roll(values, -amount)
         values = total
-    return np.roll(values, shift)
+    return np.roll(values, -back)
 
 
 @pytest.mark.parametrize(("log_slots", "budget", "babies"), [(9, 3, 0), (9, 3, 4), (10, 4, 0), (9, 1, 0), (3, 2, 0)])
 def test_the_steps_are_the_transform_and_its_inverse(log_slots: int, budget: int, babies: int) -> None:
     slots, random = 1 << log_slots, np.random.default_rng(log_slots)
     ring = Ring(log_slots + 1, 60, 55, 25, 4, None, (budget, budget), bootstrap_babies=babies)
-    encode, decode = bootstrap_factors(ring, slots)
     values = random.normal(size=slots) + 1j * random.normal(size=slots)
-    there = applied(*slots_to_coefficients(decode, slots), values)
+    there = applied(*transform(ring, slots, inverse=False), values)
     coefficients = coefficients_of(there, slots)
     found = (coefficients[:slots] + 1j * coefficients[slots:])[bit_reversed(slots)]
     np.testing.assert_allclose(found, values, atol=1e-12)
-    np.testing.assert_allclose(applied(*coefficients_to_slots(encode, slots), there), values, atol=1e-12)
+    np.testing.assert_allclose(applied(*transform(ring, slots, inverse=True), there), values, atol=1e-12)
+    np.testing.assert_allclose(slots_of(coefficients), there, atol=1e-12)
 
 
 def test_the_factor_that_goes_round_has_half_the_diagonals() -> None:
     ring = Ring(16, 60, 55, 23, 4, None, (3, 3))
-    steps, _ = coefficients_to_slots(bootstrap_factors(ring, 1 << 14)[0], 1 << 14)
-    assert [sum(map(len, step.groups)) for step in steps] == [32, 63, 31]
+    factors, _ = transform(ring, 1 << 14, inverse=True)
+    assert [factor.diagonals for factor in factors] == [32, 63, 31]
+    for factor in factors:
+        assert sum(map(len, factor.groups)) == len(factor.values()) == factor.diagonals
+        assert len(factor.groups) == -(-factor.diagonals // factor.giant)
 
 
-@pytest.mark.parametrize("share", [_SHARE, 32, 16])
+@pytest.mark.parametrize("share", [SHARE, 32, 16])
 def test_the_reduction_takes_off_every_multiple_that_can_come_in(share: int) -> None:
     """In floating point, up to the largest multiple of a secret of this weight and the largest message."""
     random, most = np.random.default_rng(0), math.floor(BOOTSTRAP_REACH)
@@ -162,7 +165,7 @@ def test_a_server_that_is_closed_ends_the_run_that_goes_on_and_lets_everything_g
     artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=11, scale_bits=43))
     _closed_while_it_runs(artifact)
     gc.collect()
-    assert not any(ring == artifact.ring for ring, _ in _TRANSFORMS._known)
+    assert not any(log_ring == 11 and scale == 43 for (log_ring, _, scale, _), *_ in _FACTORS._known)
     assert not any(
         dim == artifact.ring.ring_dim and artifact.ring.primes[1] in primes for dim, primes in _PRIMES._known
     )

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
+from heliograph.ckks.embedding import coefficients_of
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
-from heliograph.runtime.native import arithmetic, encoding, transforms
+from heliograph.runtime.native import arithmetic, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext
 
 # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
@@ -129,7 +130,7 @@ def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int,
 def test_slots_are_values_at_powers_of_five(size: int) -> None:
     slots, random = 512, np.random.default_rng(size)
     values = random.normal(size=size) + 1j * random.normal(size=size)
-    coefficients = encoding.coefficients_of(values, slots)
+    coefficients = coefficients_of(values, slots)
     points = [np.exp(1j * np.pi * pow(5, j, 4 * slots) / (2 * slots)) for j in range(slots)]
     found = np.polynomial.polynomial.polyval(np.array(points), coefficients)
     np.testing.assert_allclose(found, np.tile(values, slots // size), atol=1e-10)

@@ -66,7 +66,9 @@ class WholeBootstrap:
     evaluator: FactorEvaluator
 
     @staticmethod
-    def of(ring: Ring, slots: int, paired: bool, primitives: BootstrappingPrimitives, table: FactorTable) -> WholeBootstrap:
+    def of(
+        ring: Ring, slots: int, paired: bool, primitives: BootstrappingPrimitives, table: FactorTable
+    ) -> WholeBootstrap:
         """Of so many slots in the chain of these primitives."""
         builder = Builder("bootstrap", Stage.EXECUTABLE)
         builder.parameters = Parameters((Chain(ring),))
