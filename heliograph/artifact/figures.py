@@ -35,6 +35,7 @@ from heliograph.ir.bootstraps import (
     REFRESHED,
     WHOLE,
     bootstrap_slots,
+    bootstrapped,
     bootstraps,
     bootstraps_by_chain,
     observed_sizes,
@@ -356,10 +357,11 @@ def _key_loading(program: Program) -> KeyLoading | None:
 
 
 def _spent_levels(program: Program) -> int:
-    """The most levels that rescales spend on the way from an input to an output."""
+    """The most levels that rescales spend on the way from an input to an output, but for those inside of bootstraps."""
     spent: dict[Node, int] = {}
     for node in program.nodes:
-        before = max((spent[operand] for operand in node.inputs), default=0)
+        operands = bootstrapped(node) if node.op == REFRESHED else node.inputs
+        before = max((spent[operand] for operand in operands), default=0)
         spent[node] = before + int(node.op == "rescale")
     return max((spent[node] for node in program.outputs), default=0)
 

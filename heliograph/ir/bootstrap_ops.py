@@ -138,8 +138,8 @@ define(
         _raised_type,
         lambda values, a, context: values[0] + 0j,
         "A ciphertext of level 0 at the top level of a chain, by way of the sparse secret: its polynomial is then off by "
-        "whole multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that repeat "
-        "with period `slots`.",
+        "whole multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that "
+        "repeat with period `slots`.",
         role=Role.BOOTSTRAP,
         rules=SlotRules(complex_slots, _all_slots, _depends_on_all, NO_KEYS),
         run=runs.raised,

@@ -6,7 +6,7 @@ and it ends in a `refreshed`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import Ring
@@ -98,7 +98,9 @@ def observed_sizes(program: Program) -> int:
 
 def written_out(program: Program, end: Node) -> list[Node]:
     """The nodes of the bootstrap that ends in this `refreshed`, in order: those between what it refreshes and itself."""
-    before: Collection[Node] = set(bootstrapped(end))
+    before = set(bootstrapped(end))
+    # Where a value is in another chain than the one in which it was made.
+    before |= {node.inputs[0] for node in before if node.op == "switch_chain"}
     found, waiting = {end}, [end.inputs[0]]
     while waiting:
         node = waiting.pop()
@@ -109,9 +111,11 @@ def written_out(program: Program, end: Node) -> list[Node]:
 
 
 def inside_bootstraps(program: Program) -> frozenset[Node]:
-    """The nodes of bootstraps that are written out, but for the ends of them."""
-    ends = [node for node in program.nodes if node.op == REFRESHED]
-    return frozenset(node for end in ends for node in written_out(program, end) if node is not end)
+    """The nodes of bootstraps that are written out, but for the ends of them, and for what others read too."""
+    ends = {node for node in program.nodes if node.op == REFRESHED}
+    within = {node for end in ends for node in written_out(program, end)} - ends
+    shared = {operand for node in program.nodes if node not in within and node not in ends for operand in node.inputs}
+    return frozenset(within - shared)
 
 
 def factor_key(program: Program, node: Node) -> Hashable:

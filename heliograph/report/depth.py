@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import networkx
 
 from heliograph.errors import ProgramError
-from heliograph.ir import CipherType, Program, Stage
+from heliograph.ir import CipherType, Node, Program, Stage
+from heliograph.ir.bootstraps import REFRESHED, WHOLE, bootstrapped, inside_bootstraps
 from heliograph.report.compiled import Compiled
 
 # Among paths that spend the same levels the one with the most nodes: it starts at an input and ends at an output.
@@ -78,20 +80,21 @@ class DepthReport:
 def depth_report(program: Program) -> DepthReport:
     """The report of a program at the managed or executable stage.
 
-    A level is spent by a rescale, and counted for the line whose product it rescales.
+    A level is spent by a rescale, and counted for the line whose product it rescales. A bootstrap that is written out has
+    one row, as one that is an op; its text has the rest.
     """
     if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
         raise ProgramError(f"levels are planned at the managed stage; this program is at {program.stage.value}")
-    names = program.names()
+    names, inside = program.names(), inside_bootstraps(program)
     depth: dict[Any, int] = {}
     graph = networkx.DiGraph()
     for node in program.nodes:
-        if not node.type.secret:
+        if not node.type.secret or node in inside:
             continue  # plain values have no level
         cost = int(node.op == "rescale")
-        depth[node] = max((depth[operand] for operand in node.inputs if operand.type.secret), default=0) + cost
+        depth[node] = max((depth.get(operand, 0) for operand in _read(node) if operand.type.secret), default=0) + cost
         graph.add_node(names[node])
-        for operand in node.inputs:
+        for operand in _read(node):
             if operand.type.secret:
                 graph.add_edge(names[operand], names[node], weight=cost * _LEVEL_WEIGHT + 1)
     path = tuple(networkx.dag_longest_path(graph, weight="weight"))
@@ -99,7 +102,7 @@ def depth_report(program: Program) -> DepthReport:
     spent: Counter[tuple[str, str]] = Counter()
     rows = []
     for node in program.nodes:
-        if not isinstance(node.type, CipherType):
+        if not isinstance(node.type, CipherType) or node in inside:
             continue  # plain values have no level
         name = names[node]
         if name in critical and node.op == "rescale":
@@ -107,8 +110,8 @@ def depth_report(program: Program) -> DepthReport:
         rows.append(
             DepthRow(
                 name,
-                node.op,
-                tuple(names[operand] for operand in node.inputs if operand.type.secret),
+                WHOLE if node.op == REFRESHED else node.op,
+                tuple(names[operand] for operand in _read(node) if operand.type.secret),
                 program.stage.value,
                 depth[node],
                 node.type.level,
@@ -120,6 +123,11 @@ def depth_report(program: Program) -> DepthReport:
         )
     by_line = tuple((place, layer, levels) for (place, layer), levels in spent.items())
     return DepthReport(tuple(rows), path, by_line, max(depth.values(), default=0))
+
+
+def _read(node: Node) -> Sequence[Node]:
+    """What a node is made of: of a bootstrap that is written out what it refreshes."""
+    return bootstrapped(node) if node.op == REFRESHED else node.inputs
 
 
 def artifact_depth(artifact: Compiled) -> DepthReport:

@@ -1,4 +1,4 @@
-"""Bootstraps as ops of the program: compiled, simulated and run beside bootstraps that are one op; kept, sent and refused."""
+"""Bootstraps as ops of the program: compiled, simulated, run beside bootstraps that are one op; kept, sent and refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,12 @@ def lowered(program: Program, *lower: Ring, key_bytes: int | None = None) -> Pro
     """The program with its bootstraps written out, executable again."""
     ring = program.ring
     made = replace(program, stage=Stage.MANAGED)
-    for each in (LowerBootstraps(ring, lower), SelectKeys(ring, key_bytes, bootstrapping=lower), PlaceChains(), Schedule()):
+    for each in (
+        LowerBootstraps(ring, lower),
+        SelectKeys(ring, key_bytes, bootstrapping=lower),
+        PlaceChains(),
+        Schedule(),
+    ):
         made = verify(each.run(made), after=each.name)
     return made
 
