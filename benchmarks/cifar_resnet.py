@@ -14,8 +14,8 @@ from resnet import load, resnet20, resnet32
 NETWORKS = {20: resnet20, 32: resnet32}
 # Found on training images: the lowest degree, and the margin and weight, that lose nothing (docs/approximation.md).
 DEGREE, MARGIN, SPREAD = 31, 0.6, 1.5
-# The polynomials err by a tenth of the largest logit; encryption may add a hundredth of it.
-PRECISION_BITS = 7
+# The polynomials err by a tenth of the largest logit; encryption may add a hundredth of it: 2^-6.6.
+PRECISION_BITS = 6.6
 
 
 def main(depth: int) -> None:

@@ -23,8 +23,8 @@ class Counted(Generic[C]):
     def __init__(self, do: Primitives[C], level: int, calls: Counter[Call], chain: int = 0) -> None:
         self._do, self.level, self._calls, self._chain = do, level, calls, chain
 
-    def encode(self, values: Array | float, log_scale: float, beside: C | None = None) -> Any:
-        return self._do.encode(values, log_scale, self.level, beside)
+    def constant(self, values: Array | float, log_scale: float, beside: C | None = None) -> Any:
+        return self._do.constant(values, log_scale, self.level, beside)
 
     def add(self, x: C, y: C, parts: int = 2) -> C:
         self._calls[Call("add", self.level, parts)] += 1

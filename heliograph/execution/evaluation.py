@@ -174,5 +174,5 @@ class Run(Generic[C]):
             total = part if total is None else on.accumulate(total, part)
         if total is None:
             # A map that is zero everywhere: a ciphertext of zeros of the right level and scale.
-            total = on.mul_plain(operands[0], on.encode(0.0, node.attrs["plain_log_scales"][0]))
+            total = on.mul_plain(operands[0], on.constant(0.0, node.attrs["plain_log_scales"][0]))
         return total

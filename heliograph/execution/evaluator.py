@@ -48,7 +48,7 @@ class Transform(Generic[C]):
             assert isinstance(self.node.type, CipherType)
             # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
             values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
-            return self.do.encode(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
+            return self.do.constant(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
 
         first, often = self.kept[position]
         return Encoding((self.number, position, offset), make, self.size, (*first, offset), often)
@@ -204,7 +204,7 @@ class Evaluator(Generic[C]):
         """The plaintexts of a `fourier_factor`, encoded here."""
         kind = cipher(node)
         do, log_scale = self.part(kind.chain), node.attrs["plain_log_scale"]
-        return [do.encode(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
+        return [do.constant(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""

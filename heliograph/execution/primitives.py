@@ -220,7 +220,7 @@ PRIMITIVES = {
     )
 }
 # Methods of `Primitives` that are calls of no kind: they take little beside the others, or happen beside them.
-UNCOUNTED = frozenset({"describe", "encode", "level_drop", "reread"})
+UNCOUNTED = frozenset({"describe", "encode", "constant", "level_drop", "reread"})
 
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
 ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)

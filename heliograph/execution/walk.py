@@ -25,6 +25,8 @@ class NoValues:
     def encode(self, values: Array | float, log_scale: float, level: int, beside: object = None) -> object:
         return _NOTHING
 
+    constant = encode
+
     def _one(self, x: object) -> object:
         return _NOTHING
 

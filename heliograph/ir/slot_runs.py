@@ -82,21 +82,21 @@ def _vector(run: Runs, node: Node) -> Array:
 
 def product_with_constant(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     on = run.at(cipher(node))
-    plain = run.constant(node, on.level, lambda: on.encode(_vector(run, node), node.attrs["plain_log_scale"]))
+    plain = run.constant(node, on.level, lambda: on.constant(_vector(run, node), node.attrs["plain_log_scale"]))
     return on.mul_plain(operands[0], plain)
 
 
 def sum_with_constant(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     x, kind = operands[0], cipher(node)
     on = run.at(kind)
-    plain = run.constant(node, kind.level, lambda: on.encode(_vector(run, node), kind.log_scale, x))
+    plain = run.constant(node, kind.level, lambda: on.constant(_vector(run, node), kind.log_scale, x))
     return on.add_plain(x, plain, kind.parts)
 
 
 def sum_with_number(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     x, kind = operands[0], cipher(node)
     on = run.at(kind)
-    plain = run.constant(node, kind.level, lambda: on.encode(float(node.attrs["value"]), kind.log_scale, x))
+    plain = run.constant(node, kind.level, lambda: on.constant(float(node.attrs["value"]), kind.log_scale, x))
     return on.add_plain(x, plain, kind.parts)
 
 
@@ -117,7 +117,7 @@ def combination(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
         term = on.mul_scalar(x, weight, log_scale)
         total = term if total is None else on.accumulate(total, term)
     if a["constant"]:
-        plain = run.constant(node, kind.level, lambda: on.encode(float(a["constant"]), kind.log_scale, total))
+        plain = run.constant(node, kind.level, lambda: on.constant(float(a["constant"]), kind.log_scale, total))
         total = on.add_plain(total, plain)
     return total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import ProgramError
@@ -21,7 +22,12 @@ def _is_ours(artifact: Artifact) -> bool:
 
 
 def make_backend(
-    asked: str | None, artifact: Artifact, keys: SentKeys, key_bytes: int | None, mapped: bool = False
+    asked: str | None,
+    artifact: Artifact,
+    keys: SentKeys,
+    key_bytes: int | None,
+    mapped: bool = False,
+    plaintexts: str | Path | None = None,
 ) -> Backend:
     """The backend of that name; `key_bytes` bounds the keys in memory, and `mapped` ones are in a file (`Server`).
 
@@ -42,6 +48,12 @@ def make_backend(
                 where="Server(mapped=True)",
                 hint="take the native backend (pip install numba), or do not map them",
             )
+        if plaintexts is not None:
+            raise ProgramError(
+                "OpenFHE's plaintexts are objects in the memory of a process, and cannot be kept in a file",
+                where="Server(plaintexts=...)",
+                hint="take the native backend (pip install numba), or keep none",
+            )
         return OpenFHEBackend(artifact, keys, key_bytes)
     if name != NATIVE:
         raise ProgramError(
@@ -56,4 +68,4 @@ def make_backend(
     # numba takes a second and a hundred megabytes: it is loaded where it is used.
     from heliograph.runtime.native.backend import NativeBackend
 
-    return NativeBackend(artifact, keys, key_bytes, mapped)
+    return NativeBackend(artifact, keys, key_bytes, mapped, plaintexts)

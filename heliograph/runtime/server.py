@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ class Server:
     same folder have them in memory once, together, and the system may let go of them where memory is short. That is for the
     native backend; `key_bytes` has no meaning then.
 
+    `plaintexts` names a folder in which the native backend keeps the program's encoded plaintexts, in a file named by the
+    artifact's fingerprint: gigabytes for a deep network. The next server maps it and encodes nothing. It holds the weights,
+    as the artifact does.
+
     Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it
     too.
 
@@ -74,6 +79,7 @@ class Server:
         allow_insecure: bool = False,
         check_memory: bool = True,
         mapped: bool = False,
+        plaintexts: str | Path | None = None,
     ) -> None:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
@@ -112,7 +118,7 @@ class Server:
         self.trace = Trace()
         self._cache_bytes = cache_bytes
         self._parts: dict[frozenset[str], ServerEvaluator] = {}
-        self._backend = make_backend(backend, artifact, keys, bound, mapped)
+        self._backend = make_backend(backend, artifact, keys, bound, mapped, plaintexts)
         self._close = weakref.finalize(self, self._backend.release)
         self._close.atexit = False
         self.evaluator = self._backend.evaluator(artifact.program, cache_bytes)

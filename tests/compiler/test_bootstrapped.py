@@ -17,7 +17,7 @@ from heliograph.errors import PlanningError, RangeError, WireError
 from heliograph.execution.key_use import key_use
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, CipherType, Stage
-from heliograph.ir.bootstraps import bootstrap_slots
+from heliograph.ir.bootstraps import bootstrap_slots, bootstrapped, bootstraps
 from heliograph.passes.plan_levels import TooFewLevelsError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -50,11 +50,11 @@ def artifact(program: hg.Program) -> hg.Artifact:
 
 
 def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
-    ring, bootstraps = artifact.ring, [node for node in artifact.program.nodes if node.op == "bootstrap"]
-    assert bootstraps
-    for node in bootstraps:
+    ring, ends = artifact.ring, list(bootstraps(artifact.program))
+    assert ends
+    for node in ends:
         assert isinstance(node.type, CipherType)
-        operand = node.inputs[0].type
+        operand = bootstrapped(node)[0].type
         assert isinstance(operand, CipherType)
         assert operand.level == ring.bootstrap_input_level
         assert operand.level < node.type.level <= ring.bootstrap_level
@@ -62,7 +62,7 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
         assert node.attrs["ranges"][0] >= 0
         assert node.attrs["slots"] in bootstrap_slots(artifact.program)
     report = artifact.report.to_dict()
-    assert report["bootstraps"] == len(bootstraps)
+    assert report["bootstraps"] == len(ends)
     assert "INSECURE" in str(artifact.report)
     assert "Hamming weight 32" in str(artifact.report)
     # Three primes: the first modulus and the two that the key switch brings.
@@ -198,8 +198,18 @@ def test_without_bootstraps_it_is_refused(program: hg.Program) -> None:
         hg.compile(program, hg.Options(degree=7, margin=0.6, bootstrap=False, log_ring=14))
 
 
-def test_keys_are_made_as_low_as_they_are_used(artifact: hg.Artifact) -> None:
+def test_keys_of_bootstraps_that_are_written_out_are_those_that_are_used(artifact: hg.Artifact) -> None:
+    use = key_use(artifact.program)
+    read = set().union(*use.reads)
+    assert {key.name for key in use.others.values()} == read
+    assert {key.kind for key in use.staying} == {"relinearization", "conjugation", "encapsulation"}
+    for chain in artifact.program.planned.chains:
+        assert set(chain.rotation_keys) == {key.amount for key in use.others.values() if key.ring == chain.ring}
+
+
+def test_keys_are_made_as_low_as_they_are_used(program: hg.Program) -> None:
     """A lower part of the chain has keys of its own, smaller ones; above it are only those that are used there."""
+    artifact = hg.compile(program, replace(TOY, bootstrap_by="openfhe"))
     whole, *lower = artifact.program.planned.chains
     assert lower, "the program has no key in a lower part of its chain"
     program, use = artifact.program, key_use(artifact.program)
@@ -269,10 +279,12 @@ output z = y * y - rotate(y, 1)
 """
 
 
-def test_the_layers_add_up_to_the_prediction() -> None:
-    report = hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, log_ring=11)).report.to_dict()
+@pytest.mark.parametrize("by", ["native", "openfhe"])
+def test_the_layers_add_up_to_the_prediction(by: str) -> None:
+    options = hg.Options(security_bits=None, log_ring=11, bootstrap_by=by)
+    report = hg.compile(hg.parse(REFRESH), options).report.to_dict()
     # All but the bootstrap happens in the lower part of the chain, where it costs less.
-    assert report["lower_chains"]
+    assert report["lower_chains"] or by == "native"
     rows = report["predicted_ms_by_layer"]
     assert [row["layer"] for row in rows] == ["y", "z"]
     assert sum(row["ms"] for row in rows) == pytest.approx(report["predicted_ms"], rel=1e-12)
@@ -281,7 +293,7 @@ def test_the_layers_add_up_to_the_prediction() -> None:
 def test_the_author_of_a_program_may_bootstrap() -> None:
     pytest.importorskip("openfhe")
     artifact = hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, log_ring=11))
-    (node,) = [node for node in artifact.program.nodes if node.op == "bootstrap"]
+    (node,) = bootstraps(artifact.program)
     # Values up to three take a scale two bits smaller.
     assert node.attrs["size_bits"] == 2
     client, x = hg.Client(artifact.public(), allow_insecure=True), np.random.default_rng(5).uniform(-1, 1, 16)

@@ -34,7 +34,7 @@ def test_the_table_names_every_method_of_a_backend() -> None:
     assert named & UNCOUNTED == {"encode"}
 
 
-@pytest.mark.parametrize("name", sorted(methods(Counted) - {"level", "encode", "level_drop", "reread"}))
+@pytest.mark.parametrize("name", sorted(methods(Counted) - {"level", "constant", "level_drop", "reread"}))
 def test_every_call_is_counted_once_under_its_name(name: str) -> None:
     calls: Counter[Call] = Counter()
     counted, nothing = Counted(NoValues(), 3, calls), object()
@@ -60,7 +60,7 @@ def test_what_is_not_counted_calls_nothing_that_is() -> None:
     calls: Counter[Call] = Counter()
     counted = Counted(NoValues(), 3, calls)
     counted.level_drop(counted.reread(object(), 40.0), 1)
-    counted.encode(np.zeros(4), 40.0)
+    counted.constant(np.zeros(4), 40.0)
     assert not calls
 
 

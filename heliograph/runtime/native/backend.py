@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from heliograph.runtime.native.ciphertext import (
     write_ciphertext,
 )
 from heliograph.runtime.native.mapped import MappedKeys
+from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
 from heliograph.runtime.openfhe.encapsulation import encapsulation_template
@@ -72,7 +74,14 @@ class NativeBackend:
 
     name = NATIVE
 
-    def __init__(self, artifact: Artifact, keys: SentKeys, key_bytes: int | None, mapped: bool = False) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        keys: SentKeys,
+        key_bytes: int | None,
+        mapped: bool = False,
+        plaintexts: str | Path | None = None,
+    ) -> None:
         self._artifact, self._client = artifact, keys.client
         self._keys: KeyTable = {}
         self._bootstraps = Bootstraps()
@@ -93,11 +102,12 @@ class NativeBackend:
         else:
             loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
         self.loader = loaders[0] if loaders else None
+        self._kept = None if plaintexts is None else PlaintextFile.of(plaintexts, artifact.fingerprint)
         self._use = _Use(self._keys, self._bootstraps.whole, self._bootstraps.factors)
-        self.release = functools.partial(_release, loaders, self._use)
+        self.release = functools.partial(_release, loaders, self._use, self._kept)
 
     def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
-        return NativeEvaluator(program, self._tables, self._keys, self._bootstraps, cache_bytes)
+        return NativeEvaluator(program, self._tables, self._keys, self._bootstraps, cache_bytes, self._kept)
 
     def using(self) -> AbstractContextManager[None]:
         return self._use.using()
@@ -123,6 +133,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
         keys: KeyTable,
         bootstraps: Bootstraps,
         cache_bytes: int,
+        kept: PlaintextFile | None = None,
     ) -> None:
         def key_of(ring: Ring, kind: str, amount: int) -> Any:
             found = keys.get((ring, kind, amount))
@@ -138,6 +149,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
                 tables[chain.ring],
                 functools.partial(key_of, chain.ring),
                 lambda slots, paired: bootstraps.whole[chain.ring, slots, paired],
+                kept,
             )
 
         super().__init__(program, primitives, cache_bytes, bootstraps.factors)
@@ -279,7 +291,9 @@ class _Use:
             table.clear()
 
 
-def _release(loaders: list[KeyLoader], use: _Use) -> None:
+def _release(loaders: list[KeyLoader], use: _Use, kept: PlaintextFile | None) -> None:
+    if kept is not None:
+        kept.sync()
     for loader in loaders:
         loader.close()
     use.close()

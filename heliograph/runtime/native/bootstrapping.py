@@ -21,6 +21,7 @@ from heliograph.ir.bootstraps import factor_key
 from heliograph.ir.location import UNKNOWN
 from heliograph.runtime.native import elementwise, keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SparseKeys, SwitchingKey
+from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.primitives import KeyOf, NativePrimitives
 from heliograph.runtime.native.shared import Shared
 from heliograph.runtime.native.tables import ChainTables
@@ -92,8 +93,14 @@ class WholeBootstrap:
 class BootstrappingPrimitives(NativePrimitives):
     """All primitives in one chain; `whole` finds bootstraps of so many slots, with imaginary parts or without."""
 
-    def __init__(self, tables: ChainTables, key_of: KeyOf, whole: Callable[[int, bool], WholeBootstrap]) -> None:
-        super().__init__(tables, key_of)
+    def __init__(
+        self,
+        tables: ChainTables,
+        key_of: KeyOf,
+        whole: Callable[[int, bool], WholeBootstrap],
+        kept: PlaintextFile | None = None,
+    ) -> None:
+        super().__init__(tables, key_of, kept)
         self._whole = whole
 
     def raise_modulus(self, x: Ciphertext, slots: int) -> Ciphertext:

@@ -12,6 +12,7 @@ from heliograph.ir import Array
 from heliograph.runtime.native import elementwise, keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.encoding import encode
+from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
@@ -21,13 +22,14 @@ KeyOf = Callable[[str, int], Any]
 
 
 class NativePrimitives:
-    """The primitives in the chain of `tables`, all but bootstraps; `key_of` finds its evaluation keys.
+    """The primitives in the chain of `tables`, all but bootstraps; `key_of` finds its evaluation keys, and `kept` has
+    encoded plaintexts of an earlier server.
 
     Ciphertexts of all chains look alike: their primes are the first ones of the whole.
     """
 
-    def __init__(self, tables: ChainTables, key_of: KeyOf) -> None:
-        self.tables, self._key_of = tables, key_of
+    def __init__(self, tables: ChainTables, key_of: KeyOf, kept: PlaintextFile | None = None) -> None:
+        self.tables, self._key_of, self._kept = tables, key_of, kept
         known = tables.known
         self._moduli, self._outer, self._inner = known.moduli, known.outer, known.inner
 
@@ -38,6 +40,14 @@ class NativePrimitives:
         """Residues (level + 1, N). What stands beside it does not matter: its scale is `log_scale`."""
         vector = np.full(1, values) if isinstance(values, float) else values
         return encode(vector, log_scale, level, self.tables)
+
+    def constant(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Array:
+        """As `encode`; from the server's file of plaintexts where it has one."""
+        if self._kept is None:
+            return self.encode(values, log_scale, level)
+        vector = np.full(1, values) if isinstance(values, float) else values
+        primes = self.tables.primes[: level + 1]
+        return self._kept.get(vector, log_scale, primes, lambda: encode(vector, log_scale, level, self.tables))
 
     def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         if x.parts < y.parts:

@@ -1,0 +1,182 @@
+"""Encoded plaintexts of an artifact in a file that the next server maps, so that it encodes nothing.
+
+A record is found by a digest of what was encoded: values, scale and primes. So nothing in a file can be out of date, and a
+program that was compiled again finds what it has in common with the old one. Records are appended as they are first encoded.
+The file begins with the length up to which all is written and synced: what a killed server left beyond that is written
+again.
+
+It is a copy that can be made again, and is trusted like the memory of the process that made it: where another user could
+have written it, it is made anew. It holds the model's weights, as the artifact does: nobody else may read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import shutil
+import stat
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from heliograph.errors import WireError
+from heliograph.files import lock
+from heliograph.ir import Array
+
+_FORM = b"heliograph plaintexts 1 " + sys.byteorder.encode().ljust(8)
+_DIGEST = 32
+# Before the records: the form, and how much of the file is whole. Before each: its digest, and its size in bytes.
+_HEAD = 64
+# What was appended is synced when there is so much of it, and at the end.
+_SYNC_BYTES = 1 << 28
+# Of the disk so much is left free.
+_FREE_BYTES = 1 << 30
+
+# Two servers of a process share a file: locks are between processes.
+_OPEN: weakref.WeakValueDictionary[Path, PlaintextFile] = weakref.WeakValueDictionary()
+_OPENING = threading.Lock()
+
+
+class PlaintextFile:
+    """The plaintexts in one file; `of` opens it. Several threads may use it; of several processes the first appends.
+
+    A disk that is full, or a file that cannot be written, ends the appending, and nothing else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[bytes, Array] = {}
+        # What was appended since: whoever asked keeps it as it keeps plaintexts that are in no file.
+        self._written: set[bytes] = set()
+        self._unsynced = 0
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            if not _is_ours(handle):
+                os.close(handle)
+                path.unlink()
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+        self._handle, self._path = handle, path
+        self._writes = True
+        try:
+            lock(handle, wait=False)
+        except OSError:
+            self._writes = False
+        self._end = self._read()
+        weakref.finalize(self, os.close, handle)
+
+    @staticmethod
+    def of(folder: str | Path, name: str) -> PlaintextFile:
+        """The file of that name, which servers of this process share; the folder is made where it is not there."""
+        path = Path(folder).absolute() / f"{name}.plaintexts"
+        with _OPENING:
+            found = _OPEN.get(path)
+            if found is None:
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise WireError(f"{path.parent} cannot be made", why=error.strerror or str(error)) from None
+                found = _OPEN[path] = PlaintextFile(path)
+            return found
+
+    def get(self, values: Array, log_scale: float, primes: Sequence[int], make: Callable[[], Array]) -> Array:
+        """The residues of these values at that scale modulo these primes: mapped, or what `make` gives."""
+        key = _key(values, log_scale, primes)
+        found = self._known.get(key)
+        if found is not None:
+            return found
+        made = make()
+        if self._writes:
+            with self._lock:
+                if key not in self._written:
+                    self._append(key, made)
+        return made
+
+    def sync(self) -> None:
+        """Have all that was appended on the disk, and counted as whole."""
+        with self._lock:
+            self._sync()
+
+    def _read(self) -> int:
+        """Map what is whole; where that ends."""
+        size = os.fstat(self._handle).st_size
+        head = os.pread(self._handle, _HEAD, 0)
+        whole = int.from_bytes(head[32:40], "little")
+        if head[:32] != _FORM or not _HEAD <= whole <= size:
+            if self._writes:
+                os.ftruncate(self._handle, 0)
+                os.pwrite(self._handle, _FORM + _HEAD.to_bytes(8, "little") + bytes(_HEAD - 40), 0)
+            return _HEAD
+        # Private: kernels take arrays that can be written to. Nobody writes, so that all pages stay shared.
+        mapping = mmap.mmap(self._handle, whole, access=mmap.ACCESS_COPY)
+        place = _HEAD
+        while place + _HEAD <= whole:
+            key = mapping[place : place + _DIGEST]
+            towers, length = (int.from_bytes(mapping[place + at : place + at + 8], "little") for at in (32, 40))
+            numbers = towers * length
+            if not towers or not length or place + _HEAD + 8 * numbers > whole:
+                break
+            values = np.frombuffer(mapping, np.uint64, numbers, place + _HEAD)
+            self._known[key] = values.reshape(towers, length)
+            place = _after(place, numbers)
+        return place
+
+    def _append(self, key: bytes, made: Array) -> None:
+        try:
+            if shutil.disk_usage(self._path.parent).free < _FREE_BYTES + made.nbytes:
+                self._writes = False
+                return
+            towers, length = made.shape
+            head = key + towers.to_bytes(8, "little") + length.to_bytes(8, "little") + bytes(_HEAD - 48)
+            _write(self._handle, head + made.tobytes(), self._end)
+        except OSError:
+            self._writes = False
+            return
+        self._end = _after(self._end, made.size)
+        self._written.add(key)
+        self._unsynced += made.nbytes
+        if self._unsynced >= _SYNC_BYTES:
+            self._sync()
+
+    def _sync(self) -> None:
+        if not self._unsynced:
+            return
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._handle, self._end)
+            os.fsync(self._handle)
+            os.pwrite(self._handle, self._end.to_bytes(8, "little"), 32)
+            os.fsync(self._handle)
+            self._unsynced = 0
+
+
+def _key(values: Array, log_scale: float, primes: Sequence[int]) -> bytes:
+    """A digest of all that residues depend on."""
+    about = f"{values.dtype.str} {values.shape} {log_scale.hex()} {','.join(map(str, primes))} "
+    found = hashlib.blake2b(about.encode(), digest_size=_DIGEST)
+    found.update(np.ascontiguousarray(values).data)
+    return found.digest()
+
+
+def _after(place: int, numbers: int) -> int:
+    """Where the next record begins: at a whole number of cache lines."""
+    return place + _HEAD + -(-8 * numbers // _HEAD) * _HEAD
+
+
+def _write(handle: int, data: bytes, place: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(handle, view, place)
+        view, place = view[written:], place + written
+
+
+def _is_ours(handle: int) -> bool:
+    """Whether nobody else can have written it, and nobody else can read it."""
+    found = os.fstat(handle)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
