@@ -42,6 +42,15 @@ def room(artifact: Artifact, worker_bytes: int) -> Room:
     return Room(fixed + kept, None if kept >= total else kept, fixed + least)
 
 
+def require_fit(name: str, taken: Room, worker_bytes: int, hint: str) -> None:
+    """Raise a TooLittleMemoryError, with the figures, where no worker can hold a server of the artifact of that name."""
+    if taken.least > worker_bytes:
+        raise TooLittleMemoryError(
+            f"a job of {name!r} needs {taken.least / 1e6:.0f} MB, and a worker has {worker_bytes / 1e6:.0f} MB",
+            hint=f"{hint}, or compile with a lower memory_bytes",
+        )
+
+
 def cache_bytes(worker_bytes: int) -> int:
     """The encoded plaintexts that a server in a worker keeps: at most a quarter of its memory."""
     return min(PLAINTEXT_CACHE_BYTES, worker_bytes // 4)
@@ -59,13 +68,12 @@ class Served:
 
     def require_fit(self) -> None:
         """Raise a TooLittleMemoryError, with the figures, where no worker can hold a server of it."""
-        if not self.record.fits:
-            raise TooLittleMemoryError(
-                f"a job of {self.record.name!r} needs {self.room.least / 1e6:.0f} MB, and a worker of this server has "
-                f"{self.record.worker_bytes / 1e6:.0f} MB",
-                hint="ask for a server with more memory (--memory-bytes, fewer --workers), or compile with a lower "
-                "memory_bytes",
-            )
+        require_fit(
+            self.record.name,
+            self.room,
+            self.record.worker_bytes,
+            "ask for a server with more memory (--memory-bytes, fewer --workers)",
+        )
 
 
 class Catalog:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
-from heliograph.array_files import one_per_name, read_arrays
+from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import WireError
 from heliograph.execution.memory import BASE_BYTES
@@ -69,8 +69,7 @@ class Holding:
         loaded = self._artifact(artifact)
         if loaded.name not in self._plain:
             return {}
-        path, names = self._plain[loaded.name], loaded.plain_inputs
-        return dict(zip(names, one_per_name(read_arrays(path), names, path), strict=True))
+        return dict(read_by_name(self._plain[loaded.name], loaded.plain_inputs))
 
     def drop(self, folder: str) -> None:
         """Let go of one server, if it is here."""

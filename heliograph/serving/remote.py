@@ -14,7 +14,8 @@ from heliograph.execution.loop import Progress
 from heliograph.files import Bytes, open_file
 from heliograph.runtime.keyfolder import KeyFolder, key_parts
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, is_fingerprint
-from heliograph.serving.transport import StatusError, Transport, raised
+from heliograph.serving.records import as_error
+from heliograph.serving.transport import StatusError, Transport
 
 _BLOCK = 1 << 20
 _WAIT_S = 20
@@ -160,7 +161,7 @@ class RemoteServer:
         if _text(state, "state") != "done":
             error = _field(state, "error")
             self._transport.json("DELETE", path)
-            raised(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
+            raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
         output: EncryptedOutput = EncryptedOutput.from_bytes(data, f"the answer of {self._transport.url}")
         output.check_answers(job)

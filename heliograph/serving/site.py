@@ -11,11 +11,10 @@ from pathlib import Path
 
 from heliograph.errors import ProgramError
 from heliograph.files import lock
-from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.serving.catalog import Catalog
 from heliograph.serving.database import Database
-from heliograph.serving.engine import Work
+from heliograph.serving.engine import Work, bytes_each
 from heliograph.serving.engines import make_engine
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.keysets import KeySets
@@ -27,9 +26,6 @@ from heliograph.serving.settings import Limits, Places
 from heliograph.serving.sweep import Sweep
 from heliograph.serving.tenants import Tenants
 from heliograph.serving.uploads import Uploads
-
-# Of what the machine has left when the server is started, the workers may have so much.
-_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,7 @@ class Site:
         self.places = Places(settings.root)
         self.places.make()
         self._lock = _taken(self.places)
-        total = settings.memory_bytes
-        if total is None:
-            total = int(_SHARE * (available_bytes() or 1 << 32))
-        self.worker_bytes = total // settings.workers
+        self.worker_bytes = bytes_each(settings.memory_bytes, settings.workers)
         self.catalog = Catalog(
             settings.artifacts, self.worker_bytes, plain=settings.plain, allow_insecure=settings.allow_insecure
         )
