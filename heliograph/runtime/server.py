@@ -160,13 +160,7 @@ class Server:
         total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
         ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
-        if self.artifact.program.interface.carried:
-            names = ", ".join(map(repr, self.artifact.program.interface.carried_inputs))
-            raise ProgramError(
-                f"{self.artifact.name} takes {names} from the run before",
-                where="Server.run",
-                hint="run it in a hg.Session, which keeps them, or call Server.step",
-            )
+        refuse_carried(self.artifact)
         return self._evaluated(encrypted, None, progress, plain)[0]
 
     def step(
@@ -314,6 +308,17 @@ class Server:
         taken = {node.attrs["name"] for node in (program or self.artifact.program).inputs} - set(plain)
         drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name in taken}
         return given_inputs(program or self.artifact.program, {**drawn, **plain})
+
+
+def refuse_carried(artifact: Artifact) -> None:
+    """Raise a ProgramError where the program takes values from the run before, which nothing keeps here."""
+    if artifact.program.interface.carried:
+        names = ", ".join(map(repr, artifact.program.interface.carried_inputs))
+        raise ProgramError(
+            f"{artifact.name} takes {names} from the run before",
+            where="Server.run",
+            hint="run it in a hg.Session, which keeps them, or call Server.step",
+        )
 
 
 def given_inputs(program: Program, plain: Mapping[str, Any]) -> dict[Node, Array]:

@@ -55,7 +55,7 @@ class Holding:
         if folder in self._servers:
             self._servers.move_to_end(folder)
             return self._servers[folder][0]
-        loaded = self._artifact(artifact)
+        loaded = self.artifact(artifact)
         taken = room(loaded, self._bytes)
         size = taken.bytes - BASE_BYTES
         while self._servers and BASE_BYTES + sum(self.held.values()) + size > self._bytes:
@@ -66,7 +66,7 @@ class Holding:
 
     def plain(self, artifact: str) -> dict[str, object]:
         """The artifact's plain inputs, as the operator gave them."""
-        loaded = self._artifact(artifact)
+        loaded = self.artifact(artifact)
         if loaded.name not in self._plain:
             return {}
         return dict(read_by_name(self._plain[loaded.name], loaded.plain_inputs))
@@ -101,7 +101,8 @@ class Holding:
     def _evict(self) -> None:
         self.drop(next(iter(self._servers)))
 
-    def _artifact(self, artifact: str) -> Artifact:
+    def artifact(self, artifact: str) -> Artifact:
+        """The artifact of that fingerprint; a WireError where its file holds another one by now."""
         if artifact not in self._artifacts:
             if artifact not in self._paths:
                 raise WireError("the artifact is no longer served")

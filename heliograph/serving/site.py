@@ -12,6 +12,7 @@ from pathlib import Path
 from heliograph.errors import ProgramError
 from heliograph.files import lock
 from heliograph.runtime.messages import EncryptedInput
+from heliograph.runtime.steps import StepInput
 from heliograph.serving.catalog import Catalog
 from heliograph.serving.database import Database
 from heliograph.serving.engine import Work, bytes_each
@@ -116,7 +117,8 @@ class Site:
                 413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
             )
         with self._reading:
-            EncryptedInput.load(upload, max_bytes=largest).check(artifact, client)
+            kind = StepInput if served.steps else EncryptedInput
+            kind.load(upload, max_bytes=largest).check(artifact, client)
         record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload)
         self.pool.wake()
         return record

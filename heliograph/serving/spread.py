@@ -22,6 +22,7 @@ from heliograph.execution.loop import Progress
 from heliograph.runtime.batch import Outputs
 from heliograph.runtime.keyfolder import KeyFolder, load_keys, write_keys
 from heliograph.runtime.messages import EncryptedInput
+from heliograph.runtime.server import refuse_carried
 from heliograph.serving.catalog import require_fit, room
 from heliograph.serving.engine import STOPPED, Engine, Report, Task, Work, WorkerGone, bytes_each, follow, task_of
 from heliograph.serving.engines import make_engine
@@ -56,6 +57,7 @@ def spread_files(
     memory by the bill; InternalError for an input over which five workers died.
     """
     artifact = Artifact.load(path)
+    refuse_carried(artifact)
     worker_bytes = bytes_each(None, workers)
     require_fit(artifact.name, room(artifact, worker_bytes), worker_bytes, "use fewer --workers or a larger machine")
     values = {} if plain is None else read_by_name(plain, artifact.plain_inputs)
