@@ -13,6 +13,7 @@ from heliograph.errors import ProgramError
 from heliograph.files import lock
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.steps import StepInput
+from heliograph.serving.bell import Bell
 from heliograph.serving.catalog import Catalog
 from heliograph.serving.database import Database
 from heliograph.serving.engine import Work, bytes_each
@@ -74,8 +75,9 @@ class Site:
             backend=settings.backend,
             allow_insecure=settings.allow_insecure,
         )
+        self.bell = Bell()
         engine = make_engine(settings.engine, work, settings.workers)
-        self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits)
+        self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits, self.bell)
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # One input at a time is read for its check, so that many clients do not take the server's own memory.
         self._reading = threading.Lock()
