@@ -171,7 +171,7 @@ class _Crew:
                 assert report.state == DONE
                 if self._outputs is not None:
                     self._outputs.mark(encrypted, target)
-                self._end(file, time.monotonic() - begun)
+                self._end(file, time.monotonic() - begun, report.total)
         finally:
             if seat is not None:
                 seat.close()
@@ -214,9 +214,10 @@ class _Crew:
                 )
             self._waiting.appendleft(file)
 
-    def _end(self, file: Path, seconds: float | None) -> None:
+    def _end(self, file: Path, seconds: float | None, operations: int = 0) -> None:
         with self._lock:
             self._places.pop(file, None)
+            self._each = max(self._each, operations)
             self._left -= 1
             self._ended += 1
             self._show()
