@@ -81,6 +81,11 @@ def one_per_name(arrays: Mapping[str, Array], names: Sequence[str], path: str | 
     )
 
 
+def read_by_name(path: str | Path, names: Sequence[str]) -> dict[str, Array]:
+    """The arrays of a file by these names; a single one for a single name."""
+    return dict(zip(names, one_per_name(read_arrays(path), names, path), strict=True))
+
+
 def read_samples(path: str | Path, names: Sequence[str], sample: int | None) -> list[Array]:
     """One sample per input from a file; `sample` picks it where the arrays have a leading sample axis."""
     arrays = one_per_name(read_arrays(path), names, path)

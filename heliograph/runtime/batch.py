@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.artifact.artifact import Artifact
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.loop import Progress
 from heliograph.files import open_file, write_file
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
-from heliograph.runtime.server import Server
+from heliograph.runtime.server import Server, given_inputs
 
 # More than a mark has.
 _MAX_MARK = 1 << 10
@@ -41,67 +42,82 @@ def evaluate_files(
     Raises ProgramError where two inputs have one name or `plain` is not what the program declares, WireError for a malformed
     input (after those before it were done).
     """
+    targets = output_files(inputs, folder)
+    outputs = Outputs(server.artifact, server.client, plain)
+    for file, target in targets.items():
+        seconds = None
+        encrypted = EncryptedInput.load(file)
+        if not outputs.is_done(encrypted, target):
+            server.run(encrypted, progress, plain).save(target)
+            outputs.mark(encrypted, target)
+            seconds = server.trace.seconds
+        if finished is not None:
+            finished(target, seconds)
+    return list(targets.values())
+
+
+def output_files(inputs: Sequence[str | Path], folder: str | Path) -> dict[Path, Path]:
+    """The file of each input's output: in the folder, which is made, under the input's name.
+
+    Raises ProgramError where two inputs have one name or an output would be written over its input.
+    """
     folder = Path(folder)
     files = [Path(name) for name in inputs]
     names = [file.name for file in files]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ProgramError(f"two inputs are called {twice}: their outputs would be one file", hint="rename one of them")
-    own = _digest(server, plain or {})
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WireError(f"{folder} cannot be made", why=error.strerror or str(error)) from None
-    made = []
-    for file in files:
-        target = folder / file.name
+    targets = {file: folder / file.name for file in files}
+    for file, target in targets.items():
         if target.exists() and target.samefile(file):
             raise ProgramError(f"{target} is the input itself", hint="choose another folder for the outputs")
-        seconds = None
-        encrypted = EncryptedInput.load(file)
-        given = _digest_of(encrypted, own)
-        if not _is_done(server, encrypted, target, given):
-            server.run(encrypted, progress, plain).save(target)
-            write_file(_mark(target), _marked(target, given), private=True)
-            seconds = server.trace.seconds
-        made.append(target)
-        if finished is not None:
-            finished(target, seconds)
-    return made
+    return targets
 
 
-def _is_done(server: Server, encrypted: EncryptedInput, target: Path, given: bytes) -> bool:
-    """Whether the answer to these inputs is there: intact, of this artifact and client, and made from the same plain inputs.
+class Outputs:
+    """What is known of outputs in files: whether one is the answer to these inputs, and the mark that says so.
 
-    No file's time tells it: a file that is moved, copied or unpacked over another may keep an old one.
+    `plain` are the plain inputs, as the server takes them; a ProgramError where they are not what the program declares.
     """
-    try:
-        output = EncryptedOutput.load(target)
-        output.check(server.artifact.fingerprint, server.client)
-        output.check_answers(encrypted)
-        with open_file(_mark(target)) as file:
-            return file.read(_MAX_MARK) == _marked(target, given)
-    except (WireError, OSError):
-        return False
 
+    def __init__(self, artifact: Artifact, client: str, plain: Mapping[str, Any] | None = None) -> None:
+        self._artifact, self._client = artifact.fingerprint, client
+        found = hashlib.sha256(f"{self._artifact}/{client}\0".encode())
+        for node, value in given_inputs(artifact.program, plain or {}).items():
+            # Shapes are the program's: the bytes cannot be divided otherwise.
+            found.update(node.attrs["name"].encode() + b"\0" + np.asarray(value, dtype="<f8").tobytes())
+        self._own = found.digest()
 
-def _digest(server: Server, plain: Mapping[str, Any]) -> bytes:
-    """A digest of artifact, client and the plain inputs as the program takes them."""
-    found = hashlib.sha256(f"{server.artifact.fingerprint}/{server.client}\0".encode())
-    for node, value in server.given_inputs(plain).items():
-        # Shapes are the program's: the bytes cannot be divided otherwise.
-        found.update(node.attrs["name"].encode() + b"\0" + np.asarray(value, dtype="<f8").tobytes())
-    return found.digest()
+    def is_done(self, encrypted: EncryptedInput, target: Path) -> bool:
+        """Whether the answer is there: intact, of this artifact and client, and made from the same inputs and plain inputs.
 
+        No file's time tells it: a file that is moved, copied or unpacked over another may keep an old one.
+        """
+        try:
+            output = EncryptedOutput.load(target)
+            output.check(self._artifact, self._client)
+            output.check_answers(encrypted)
+            with open_file(_mark(target)) as file:
+                return file.read(_MAX_MARK) == _marked(target, self._given(encrypted))
+        except (WireError, OSError):
+            return False
 
-def _digest_of(encrypted: EncryptedInput, own: bytes) -> bytes:
-    """A digest of what the output is made from: encrypted inputs, and what `own` is a digest of."""
-    found = hashlib.sha256(own + encrypted.request.encode())
-    for name in encrypted.names():
-        blob = encrypted.blob(name)
-        found.update(f"{name}\0{len(blob)}\0".encode())
-        found.update(blob)
-    return found.digest()
+    def mark(self, encrypted: EncryptedInput, target: Path) -> None:
+        """Say that the output there was made from these inputs."""
+        write_file(_mark(target), _marked(target, self._given(encrypted)), private=True)
+
+    def _given(self, encrypted: EncryptedInput) -> bytes:
+        """A digest of what the output is made from: encrypted inputs, artifact, client and plain inputs."""
+        found = hashlib.sha256(self._own + encrypted.request.encode())
+        for name in encrypted.names():
+            blob = encrypted.blob(name)
+            found.update(f"{name}\0{len(blob)}\0".encode())
+            found.update(blob)
+        return found.digest()
 
 
 def _mark(target: Path) -> Path:

@@ -29,7 +29,7 @@ _MAX_OBJECTS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Message:
+class Message:
     """Fields and blobs of one message; `live` holds OpenFHE's objects while they have not left the process.
 
     A blob is in OpenFHE's form or in the small one (runtime/seeded.py), in which clients write what they make.
@@ -165,7 +165,12 @@ def object_name(name: str, chunk: int) -> str:
     return f"{name}/{chunk}"
 
 
-class EvaluationKeys(_Message):
+def fresh_request() -> str:
+    """A name for inputs that no others have."""
+    return secrets.token_hex(_FINGERPRINT_LENGTH // 2)
+
+
+class EvaluationKeys(Message):
     """The evaluation keys of one client for one artifact (see heliograph/ckks/keys.py for their names). Not secret."""
 
     kind = "evaluation keys"
@@ -173,17 +178,17 @@ class EvaluationKeys(_Message):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EncryptedInput(_Message):
+class EncryptedInput(Message):
     """The encrypted inputs of one sample: objects `name/chunk`, and a `request` that no other has."""
 
-    request: str = field(default_factory=lambda: secrets.token_hex(_FINGERPRINT_LENGTH // 2), kw_only=True)
+    request: str = field(default_factory=fresh_request, kw_only=True)
 
     kind = "encrypted inputs"
     named = ("artifact", "client", "request")
     max_bytes = 16 * 1024**3
 
 
-class CarriedValues(_Message):
+class CarriedValues(Message):
     """What a run leaves to the next: objects `name/chunk` of the inputs that come from the run before."""
 
     kind = "carried values"
@@ -191,7 +196,7 @@ class CarriedValues(_Message):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EncryptedOutput(_Message):
+class EncryptedOutput(Message):
     """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs.
 
     It is empty in outputs that were written before there were requests: they stay readable, as the keys that open them do.

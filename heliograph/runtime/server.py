@@ -166,13 +166,7 @@ class Server:
         total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
         ones, ProgramError or RangeError for plain ones that are not what the program declares.
         """
-        if self.artifact.program.interface.carried:
-            names = ", ".join(map(repr, self.artifact.program.interface.carried_inputs))
-            raise ProgramError(
-                f"{self.artifact.name} takes {names} from the run before",
-                where="Server.run",
-                hint="run it in a hg.Session, which keeps them, or call Server.step",
-            )
+        refuse_carried(self.artifact)
         return self._evaluated(encrypted, None, progress, plain)[0]
 
     def step(
@@ -319,28 +313,40 @@ class Server:
         """
         taken = {node.attrs["name"] for node in (program or self.artifact.program).inputs} - set(plain)
         drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name in taken}
-        return self.given_inputs({**drawn, **plain}, program)
+        return given_inputs(program or self.artifact.program, {**drawn, **plain})
 
-    def given_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
-        """The same of those that are given alone; nothing is drawn."""
-        nodes = [node for node in (program or self.artifact.program).inputs if not node.type.secret]
-        names = [node.attrs["name"] for node in nodes]
-        needed = {node.attrs["name"] for node in nodes if "drawn" not in node.attrs}
-        if not needed <= set(plain) <= set(names):
-            raise ProgramError(
-                f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
-                where="Server.run",
-                why=f"given were {', '.join(map(repr, plain)) or 'none'}",
-                hint="pass them by name: server.run(encrypted, plain={'name': array})",
-            )
-        values = {}
-        for node in nodes:
-            a = node.attrs
-            if a["name"] in plain:
-                tensor = check_input(a["name"], a["shape"], plain[a["name"]])
-                check_range(a["name"], a.get("low"), a.get("high"), tensor)
-                values[node] = tensor[np.newaxis]
-        return values
+
+def refuse_carried(artifact: Artifact) -> None:
+    """Raise a ProgramError where the program takes values from the run before, which nothing keeps here."""
+    if artifact.program.interface.carried:
+        names = ", ".join(map(repr, artifact.program.interface.carried_inputs))
+        raise ProgramError(
+            f"{artifact.name} takes {names} from the run before",
+            where="Server.run",
+            hint="run it in a hg.Session, which keeps them, or call Server.step",
+        )
+
+
+def given_inputs(program: Program, plain: Mapping[str, Any]) -> dict[Node, Array]:
+    """The plain inputs that are given, by node, checked, with a leading axis of one sample; nothing is drawn."""
+    nodes = [node for node in program.inputs if not node.type.secret]
+    names = [node.attrs["name"] for node in nodes]
+    needed = {node.attrs["name"] for node in nodes if "drawn" not in node.attrs}
+    if not needed <= set(plain) <= set(names):
+        raise ProgramError(
+            f"the program's plain inputs are {', '.join(map(repr, names)) or 'none'}",
+            where="Server.run",
+            why=f"given were {', '.join(map(repr, plain)) or 'none'}",
+            hint="pass them by name: server.run(encrypted, plain={'name': array})",
+        )
+    values = {}
+    for node in nodes:
+        a = node.attrs
+        if a["name"] in plain:
+            tensor = check_input(a["name"], a["shape"], plain[a["name"]])
+            check_range(a["name"], a.get("low"), a.get("high"), tensor)
+            values[node] = tensor[np.newaxis]
+    return values
 
 
 def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> None:

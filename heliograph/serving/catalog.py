@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import ProgramError
@@ -13,6 +14,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import BASE_BYTES, PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.security import require_security
+from heliograph.runtime.server import given_inputs
 from heliograph.serving.records import ArtifactRecord
 from heliograph.serving.refusals import nothing_there
 from heliograph.serving.settings import Limits
@@ -42,6 +44,15 @@ def room(artifact: Artifact, worker_bytes: int) -> Room:
     return Room(fixed + kept, None if kept >= total else kept, fixed + least)
 
 
+def require_fit(name: str, taken: Room, worker_bytes: int, hint: str) -> None:
+    """Raise a TooLittleMemoryError, with the figures, where no worker can hold a server of the artifact of that name."""
+    if taken.least > worker_bytes:
+        raise TooLittleMemoryError(
+            f"a job of {name!r} needs {taken.least / 1e6:.0f} MB, and a worker has {worker_bytes / 1e6:.0f} MB",
+            hint=f"{hint}, or compile with a lower memory_bytes",
+        )
+
+
 def cache_bytes(worker_bytes: int) -> int:
     """The encoded plaintexts that a server in a worker keeps: at most a quarter of its memory."""
     return min(PLAINTEXT_CACHE_BYTES, worker_bytes // 4)
@@ -56,23 +67,24 @@ class Served:
     keys: Mapping[str, EvaluationKey]
     record: ArtifactRecord
     room: Room
+    # Whether a job is a step: its inputs and its result have carried values with them (runtime/steps.py).
+    steps: bool
 
     def require_fit(self) -> None:
         """Raise a TooLittleMemoryError, with the figures, where no worker can hold a server of it."""
-        if not self.record.fits:
-            raise TooLittleMemoryError(
-                f"a job of {self.record.name!r} needs {self.room.least / 1e6:.0f} MB, and a worker of this server has "
-                f"{self.record.worker_bytes / 1e6:.0f} MB",
-                hint="ask for a server with more memory (--memory-bytes, fewer --workers), or compile with a lower "
-                "memory_bytes",
-            )
+        require_fit(
+            self.record.name,
+            self.room,
+            self.record.worker_bytes,
+            "ask for a server with more memory (--memory-bytes, fewer --workers)",
+        )
 
 
 class Catalog:
     """The artifacts of a server by their fingerprints.
 
-    Raises ProgramError where two are the same, or where one carries values from run to run or asks for plain inputs that
-    are not given; SecurityError for one without security unless `allow_insecure` is given.
+    Raises ProgramError where two are the same, or where one asks for plain inputs that are not given or are others than it
+    declares; SecurityError for one without security unless `allow_insecure` is given.
     """
 
     def __init__(
@@ -122,18 +134,14 @@ class Catalog:
 
 
 def _require_servable(artifact: Artifact, path: str | Path, plain: Mapping[str, str]) -> None:
-    if artifact.program.interface.carried:
-        raise ProgramError(
-            f"{artifact.name} carries values from run to run",
-            where=path,
-            hint="run it in a hg.Session; it is not served",
-        )
     if artifact.plain_inputs and artifact.name not in plain:
         raise ProgramError(
             f"{artifact.name} takes plain inputs of the server: {', '.join(artifact.plain_inputs)}",
             where=path,
             hint=f"give them: --plain {artifact.name}=FILE.npz",
         )
+    if artifact.name in plain:
+        given_inputs(artifact.program, read_by_name(plain[artifact.name], artifact.plain_inputs))
 
 
 def _served(path: Path, artifact: Artifact, worker_bytes: int) -> Served:
@@ -141,6 +149,8 @@ def _served(path: Path, artifact: Artifact, worker_bytes: int) -> Served:
     figures = artifact.report.figures
     keys = {key.name: key for key in artifact.evaluation_keys}
     planned = memory_bytes(artifact.program, artifact.ring)
+    names = artifact.program.interface.carried_inputs
+    carried = [node.attrs["level"] for node in artifact.program.inputs if node.attrs["name"] in names]
     record = ArtifactRecord(
         artifact=artifact.fingerprint,
         name=artifact.name,
@@ -151,10 +161,10 @@ def _served(path: Path, artifact: Artifact, worker_bytes: int) -> Served:
         sent_key_bytes=planned["sent_keys"],
         input_bytes=planned["inputs"],
         sent_input_bytes=planned["sent_inputs"],
-        output_bytes=planned["outputs"],
+        output_bytes=planned["outputs"] + sum(map(artifact.ring.ciphertext_bytes, carried)),
         server_bytes=taken.bytes,
         worker_bytes=worker_bytes,
         fits=taken.least <= worker_bytes,
         predicted_ms=figures.predicted.evaluate_ms,
     )
-    return Served(path, artifact.public().to_bytes(), keys, record, taken)
+    return Served(path, artifact.public().to_bytes(), keys, record, taken, steps=bool(carried))

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from heliograph.runtime.memory import available_bytes
 from heliograph.serving.records import DONE, FAILED, RUNNING, ErrorRecord
 
 ENGINES = ("local", "ray")
 STOPPED = "stopped"
 # How often a worker says how far it is, and how long one waits for it to say so.
 BEAT_S = 0.25
+# Of what the machine has left when they are started, workers may have so much; where that is unknown, of 4 GiB.
+_SHARE, _UNKNOWN_BYTES = 0.8, 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,13 @@ def follow(seat: Seat, task: Task, going_on: Callable[[Report], bool], silence_s
             return report
         if not going_on(report):
             seat.stop()
+
+
+def bytes_each(memory_bytes: int | None, workers: int) -> int:
+    """What each of so many workers may have of that memory, by default of four fifths of what the machine has left."""
+    if memory_bytes is None:
+        memory_bytes = int(_SHARE * (available_bytes() or _UNKNOWN_BYTES))
+    return memory_bytes // workers
 
 
 def task_of(artifact: str, keys: Path, input: Path, output: Path) -> Task:

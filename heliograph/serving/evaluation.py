@@ -8,11 +8,13 @@ from pathlib import Path
 
 from heliograph.errors import HeliographError
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
+from heliograph.runtime.steps import StepInput, StepOutput
 from heliograph.serving.engine import STOPPED, Report, Work
 from heliograph.serving.holding import Holding
 from heliograph.serving.records import DONE, FAILED, ErrorRecord, as_record
 
 _MAX_FAULT = 500
+Output = EncryptedOutput | StepOutput
 
 
 class Stopped(Exception):
@@ -47,15 +49,14 @@ class Evaluation:
         for folder in folders:
             self._holding.drop(folder)
 
-    def run(
-        self, artifact: str, keys: Path, load: Callable[[], EncryptedInput], save: Callable[[EncryptedOutput], None]
-    ) -> Report:
-        """Evaluate one job and have its output saved; how it ended. Never raises."""
+    def run(self, artifact: str, keys: Path, given: Path | bytes, save: Callable[[Output], None]) -> Report:
+        """Evaluate one job, on what a file or bytes hold, and have its output saved; how it ended. Never raises.
+
+        For a program that carries values a job is a step: a StepInput is given and a StepOutput saved.
+        """
         state, error, fault = FAILED, None, ""
         try:
-            encrypted = load()
-            server = self._holding.server(artifact, keys.name, keys)
-            save(server.run(encrypted, self._progress, self._holding.plain(artifact)))
+            save(self._evaluated(artifact, keys, given))
             state = DONE
         except Stopped:
             state = STOPPED
@@ -70,6 +71,15 @@ class Evaluation:
             error = ErrorRecord("InternalError", "the evaluation failed by a fault of ours", why=type(found).__name__)
             fault = f"{type(found).__name__}: {found}"[:_MAX_FAULT]
         return Report(state, *self._place, error, fault, self._holding.held)
+
+    def _evaluated(self, artifact: str, keys: Path, given: Path | bytes) -> Output:
+        step = self._holding.artifact(artifact).program.interface.carried
+        kind = StepInput if step else EncryptedInput
+        message = kind.load(given) if isinstance(given, Path) else kind.from_bytes(given)
+        server, plain = self._holding.server(artifact, keys.name, keys), self._holding.plain(artifact)
+        if isinstance(message, StepInput):
+            return StepOutput.of(*server.step(*message.halves(), self._progress, plain))
+        return server.run(message, self._progress, plain)
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         self._place = done, total

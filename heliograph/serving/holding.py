@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
-from heliograph.array_files import one_per_name, read_arrays
+from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import WireError
 from heliograph.execution.memory import BASE_BYTES
@@ -55,7 +55,7 @@ class Holding:
         if folder in self._servers:
             self._servers.move_to_end(folder)
             return self._servers[folder][0]
-        loaded = self._artifact(artifact)
+        loaded = self.artifact(artifact)
         taken = room(loaded, self._bytes)
         size = taken.bytes - BASE_BYTES
         while self._servers and BASE_BYTES + sum(self.held.values()) + size > self._bytes:
@@ -66,11 +66,10 @@ class Holding:
 
     def plain(self, artifact: str) -> dict[str, object]:
         """The artifact's plain inputs, as the operator gave them."""
-        loaded = self._artifact(artifact)
+        loaded = self.artifact(artifact)
         if loaded.name not in self._plain:
             return {}
-        path, names = self._plain[loaded.name], loaded.plain_inputs
-        return dict(zip(names, one_per_name(read_arrays(path), names, path), strict=True))
+        return dict(read_by_name(self._plain[loaded.name], loaded.plain_inputs))
 
     def drop(self, folder: str) -> None:
         """Let go of one server, if it is here."""
@@ -102,7 +101,8 @@ class Holding:
     def _evict(self) -> None:
         self.drop(next(iter(self._servers)))
 
-    def _artifact(self, artifact: str) -> Artifact:
+    def artifact(self, artifact: str) -> Artifact:
+        """The artifact of that fingerprint; a WireError where its file holds another one by now."""
         if artifact not in self._artifacts:
             if artifact not in self._paths:
                 raise WireError("the artifact is no longer served")

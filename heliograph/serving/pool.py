@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 
+from heliograph.serving.bell import Bell
 from heliograph.serving.database import Database
 from heliograph.serving.engine import STOPPED, Engine, Report, Seat, WorkerGone, follow, task_of
 from heliograph.serving.jobs import Claim, Jobs
@@ -30,11 +31,11 @@ class Pool:
     """So many workers of an engine, on the queue of a server."""
 
     def __init__(
-        self, engine: Engine, workers: int, database: Database, jobs: Jobs, places: Places, limits: Limits
+        self, engine: Engine, workers: int, database: Database, jobs: Jobs, places: Places, limits: Limits, bell: Bell
     ) -> None:
         self._engine, self._database, self._jobs = engine, database, jobs
         self._over = threading.Event()
-        self._posts = [_Post(engine, self._over, database, jobs, places, limits) for _ in range(workers)]
+        self._posts = [_Post(engine, self._over, database, jobs, places, limits, bell) for _ in range(workers)]
 
     def start(self) -> None:
         """Start the workers; jobs that those of an earlier server had go back to the queue first."""
@@ -71,9 +72,16 @@ class _Post:
     """One worker after the other; what the thread does."""
 
     def __init__(
-        self, engine: Engine, over: threading.Event, database: Database, jobs: Jobs, places: Places, limits: Limits
+        self,
+        engine: Engine,
+        over: threading.Event,
+        database: Database,
+        jobs: Jobs,
+        places: Places,
+        limits: Limits,
+        bell: Bell,
     ) -> None:
-        self._engine, self._over = engine, over
+        self._engine, self._over, self._bell = engine, over, bell
         self._database, self._jobs, self._places, self._limits = database, jobs, places, limits
         self._name, self._seen = "", 0.0
         self._noted: dict[str, int] = {}
@@ -157,6 +165,7 @@ class _Post:
         finally:
             if not kept:
                 path.unlink(missing_ok=True)
+        self._bell.ring()
         if report.fault:
             log("fault", worker=self._name, job=claim.id, text=report.fault)
         log(

@@ -24,9 +24,8 @@ from typing import Any
 
 from heliograph.errors import HeliographError, ProgramError
 from heliograph.files import open_file, write_file
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 from heliograph.serving.engine import Report, Seat, Task, Work, WorkerGone
-from heliograph.serving.evaluation import Evaluation
+from heliograph.serving.evaluation import Evaluation, Output
 from heliograph.serving.logs import log
 from heliograph.serving.records import FAILED, ErrorRecord
 
@@ -163,10 +162,10 @@ class RayWorker:
     def run(self, artifact: str, keys: str, data: bytes) -> tuple[Report, bytes]:
         outputs: list[bytes] = []
 
-        def save(output: EncryptedOutput) -> None:
+        def save(output: Output) -> None:
             outputs.append(output.to_bytes())
 
-        report = self._evaluation.run(artifact, self._local(keys), lambda: EncryptedInput.from_bytes(data), save)
+        report = self._evaluation.run(artifact, self._local(keys), data, save)
         return report, outputs[0] if outputs else b""
 
     def begin(self) -> None:

@@ -6,12 +6,27 @@ SHA-256 of 64.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from heliograph import errors
 from heliograph.errors import HeliographError
+from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.texts import shown
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 ENDED = (DONE, FAILED)
+# What a record of an error may name; of another kind it is a HeliographError.
+ERRORS: dict[str, type[HeliographError]] = {
+    "WireError": errors.WireError,
+    "SecurityError": errors.SecurityError,
+    "RangeError": errors.RangeError,
+    "ProgramError": errors.ProgramError,
+    "InternalError": errors.InternalError,
+    "TooLittleMemoryError": TooLittleMemoryError,
+}
+_MAX_WORDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +127,10 @@ def as_record(error: HeliographError) -> ErrorRecord:
     """An error in its parts; a refusal is named as the error that a client knows."""
     kind = next(each for each in type(error).__mro__ if not each.__module__.startswith("heliograph.serving."))
     return ErrorRecord(kind.__name__, error.what, error.where, error.why, error.hint)
+
+
+def as_error(record: Mapping[str, Any], where: str) -> HeliographError:
+    """The error that the fields of an ErrorRecord describe; they may be a stranger's."""
+    words = {name: shown(str(record.get(name, "")), _MAX_WORDS) for name in ("what", "why", "hint")}
+    kind = ERRORS.get(str(record.get("kind")), HeliographError)
+    return kind(words["what"], where=where, why=words["why"], hint=words["hint"])

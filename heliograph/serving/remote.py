@@ -13,8 +13,16 @@ from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.loop import Progress
 from heliograph.files import Bytes, open_file
 from heliograph.runtime.keyfolder import KeyFolder, key_parts
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys, is_fingerprint
-from heliograph.serving.transport import StatusError, Transport, raised
+from heliograph.runtime.messages import (
+    CarriedValues,
+    EncryptedInput,
+    EncryptedOutput,
+    EvaluationKeys,
+    is_fingerprint,
+)
+from heliograph.runtime.steps import StepInput, StepOutput
+from heliograph.serving.records import as_error
+from heliograph.serving.transport import StatusError, Transport
 
 _BLOCK = 1 << 20
 _WAIT_S = 20
@@ -136,10 +144,27 @@ class RemoteServer:
         """
         return self.result(self.submit(encrypted, progress), progress)
 
+    def step(
+        self, encrypted: EncryptedInput, carried: CarriedValues, progress: Progress | None = None
+    ) -> tuple[EncryptedOutput, CarriedValues]:
+        """As `run`, of a program that carries values from run to run: the outputs, and what the next step takes.
+
+        What is carried stays with the client: it is sent with each step, and comes back. Save it (`CarriedValues.save`)
+        before the next one. The same inputs and carried values again take up the same job, or repeat it.
+        """
+        if not isinstance(carried, CarriedValues):
+            raise WireError(f"a step goes on from carried values, not from {type(carried).__name__}")
+        _require_inputs(encrypted)
+        job = self._submitted(StepInput.of(encrypted, carried), progress)
+        output: StepOutput = self._result(job, StepOutput, progress)
+        return output.halves()
+
     def submit(self, encrypted: EncryptedInput, progress: Progress | None = None) -> str:
         """Send the inputs and have them evaluated; the name of the job, for `result`."""
-        if not isinstance(encrypted, EncryptedInput):
-            raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
+        _require_inputs(encrypted)
+        return self._submitted(encrypted, progress)
+
+    def _submitted(self, encrypted: EncryptedInput | StepInput, progress: Progress | None) -> str:
         data = encrypted.to_bytes()
         digest = hashlib.sha256(data).hexdigest()
         query = {"artifact": encrypted.artifact, "client": encrypted.client, "upload": digest}
@@ -155,15 +180,20 @@ class RemoteServer:
         """
         if not is_fingerprint(job):
             raise ProgramError(f"{job[:60]!r} is no name of a job", where="RemoteServer.result")
+        output: EncryptedOutput = self._result(job, EncryptedOutput, progress)
+        return output
+
+    def _result(self, job: str, kind: type[EncryptedOutput | StepOutput], progress: Progress | None) -> Any:
+        """The outputs of a job, of that kind and checked."""
         path = f"/v1/jobs/{job}"
         state = self._ended(path, progress)
         if _text(state, "state") != "done":
             error = _field(state, "error")
             self._transport.json("DELETE", path)
-            raised(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
+            raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
-        output: EncryptedOutput = EncryptedOutput.from_bytes(data, f"the answer of {self._transport.url}")
-        output.check_answers(job)
+        output = kind.from_bytes(data, f"the answer of {self._transport.url}")
+        (output if isinstance(output, EncryptedOutput) else output.halves()[0]).check_answers(job)
         output.check(_text(state, "artifact"), _text(state, "client"))
         with contextlib.suppress(StatusError):  # It may have expired meanwhile.
             self._transport.json("DELETE", path)
@@ -235,6 +265,11 @@ class RemoteServer:
                 raise HeliographError("an upload does not get on", where=self._transport.url, hint="try again later")
         if progress is not None:
             progress("sending", total, total)
+
+
+def _require_inputs(encrypted: object) -> None:
+    if not isinstance(encrypted, EncryptedInput):
+        raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
 
 
 def _field(state: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,8 +23,8 @@ from heliograph.serving.refusals import Refused, nothing_there
 
 router = APIRouter(tags=["jobs"])
 _BLOCK = 1 << 20
-# How often a job is looked at for those who wait for it: soon at first, then less often.
-_SOON_S, _LATER_S = 0.02, 0.25
+# How often a job is looked at for those who wait for it, beside every time that one ends.
+_LOOK_S = 0.25
 _MAX_WAIT_S = 60.0
 # Proxies give up connections on which nothing comes.
 _KEEP_ALIVE_S = 10.0
@@ -51,12 +52,14 @@ async def job(
     wait: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, description="wait so many seconds for its end")] = 0.0,
 ) -> JobRecord:
     """How far a job is; with `wait` as soon as it has ended, or when the time is over."""
-    begun = time.monotonic()
-    record = await run_sync(site.jobs.record, known.number, id)
-    while not has_ended(record) and (waited := time.monotonic() - begun) < wait:
-        await anyio.sleep(min(_pause(waited), wait - waited))
-        record = await run_sync(site.jobs.record, known.number, id)
-    return record
+    end = time.monotonic() + wait
+    while True:
+        with site.bell.listening() as ended:
+            record = await run_sync(site.jobs.record, known.number, id)
+            left = end - time.monotonic()
+            if has_ended(record) or left <= 0:
+                return record
+            await _until(ended, min(_LOOK_S, left))
 
 
 @router.get(
@@ -69,12 +72,14 @@ async def events(site: Here, known: Known, id: JobId) -> StreamingResponse:
     first = await run_sync(site.jobs.record, known.number, id)
 
     async def stream() -> AsyncIterator[str]:
-        record, begun, said = first, time.monotonic(), time.monotonic()
+        record, said = first, time.monotonic()
         yield _event(record)
         while not has_ended(record):
-            await anyio.sleep(_pause(time.monotonic() - begun))
             try:
-                found = await run_sync(site.jobs.record, known.number, id)
+                with site.bell.listening() as ended:
+                    found = await run_sync(site.jobs.record, known.number, id)
+                    if found == record:
+                        await _until(ended, _LOOK_S)
             except Refused:
                 yield "event: gone\ndata: {}\n\n"
                 return
@@ -108,9 +113,10 @@ def delete_job(site: Here, known: Known, id: JobId) -> None:
     site.jobs.delete(known.number, id)
 
 
-def _pause(waited_s: float) -> float:
-    """Seconds until a job is looked at again: a twentieth of the time that it took so far."""
-    return min(max(waited_s / 20, _SOON_S), _LATER_S)
+async def _until(ended: asyncio.Event, seconds: float) -> None:
+    """Wait until a job has ended, whichever, for so many seconds at most."""
+    with anyio.move_on_after(seconds):
+        await ended.wait()
 
 
 def _event(record: JobRecord) -> str:

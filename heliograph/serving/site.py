@@ -11,11 +11,12 @@ from pathlib import Path
 
 from heliograph.errors import ProgramError
 from heliograph.files import lock
-from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.messages import EncryptedInput
+from heliograph.runtime.steps import StepInput
+from heliograph.serving.bell import Bell
 from heliograph.serving.catalog import Catalog
 from heliograph.serving.database import Database
-from heliograph.serving.engine import Work
+from heliograph.serving.engine import Work, bytes_each
 from heliograph.serving.engines import make_engine
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.keysets import KeySets
@@ -27,9 +28,6 @@ from heliograph.serving.settings import Limits, Places
 from heliograph.serving.sweep import Sweep
 from heliograph.serving.tenants import Tenants
 from heliograph.serving.uploads import Uploads
-
-# Of what the machine has left when the server is started, the workers may have so much.
-_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,7 @@ class Site:
         self.places = Places(settings.root)
         self.places.make()
         self._lock = _taken(self.places)
-        total = settings.memory_bytes
-        if total is None:
-            total = int(_SHARE * (available_bytes() or 1 << 32))
-        self.worker_bytes = total // settings.workers
+        self.worker_bytes = bytes_each(settings.memory_bytes, settings.workers)
         self.catalog = Catalog(
             settings.artifacts, self.worker_bytes, plain=settings.plain, allow_insecure=settings.allow_insecure
         )
@@ -80,8 +75,9 @@ class Site:
             backend=settings.backend,
             allow_insecure=settings.allow_insecure,
         )
+        self.bell = Bell()
         engine = make_engine(settings.engine, work, settings.workers)
-        self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits)
+        self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits, self.bell)
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # One input at a time is read for its check, so that many clients do not take the server's own memory.
         self._reading = threading.Lock()
@@ -123,7 +119,8 @@ class Site:
                 413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
             )
         with self._reading:
-            EncryptedInput.load(upload, max_bytes=largest).check(artifact, client)
+            kind = StepInput if served.steps else EncryptedInput
+            kind.load(upload, max_bytes=largest).check(artifact, client)
         record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload)
         self.pool.wake()
         return record

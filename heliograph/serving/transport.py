@@ -8,14 +8,14 @@ import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from heliograph import errors
 from heliograph.errors import HeliographError, SecurityError, WireError
-from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.serving.records import ERRORS
 from heliograph.texts import shown
 
 _MAX_JSON = 1 << 24
@@ -24,14 +24,6 @@ _MAX_ERROR = 1 << 16
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
 # What another try may find otherwise; a part that was taken elsewhere too (409) is the upload's business.
 _AGAIN = (408, 429, 500, 502, 503, 504)
-_ERRORS: dict[str, type[HeliographError]] = {
-    "WireError": errors.WireError,
-    "SecurityError": errors.SecurityError,
-    "RangeError": errors.RangeError,
-    "ProgramError": errors.ProgramError,
-    "InternalError": errors.InternalError,
-    "TooLittleMemoryError": TooLittleMemoryError,
-}
 Query = Mapping[str, str | int | float]
 
 
@@ -171,7 +163,7 @@ class Transport:
     def _refusal(self, response: httpx.Response) -> HeliographError:
         """The error that a refusal says."""
         error = _said(response)
-        kind = _ERRORS.get(error.where)
+        kind = ERRORS.get(error.where)
         if kind is not None and response.status_code not in (401, 404, 409):
             return kind(error.what, where=self.url, why=error.why, hint=error.hint)
         return StatusError(response.status_code, error.what, where=self.url, why=error.why, hint=error.hint)
@@ -180,13 +172,6 @@ class Transport:
         return WireError(
             f"{self.url} answers something else than a Heliograph server would", hint="look at the address"
         )
-
-
-def raised(error: Mapping[str, Any], where: str) -> NoReturn:
-    """Raise the error that a record describes."""
-    words = {name: shown(str(error.get(name, "")), 2000) for name in ("what", "why", "hint")}
-    kind = _ERRORS.get(str(error.get("kind")), HeliographError)
-    raise kind(words["what"], where=where, why=words["why"], hint=words["hint"])
 
 
 def _said(response: httpx.Response) -> HeliographError:

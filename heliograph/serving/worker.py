@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.errors import InsecureWarning
-from heliograph.runtime.messages import EncryptedInput
 from heliograph.serving.engine import BEAT_S, Report, Task, Work
 from heliograph.serving.evaluation import Evaluation
 
@@ -76,7 +75,7 @@ def main() -> None:
             evaluation.run(
                 task.artifact,
                 Path(task.keys),
-                lambda path=task.input: EncryptedInput.load(path),  # type: ignore[misc]
+                Path(task.input),
                 lambda output, path=task.output: output.save(path),  # type: ignore[misc]
             )
         )

@@ -37,6 +37,35 @@ WORDS = st.integers(0, 2**64 - 1)
 PRIMES = st.sampled_from([ring.primes[i] for ring in RINGS for i in (0, 1)])
 
 
+def test_kernels_run_where_none_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service without a home directory, on a file system that is read-only: they are compiled, and it is said why."""
+    from numba.core import caching
+
+    from heliograph.runtime.native import warm
+
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    monkeypatch.setattr(arithmetic, "UNKEPT", set())
+    monkeypatch.setattr(warm, "UNKEPT", arithmetic.UNKEPT)
+
+    @arithmetic.kernel
+    def double(a: Any) -> Any:
+        return a + a
+
+    @arithmetic.parallel_kernel
+    def fill(out: Any) -> None:
+        for i in range(len(out)):
+            out[i] = double(np.uint64(i))
+
+    out = np.zeros(5, dtype=np.uint64)
+    fill(out)
+    assert list(out) == [0, 2, 4, 6, 8]
+    assert {"double", "fill"} == arithmetic.UNKEPT
+    warm._tell()
+    assert "set NUMBA_CACHE_DIR" in capsys.readouterr().err
+
+
 @arithmetic.kernel
 def _product(a: Any, b: Any, q: Any, bits: Any, ratio: Any) -> Any:
     return arithmetic.product(a, b, q, bits, ratio)

@@ -39,14 +39,29 @@ def _guard() -> AbstractContextManager[Any]:
 _ONE_AT_A_TIME = _guard()
 
 
+# The names of kernels that could not be kept on disk.
+UNKEPT: set[str] = set()
+
+
+def _compiled(function: Callable[..., Any], **options: bool) -> Any:
+    """What numba compiles, kept on disk; where nothing can be written, it is compiled anew in each process."""
+    options = {"nogil": True, "boundscheck": False, **options}
+    try:
+        return numba.njit(cache=True, error_model="numpy", **options)(function)
+    except RuntimeError:
+        # Neither the folder of the sources nor NUMBA_CACHE_DIR nor the home directory: numba says so by no class of its own.
+        UNKEPT.add(function.__name__)
+        return numba.njit(error_model="numpy", **options)(function)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """A kernel of one thread, called with the interpreter's lock released and kept on disk once compiled."""
-    return numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy")(function)
+    return _compiled(function)
 
 
 def parallel_kernel(function: Callable[..., Any]) -> Any:
     """The same, with its outermost `prange` spread over numba's threads. It is called from Python, not from kernels."""
-    compiled = numba.njit(nogil=True, boundscheck=False, cache=True, error_model="numpy", parallel=True)(function)
+    compiled = _compiled(function, parallel=True)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> None:

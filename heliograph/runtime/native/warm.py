@@ -10,6 +10,7 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.runtime.native import keyswitch
+from heliograph.runtime.native.arithmetic import UNKEPT
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
@@ -34,7 +35,13 @@ def warm_up() -> None:
 
 
 def _tell() -> None:
-    print("compiling kernels for this processor; once on a machine, about half a minute", file=sys.stderr, flush=True)
+    text = "compiling kernels for this processor; once on a machine, about half a minute"
+    if UNKEPT:
+        text = (
+            "compiling kernels for this processor, about half a minute for each process: no folder for them can be written "
+            "to; set NUMBA_CACHE_DIR to one"
+        )
+    print(text, file=sys.stderr, flush=True)
 
 
 def _call_all() -> None:
