@@ -337,7 +337,7 @@ def _map(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
     """Dropout draws one mask for a batch: batches of one cannot be compared with it."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase)
+    kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
     switched = [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
     for layer in switched:
         layer.training = False
