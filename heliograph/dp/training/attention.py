@@ -9,7 +9,7 @@ the mask that the loss saw is the one that is differentiated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -100,10 +100,9 @@ def _note(
     record(output, factors)
 
 
-def _weights(layer: nn.MultiheadAttention) -> tuple[Tensor, Tensor, Tensor]:
-    if layer.in_proj_weight is not None:
-        return layer.in_proj_weight.chunk(3)
-    return layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight
+def _weights(layer: nn.MultiheadAttention) -> Sequence[Tensor]:
+    whole: Tensor | None = layer.in_proj_weight
+    return (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if whole is None else whole.chunk(3)
 
 
 def _projected(layer: nn.MultiheadAttention, *inputs: Tensor) -> Tensor:
@@ -118,15 +117,16 @@ def _inward(
 ) -> list[tuple[Tensor, Factor]]:
     parts = gradient.split([x.shape[1] for x in inputs], 1)
     found: list[tuple[Tensor, Factor]] = []
-    if layer.in_proj_weight is None:
+    whole: Tensor | None = layer.in_proj_weight
+    if whole is None:
         found = [(w, Outer(x, b)) for w, x, b in zip(_weights(layer), inputs, parts, strict=True)]
     elif same:
-        found = [(layer.in_proj_weight, Outer(inputs[0], torch.cat(parts, 2)))]
+        found = [(whole, Outer(inputs[0], torch.cat(parts, 2)))]
     else:
         # Each input meets its own rows of the weight only: the others' gradients are zero there.
         width = gradient.shape[2]
         rows = [nn.functional.pad(part, (n * width, (2 - n) * width)) for n, part in enumerate(parts)]
-        found = [(layer.in_proj_weight, Outer(torch.cat(inputs, 1), torch.cat(rows, 1)))]
+        found = [(whole, Outer(torch.cat(inputs, 1), torch.cat(rows, 1)))]
     return [*found, (layer.in_proj_bias, Dense(torch.cat([part.sum(1) for part in parts], 1)))]
 
 
@@ -135,7 +135,7 @@ def _outward(layer: nn.MultiheadAttention, context: Tensor, gradient: Tensor) ->
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(2, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _mask(attention: Tensor | None, padding: Tensor | None, q: Tensor, keys: int) -> Tensor | None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from heliograph.dp.training.group import Group
 from heliograph.errors import CompositionWarning, ProgramError
 
 Pair = tuple[Any, Any]
@@ -66,9 +67,12 @@ class Canaries:
 class Records:
     """A map-style dataset of (input, target) pairs, or a pair of tensors or arrays whose first axis counts records."""
 
-    def __init__(self, source: object, device: torch.device, where: str = "train_set") -> None:
+    def __init__(
+        self, source: object, device: torch.device, where: str = "train_set", group: Group | None = None
+    ) -> None:
         _refuse(source, where)
         self.device = device
+        self.group = group or Group()
         self.canaries: Canaries | None = None
         self._dataset: Dataset[Any] | None = None
         self._tensors: tuple[Tensor, Tensor] | None = None
@@ -144,8 +148,11 @@ class Records:
         return torch.nonzero(true).flatten(), torch.nonzero(~true).flatten()
 
     def chunks(self, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Pair]]:
-        """The records of some indices in physical batches: the positions within `indices`, and the records."""
-        for positions in torch.arange(indices.numel()).split(size):
+        """This process's share of some indices in physical batches: the positions within `indices`, and the records.
+
+        Of a process alone that is all of them; else what is made of them is to be added up (`group`).
+        """
+        for positions in self.group.share(torch.arange(indices.numel())).split(size):
             # Of no indices torch makes one empty part; a dataset has no batch of no records.
             if positions.numel():
                 yield positions, self.batch(indices[positions])
