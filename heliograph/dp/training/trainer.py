@@ -64,6 +64,9 @@ class DPTrainer:
     every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
     importance sampling; `bands` is how many steps share noise in the method band_mf.
 
+    `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. A run
+    of this process that is not among them gives a CompositionWarning.
+
     Where torch.distributed has a process group, its processes make one run: each makes the same trainer, with the whole
     data set, and computes a share of every batch (see `group`). The module is not to be wrapped.
     """
@@ -95,6 +98,7 @@ class DPTrainer:
         checkpoint_every: int | None = None,
         progress: bool = False,
         observer: Observer | None = None,
+        earlier: Sequence[PrivacyReport] = (),
     ) -> None:
         if (batch_size is None) == (sampler is None):
             raise ProgramError(
@@ -147,6 +151,7 @@ class DPTrainer:
         self._engine = GradientEngine(module, loss)
         self._noise = GaussianNoise(seed=seed, secure=self.settings.secure_noise)
         self._observer = observer
+        self._earlier = tuple(earlier)
         self._progress = progress
         self._checkpoint = None if checkpoint is None or not self._group.first else Checkpoint(checkpoint)
         if checkpoint_every is not None and checkpoint_every < 1:
@@ -243,7 +248,7 @@ class DPTrainer:
                 where=self._checkpoint.path if self._checkpoint else "checkpoint",
                 hint="use the same parameters, or another folder",
             )
-        self._records.begin(resumed=bool(state))
+        self._records.begin(resumed=bool(state), earlier=len(self._earlier))
         append = None if self._checkpoint is None else self._checkpoint.append
         ledger = Ledger.from_json(state["ledger"]) if state else Ledger()
         lost = journal[included:]
@@ -409,6 +414,7 @@ class DPTrainer:
             seconds=run.seconds,
             accuracy=None if run.metrics is None else run.metrics.accuracy,
             public_set=self._public is not None,
+            earlier=tuple((each.epsilon_upper, each.delta) for each in self._earlier),
             released={
                 "epochs": [
                     {"clip": e.bound, "norm_total": e.norm_total, "sigma": e.sigma} for e in run.released_epochs()
