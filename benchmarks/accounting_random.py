@@ -98,7 +98,10 @@ def work(jobs: Connection, seed: int) -> None:
     """Answer numbers with rows, in a process of its own."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     while True:
-        number = jobs.recv()
+        try:
+            number = jobs.recv()
+        except EOFError:
+            return
         try:
             jobs.send(judged(*drawn(seed, number)))
         except Exception as error:  # whatever it raises is what is looked for
