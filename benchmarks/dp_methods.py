@@ -7,6 +7,9 @@ dpis.py has the networks of the literature. Seconds are the processor's, on one 
 counts less; planning and Opacus' loader are left out. Results are written one by one to --out and are not made again.
 
     python benchmarks/dp_methods.py [--datasets mnist,fmnist,imdb] [--epsilons 1,4] [--seeds 3] [--opacus] [--out FILE]
+    python benchmarks/dp_methods.py --networks
+
+The second times a few steps of the networks of dpis.py, all methods in one process.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import dpis
 from common import data, machine
 from dpis_models import SETTINGS
 from heliograph.dp.calibrate import noise_multiplier
@@ -187,6 +191,17 @@ def tables(rows: list[dict[str, Any]]) -> None:
             print(f"| {dataset} | {METHODS[method]} | {1e3 * least[method] / steps:.1f} | {over} |")
 
 
+def networks() -> None:
+    """Processor time of a few steps of each method on the networks of dpis.py."""
+    print(f"{machine()}; load average {os.getloadavg()[0]:.1f}\n")
+    print("| network | method | processor ms a step |\n|---|---|---|")
+    for dataset, records in (("mnist", 10_000), ("imdb", 5_000)):
+        for method in METHODS:
+            job = {"dataset": dataset, "method": method, "epsilon": 4.0, "seed": 0, "epochs": 2, "records": records}
+            row = dpis.run(job)
+            print(f"| {dataset} | {METHODS[method]} | {1e3 * row['seconds'] / row['steps']:.1f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", default="mnist,fmnist,imdb")
@@ -198,11 +213,16 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path(tempfile.gettempdir()) / "heliograph-benchmarks" / "dp_methods.jsonl"
     )
+    parser.add_argument("--networks", action="store_true", help="time the networks of dpis.py instead")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", CompositionWarning)
-    # The trainer's own clock, without the time of other processes.
+    # The clocks of trainer and benchmark, without the time of other processes.
     trainer_module.time = types.SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
+    dpis.time = trainer_module.time
+    if options.networks:
+        networks()
+        return
     options.out.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     held: dict[str, Any] = {}
