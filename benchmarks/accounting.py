@@ -3,7 +3,7 @@
 Runs everything in one process, one thread. Peers (extra `peers`: prv-accountant, dp-accounting, opacus) that are not
 installed are left out and said to be. Prints tables and writes accounting.json beside the script's --out.
 
-    python benchmarks/accounting.py [--out DIR] [--quick] [--limit SECONDS]
+    python benchmarks/accounting.py [--out DIR] [--quick] [--limit SECONDS] [--samplers]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import mpmath
 import threadpoolctl
 from mpmath import mp, mpf
 
+from accounting_samplers import samplers
 from heliograph.dp.accounting import Tolerance, epsilon
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, SampledGaussian
@@ -324,11 +325,19 @@ def shown(result: Result | None) -> str:
     return f"[{low}, {high}] {result.seconds:.3f}s"
 
 
+def written(rows: list[dict[str, Any]], folder: Path | None) -> None:
+    """Keep the rows as accounting.json in a folder."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "accounting.json").write_text(json.dumps(rows, indent=1, default=str) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=None, help="where accounting.json goes")
     parser.add_argument("--quick", action="store_true", help="a small grid")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds a peer may take on one composition")
+    parser.add_argument("--samplers", action="store_true", help="only the samplers' part")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     load = os.getloadavg()[0]
@@ -344,6 +353,10 @@ def main() -> None:
         except ImportError:
             print(f"{name}: not installed, left out")
     rows: list[dict[str, Any]] = []
+    samplers(rows, "dp-accounting" in peers)
+    if options.samplers:
+        written(rows, options.out)
+        return
     ours(Composition.of(SampledGaussian(0.01, 1.0) * 10), 1e-5)  # the first call pays imports
 
     print("\n## Ours on the full grid, default tolerance")
@@ -444,9 +457,7 @@ def main() -> None:
                 except HeliographError:
                     line += f"  {method} refuses"
             print(line)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "accounting.json").write_text(json.dumps(rows, indent=1, default=str) + "\n")
+    written(rows, options.out)
 
 
 if __name__ == "__main__":

@@ -206,8 +206,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """One run in this process, and what it showed."""
     torch.set_num_threads(1)
     setting = SETTINGS[job["dataset"]]
-    x, y, x_test, y_test = setting.load(CACHE)
-    x, y = x[: job["records"]], y[: job["records"]]
+    x, y, x_test, y_test = setting.load(CACHE, job["records"])
     torch.manual_seed(job["seed"])
     # What libraries load at first use is not what training takes.
     import opacus as _  # noqa: F401

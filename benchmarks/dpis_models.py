@@ -29,7 +29,8 @@ class Setting:
 
     name: str
     model: Callable[[], nn.Module]
-    load: Callable[[Path], tuple[Tensor, Tensor, Tensor, Tensor]]
+    load: Callable[[Path, int], tuple[Tensor, Tensor, Tensor, Tensor]]
+    """Training and test data, at most so many training records."""
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     batch_size: int
     max_grad_norm: float
@@ -73,8 +74,8 @@ class ReviewRNN(nn.Module):
         return self.out(torch.relu(self.hidden(torch.cat((last[0], last[1]), 1))))
 
 
-def _images(name: str) -> Callable[[Path], tuple[Tensor, Tensor, Tensor, Tensor]]:
-    def load(cache: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _images(name: str) -> Callable[[Path, int], tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def load(cache: Path, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with np.load(data(f"{name}.npz"), allow_pickle=False) as file:
             found = []
             for part in ("train", "test"):
@@ -83,14 +84,15 @@ def _images(name: str) -> Callable[[Path], tuple[Tensor, Tensor, Tensor, Tensor]
                     features = normalised(scattering(torch.from_numpy(file[f"x_{part}"].astype(np.float32) / 255)))
                     cache.mkdir(parents=True, exist_ok=True)
                     np.save(kept, features.numpy().astype(np.float16))
-                features = torch.from_numpy(np.load(kept, allow_pickle=False).astype(np.float32))
-                found += [features, torch.from_numpy(file[f"y_{part}"].astype(np.int64))]
+                stored = np.load(kept, mmap_mode="r", allow_pickle=False)[: most if part == "train" else None]
+                features = torch.from_numpy(stored.astype(np.float32))
+                found += [features, torch.from_numpy(file[f"y_{part}"][: len(features)].astype(np.int64))]
         return found[0], found[1], found[2], found[3]
 
     return load
 
 
-def _reviews(_: Path, words: int = 80) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _reviews(_: Path, most: int, words: int = 80) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The last words of each review, padded in front with 0."""
     with np.load(data("imdb_tokens_top10k.npz"), allow_pickle=False) as file:
         tokens, offsets, y, test = (file[name] for name in ("tokens", "offsets", "y", "is_test"))
@@ -100,7 +102,9 @@ def _reviews(_: Path, words: int = 80) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if len(last):
             rows[n, -len(last) :] = last
     x, labels, held = torch.from_numpy(rows), torch.from_numpy(y.astype(np.int64)), torch.from_numpy(test.astype(bool))
-    return x[~held], labels[~held], x[held], labels[held]
+    # They come sorted by label: a part of them is drawn, the same for every run.
+    drawn = torch.randperm(int((~held).sum()), generator=torch.Generator().manual_seed(0))[:most]
+    return x[~held][drawn], labels[~held][drawn], x[held], labels[held]
 
 
 def _sgd(rate: float) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:

@@ -63,6 +63,7 @@ _PUBLIC: dict[str, str] = {
     "MissingPackageError": "heliograph.errors",
     "VerifyError": "heliograph.errors",
     "InternalError": "heliograph.errors",
+    "CompositionWarning": "heliograph.errors",
     "InsecureWarning": "heliograph.errors",
     "LanguageError": "heliograph.dsl.diagnostics",
     "TooLittleMemoryError": "heliograph.runtime.memory",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from heliograph.dsl.parse import parse as parse
     from heliograph.dsl.print import to_language as to_language
     from heliograph.dsl.print import write_language as write_language
+    from heliograph.errors import CompositionWarning as CompositionWarning
     from heliograph.errors import InsecureWarning as InsecureWarning
     from heliograph.errors import InternalError as InternalError
     from heliograph.errors import MissingPackageError as MissingPackageError

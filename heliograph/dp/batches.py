@@ -52,6 +52,10 @@ class TruncatedGaussian(_Bounded):
     either data set. Batches differ from those of Poisson sampling with probability P(Binomial(records, p) > most) at most,
     which bounds the total variation of a step; that of a composition adds up, from both sides (coupling; Chua et al. 2024,
     Scalable DP-SGD: shuffling vs. Poisson subsampling, theorem 4.1 has the upper side).
+
+    Where much is cut off another bound from above holds: given the coins and the order of all other records, the batch is
+    the same without the record, or the record joins it, or takes the place of one that is known then. So a step is a sampled
+    Gaussian with probability p at most and sensitivity 2 at most, by joint convexity.
     """
 
     p: float
@@ -67,6 +71,9 @@ class TruncatedGaussian(_Bounded):
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
         return SampledGaussian(self.p, self.noise_multiplier) * count
+
+    def displaced(self, count: int) -> Composition:
+        return _sampled(self.p, self.noise_multiplier / 2) * count
 
     @property
     def distance(self) -> float:

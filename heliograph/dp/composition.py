@@ -130,6 +130,16 @@ class Composition:
         """A bound on the total variation between this composition and the one that bounds it."""
         return math.fsum(count * mechanism.distance for mechanism, count in self.items)
 
+    def displaced(self) -> Composition | None:
+        """Mechanisms that bound this composition from above without the distance; None where one has none."""
+        whole = Composition()
+        for mechanism, count in self.items:
+            found = mechanism.displaced(count) if mechanism.distance else Composition(((mechanism, count),))
+            if found is None:
+                return None
+            whole = whole + found
+        return whole
+
     def with_sensitivity(self, factor: float) -> Composition:
         """The composition of Gaussians whose sensitivity is `factor` times as large, with counts kept.
 

@@ -77,6 +77,13 @@ class Mechanism(ABC):
         """
         return 0.0
 
+    def displaced(self, count: int) -> Composition | None:
+        """Where there is a `distance`: mechanisms with pairs that bound `count` runs from above without it, or None.
+
+        Wider where the distance is small, and a bound where it is not.
+        """
+        return None
+
     def arguments(self) -> dict[str, float]:
         """The parameters by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -317,3 +318,41 @@ def test_moments_of_many_kinds_take_a_moment() -> None:
     found = epsilon(many, 1e-5, method="rdp")
     assert time.process_time() - began < 5.0
     assert 0.5 < found.upper < 2.0
+
+
+def test_a_law_whose_origin_is_far_away_is_read_at_once() -> None:
+    # numpy wraps an index by subtracting the length again and again: for these it would not end today.
+    law = convolve.Composed(
+        step=1e-9,
+        values=np.full(64, 1 / 64),
+        theta=1.0,
+        log_scale=0.0,
+        origin=-3e5,
+        entry_error=1e-16,
+        relative=1e-12,
+        infinite_above=0.0,
+        infinite_below=0.0,
+        low=-1.0,
+        high=1.0,
+        need=40.0,
+        shift=0.0,
+    )
+    values = np.arange(64.0)
+    assert np.array_equal(replace(law, values=values)._around(10**17 + 3, 5), values[(10**17 + 3) % 64 + np.arange(5)])
+    began = time.perf_counter()
+    law.delta_at(1.0)
+    law.likelihood(np.zeros(3), 1.0)
+    assert time.perf_counter() - began < 5
+
+
+def test_a_line_of_too_much_work_is_refused() -> None:
+    # Only the few steps without sampling are proved to fall early: minutes for the others' integrals that far out.
+    composition = (
+        SampledGaussian(0.03230241897172714, 7846.42) * 9681681
+        + Gaussian(482.2) * 7
+        + SampledGaussian(2.356986629093378e-06, 0.5319) * 91
+    )
+    began = time.process_time()
+    with pytest.raises(PlanningError, match="proves no bracket"):
+        epsilon(composition, 3.77e-9, method="inversion")
+    assert time.process_time() - began < 15

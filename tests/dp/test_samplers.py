@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import binom, chisquare
 
-from heliograph.dp.accounting import Tolerance, delta, epsilon
+from heliograph.dp.accounting import Tolerance, certificate, delta, epsilon
 from heliograph.dp.allocation import allocated_pair
 from heliograph.dp.batches import (
     AllocatedGaussian,
@@ -101,7 +101,9 @@ def test_no_data_set_is_above_the_bound(
         for a, b in ((larger, smaller), (smaller, larger)):
             worst = max(worst, hockey_stick(law(a), law(b), s, e))
     assert worst <= found.upper + 1e-8
-    if not isinstance(mechanism, TruncatedGaussian):
+    if isinstance(mechanism, TruncatedGaussian):
+        assert found.upper <= delta(SampledGaussian(0.3, s / 2), e).upper * (1 + 1e-9)
+    else:
         # The bracket is of the worst data sets, which are among these.
         assert found.lower <= worst + 1e-8
         assert found.upper - found.lower <= 0.01 * found.upper + 1e-12
@@ -149,7 +151,10 @@ def test_a_bound_on_the_batch_costs_what_it_cuts_off() -> None:
     # The definition: (e, d) of Poisson sampling is (e, d + (1 + e^e) steps distance) of this.
     spent = 1000 * tight.distance * (1 + math.exp(wide.upper))
     assert delta(SampledGaussian(0.01, 1.0) * 1000, wide.upper).upper <= (1e-5 - spent) * (1 + 1e-6)
-    assert epsilon(TruncatedGaussian(0.01, 1.0, 600, 60_000) * 1000, 1e-5).upper == math.inf
+    # Where half of the batches are cut off: a record may take another's place, a sensitivity of 2.
+    much = epsilon(TruncatedGaussian(0.01, 1.0, 600, 60_000) * 1000, 1e-5)
+    assert much.upper == pytest.approx(epsilon(SampledGaussian(0.01, 0.5) * 1000, 1e-5).upper, rel=1e-6)
+    assert certificate.check(certificate.certificate(TruncatedGaussian(0.01, 1.0, 600, 60_000) * 10, 1e-5)).holds
 
 
 @pytest.mark.parametrize("remove", [True, False])
@@ -353,7 +358,8 @@ def test_filters_charge_batches_by_their_bound() -> None:
     assert divergence(FixedSizeGaussian(600, 60_000, 2.0), 3.0) == pytest.approx(
         divergence(SampledGaussian(0.01, 1.0), 3.0), rel=1e-9
     )
-    assert divergence(TruncatedGaussian(0.01, 1.0, 700, 60_000), 3.0) == math.inf
+    # Renyi divergences do not add up with distances: the bound that has none.
+    assert divergence(TruncatedGaussian(0.01, 1.0, 700, 60_000), 3.0) == divergence(SampledGaussian(0.01, 0.5), 3.0)
 
 
 def test_rough_methods_take_batches() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from heliograph.dp.training.factors import pair_norms  # noqa: E402
 from heliograph.dp.training.gradients import GradientEngine  # noqa: E402
+from heliograph.dp.training.refuse import check_loss, check_module  # noqa: E402
 from heliograph.errors import ProgramError, UnsupportedError  # noqa: E402
 
 RECORDS, CLASSES = 5, 3
@@ -59,6 +61,27 @@ class Recurrent(nn.Module):
         out = out if self.core.batch_first else out.transpose(0, 1)
         states = last if isinstance(last, Tensor) else last[0] + 2 * last[1]
         return self.head(out.cos().sum(1)) + states.sum((0, 2)).unsqueeze(1).sin() * torch.arange(CLASSES)
+
+
+class Attending(nn.Module):
+    """Queries from one part of the input, keys and values from others, records first or second, with masks."""
+
+    def __init__(self, masked: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, **options)
+        self.first, self.masked = options.get("batch_first", False), masked
+        self.keys, self.values = options.get("kdim") or 4, options.get("vdim") or 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = x[:, :2, :4].sin(), x[..., : self.keys].cos(), x[..., : self.values]
+        if not self.first:
+            query, key, value = (each.transpose(0, 1) for each in (query, key, value))
+        masks: dict[str, Any] = {}
+        if self.masked:
+            masks = {"key_padding_mask": x[..., 0] > 9.0, "attn_mask": torch.eye(2, 3, dtype=torch.bool)}
+        out, weights = self.attention(query, key, value, **masks)
+        out = out if self.first else out.transpose(0, 1)
+        return torch.cat((out.flatten(1)[:, :2], weights.flatten(1)[:, 3:4]), 1)
 
 
 class Twice(nn.Module):
@@ -159,6 +182,10 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "tied weights": lambda: (Tied(), tokens(4, CLASSES + 4)),
     "parameters of a container": lambda: (Flat(Scaled(), 6), rows(2, 4)),
     "attention": lambda: (Flat(nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True), 12), rows(3, 4)),
+    "attention with masks": lambda: (Attending(masked=True, batch_first=True), rows(3, 4)),
+    "attention, records second": lambda: (Attending(bias=False), rows(3, 4)),
+    "attention, other widths": lambda: (Attending(batch_first=True, kdim=3, vdim=2), rows(3, 4)),
+    "attention, only the projection out": lambda: (only(Attending(batch_first=True), "out_proj"), rows(3, 4)),
     "weight norm": lambda: (weight_norm(nn.Linear(4, CLASSES)), rows(4)),
     "frozen first layer": lambda: (only(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, CLASSES)), "1."), rows(4)),
     "unused layer": lambda: (Unused(), rows(4)),
@@ -394,3 +421,68 @@ def test_several_inputs_and_dropout_seen_once() -> None:
     # Norm and sum come from one draw of the masks: every record adds exactly one unit.
     assert float(torch.cat([s.flatten() for s in sums]).norm()) <= RECORDS
     assert bool((norms > 0).all())
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_has_the_values_of_the_module_and_the_gradients_of_its_own_dropout(need_weights: bool) -> None:
+    torch.manual_seed(0)
+    x, mask = rows(5, 8), torch.zeros(5, 5, dtype=torch.float64).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = (
+                nn.MultiheadAttention(8, 2, dropout=0.4, batch_first=True),
+                nn.Linear(8, CLASSES),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            out, weights = self.attention(x, x, x, attn_mask=mask, is_causal=True, need_weights=need_weights)
+            return self.head(out.mean(1)) + (0 if weights is None else weights.sum((1, 2)).unsqueeze(1))
+
+    for module, inputs in ((Layer(), x), (CASES["attention"]()[0].train(), rows(3, 4)), (stock(), rows(3, 8))):
+        module = module.double()
+        for each in module.modules():
+            if isinstance(each, nn.Dropout):
+                # It draws in the order of memory, which torch's own attention turns.
+                each.p = 0.0
+        seen: list[Tensor] = []
+
+        def watched(outputs: Tensor, targets: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(outputs.detach())
+            return loss(outputs, targets)
+
+        targets = torch.randint(0, CLASSES, (RECORDS,))
+        # Dropout draws the same numbers there and here, so that ordinary autograd knows the sum of all gradients.
+        torch.manual_seed(1)
+        watched(module(inputs), targets).sum().backward()
+        torch.manual_seed(1)
+        found = GradientEngine(module, watched).per_sample(inputs, targets)
+        torch.testing.assert_close(seen[0], seen[1], rtol=1e-9, atol=1e-12)
+        for p, each in zip(module.parameters(), found, strict=True):
+            torch.testing.assert_close(each.sum(0), p.grad, rtol=1e-7, atol=1e-12)
+
+
+def test_stock_encoder_layers_are_trained_as_they_are() -> None:
+    torch.manual_seed(0)
+    module, inputs = stock().train(), rows(3, 8).float()
+    check_module(module)
+    check_loss(loss, module, (inputs, torch.randint(0, CLASSES, (RECORDS,))))
+    sums, norms = GradientEngine(module, loss).weighted_sum(
+        inputs, torch.randint(0, CLASSES, (RECORDS,)), lambda n: 1 / n
+    )
+    assert float(torch.cat([s.flatten() for s in sums]).norm()) <= RECORDS
+    assert bool((norms > 0).all())
+
+
+def stock() -> nn.Module:
+    """Encoder layers as torch makes them, with dropout of a tenth."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return Flat(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), 24)
+
+
+def test_attention_of_another_kind_is_refused_in_words() -> None:
+    targets = torch.zeros(RECORDS, dtype=torch.long)
+    module = Attending(batch_first=True, add_bias_kv=True).double()
+    with pytest.raises(UnsupportedError, match="does not map tensors to one tensor"):
+        GradientEngine(module, loss).norms(rows(3, 4), targets)

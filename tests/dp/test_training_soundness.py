@@ -65,6 +65,16 @@ def test_autocast_inside_of_a_module_is_refused() -> None:
         made(Cast(), (torch.randn(80, 5), torch.arange(80) % 2))
 
 
+def test_autocast_around_the_training_is_refused_before_anything_is_released() -> None:
+    released: list[str] = []
+    run = made(
+        nn.Linear(5, 2), (torch.randn(80, 5), torch.arange(80) % 2), observer=lambda name, _: released.append(name)
+    )
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UnsupportedError, match="computes in bfloat16"):
+        run.fit()
+    assert released == []
+
+
 @pytest.mark.parametrize("dim", [1, 1000])
 def test_the_sum_moves_by_the_bound_when_a_record_leaves(dim: int) -> None:
     """Aligned gradients of 20,000 records, where round-off of a sum is largest; 2.5e-5 was measured."""

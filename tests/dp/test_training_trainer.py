@@ -359,7 +359,17 @@ def test_a_second_run_on_the_same_data_is_told_that_both_are_releases(tmp_path: 
     with warnings.catch_warnings():
         warnings.simplefilter("error", CompositionWarning)
         trainer((inputs.clone(), targets)).fit()
-        # A run that goes on is the same release.
+        # A run that goes on is the same release, and one whose report includes the others is told of them.
+        third = data()
+        one = trainer(third).fit()
+        two = trainer(third, earlier=[one]).fit()
+        assert two.together == (pytest.approx(one.epsilon_upper + two.epsilon_upper), pytest.approx(2 * two.delta))
+        assert two.together[0] > two.epsilon_upper
+        assert "With 1 earlier runs" in two.words()
+        assert two.to_json()["together"]["delta"] == pytest.approx(2 * two.delta)
+        assert "together" not in one.to_json()
+        with pytest.raises(CompositionWarning):
+            trainer(third, earlier=[one]).fit()
         new = data()
         with pytest.raises(KilledError):
             trainer(new, checkpoint=tmp_path, observer=killer(12)).fit()

@@ -147,6 +147,10 @@ def _ask(
         found = asked_of.upper(above, given)
         if below != above or simple.distance:
             found = _joined(asked_of.lower(below, given), found)
+        if simple.distance and not _narrow(found, quantity, tolerance):
+            displaced = simple.displaced()
+            if displaced is not None:
+                found = _capped(found, asked_of.plain(displaced.bounded("above", near), given))
         directions[direction] = found
     worst: Direction = max(DIRECTIONS, key=lambda name: (directions[name].estimate, name == "remove"))
     lowers = [each.lower for each in directions.values() if each.lower is not None]
@@ -194,7 +198,8 @@ class _Asked:
     tolerance: Tolerance
     distance: float
 
-    def _plain(self, composition: Composition, given: float) -> Estimate:
+    def plain(self, composition: Composition, given: float) -> Estimate:
+        """What the accountant says of mechanisms with pairs."""
         ask = self.accountant.epsilon if self.quantity == "epsilon" else self.accountant.delta
         return ask(composition, self.direction, given, self.tolerance)
 
@@ -204,7 +209,7 @@ class _Asked:
 
     def upper(self, composition: Composition, given: float) -> Estimate:
         """Its estimate, with the upper bound widened by the distance."""
-        found = self._plain(composition, given)
+        found = self.plain(composition, given)
         if not self.distance or found.upper is None:
             return found
         if self.quantity == "delta":
@@ -214,7 +219,7 @@ class _Asked:
             left = given - self._apart(epsilon)
             if not math.isfinite(epsilon) or left < 1e-300:
                 return Estimate(found.lower, math.inf, math.inf)
-            again = self._plain(composition, left)
+            again = self.plain(composition, left)
             assert again.upper is not None
             if again.upper <= epsilon:
                 return Estimate(found.lower, epsilon, epsilon)
@@ -224,14 +229,14 @@ class _Asked:
 
     def lower(self, composition: Composition, given: float) -> Estimate:
         """Its estimate, with the lower bound widened by the distance."""
-        found = self._plain(composition, given)
+        found = self.plain(composition, given)
         if not self.distance or found.lower is None:
             return found
         if self.quantity == "delta":
             return Estimate(max(found.lower - self._apart(given), 0.0), found.estimate, found.upper)
         # Epsilons that are too small are sure: the distance at the largest that may be is more than at all below.
         more = given + self._apart(found.lower)
-        again = self._plain(composition, more) if more < 1 else Estimate(0.0, 0.0, None)
+        again = self.plain(composition, more) if more < 1 else Estimate(0.0, 0.0, None)
         return Estimate(again.lower, again.estimate, found.upper)
 
 
@@ -241,6 +246,20 @@ def _joined(below: Estimate, above: Estimate) -> Estimate:
         return Estimate(below.lower, above.estimate, above.upper)
     middle = above.upper if math.isinf(above.upper) else (below.lower + above.upper) / 2
     return Estimate(below.lower, middle, above.upper)
+
+
+def _narrow(found: Estimate, quantity: str, tolerance: Tolerance) -> bool:
+    if found.lower is None or found.upper is None:
+        return False
+    allowed = tolerance.for_epsilon(found.lower) if quantity == "epsilon" else tolerance.delta_share * found.lower
+    return found.upper - found.lower <= allowed
+
+
+def _capped(found: Estimate, other: Estimate) -> Estimate:
+    """The lower upper bound of two."""
+    if found.upper is None or other.upper is None or other.upper >= found.upper:
+        return found
+    return _joined(found, other)
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:

@@ -31,9 +31,9 @@ class BudgetError(ProgramError):
 def divergence(mechanism: Mechanism, order: float) -> float:
     """The Renyi divergence of an order > 1, the larger of both neighbouring directions; an upper bound."""
     theta = order - 1
-    if mechanism.distance:
+    parts = mechanism.displaced(1) if mechanism.distance else mechanism.bounded("above", 1, 1e-10)
+    if parts is None and mechanism.distance:
         return math.inf
-    parts = mechanism.bounded("above", 1, 1e-10)
     if parts is not None:
         return math.fsum(count * divergence(part, order) for part, count in parts)
     # Below 1e-200 it is the cut of a table, and no delta that is accepted here would notice.

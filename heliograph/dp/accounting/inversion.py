@@ -37,6 +37,13 @@ Complex = npt.NDArray[np.complex128]
 _CUT = 60.0
 """log of what truncation may leave out, relative to the moment."""
 
+_ACCURACY = 44.0
+"""-log of the relative error that a quadrature may have."""
+
+_MOST_WORK = 20_000_000
+"""Nodes on the line times nodes of the quadratures, at most: about two seconds. Steps of which only a small kind is proved
+to fall would take many times that; the bracket by FFT is quicker for them."""
+
 
 @dataclass(frozen=True)
 class Inversion:
@@ -146,6 +153,8 @@ class _Line:
             raise _refusal("too many nodes on the line")
         self.eta = eta
         self.t: Array = np.asarray(eta * np.arange(count_nodes), dtype=np.float64)
+        if count_nodes * sum(step.quadrature(float(self.t[-1])) for step in steps) > _MOST_WORK:
+            raise _refusal("too much work on the line: a kind with many steps is not proved to fall early")
         log_phi: Complex = np.zeros(count_nodes, dtype=np.complex128)
         error = 64 * UNIT
         for step, count in zip(steps, counts, strict=True):
@@ -236,16 +245,20 @@ class _Step:
             self.log_moment = theta * (theta + 1) * self.mu**2 / 2
             self.variance = self.mu**2
             return
-        self.x, self.weights, self.log_moment = self._nodes(0.0, 44.0)
+        self.x, self.weights, self.log_moment = self._nodes(0.0, _ACCURACY)
         loss = self.sign * sampled_loss(self.mu * self.x - self.mu**2 / 2, self.p)
         self.mean = float(np.dot(self.weights, loss))
         centred = loss - self.mean
         self.variance = float(np.dot(self.weights, centred**2))
         self.fourth = float(np.dot(self.weights, centred**4))
 
-    def _nodes(self, t_max: float, accuracy: float) -> tuple[Array, Array, float]:
-        """Nodes and normalised weights on which e^(i t L) is integrated for |t| <= t_max to e^-accuracy."""
-        mu, p = self.mu, self.p
+    def quadrature(self, t_max: float) -> int:
+        """How many nodes the integral of one step takes for |t| <= t_max."""
+        return 0 if self.p == 1.0 else self._interval(t_max, _ACCURACY)[2]
+
+    def _interval(self, t_max: float, accuracy: float) -> tuple[float, float, int]:
+        """The ends and the number of nodes on which e^(i t L) is integrated for |t| <= t_max to e^-accuracy."""
+        mu = self.mu
         low = -12.0 if self.power > 0 else -8.0 - self.theta * mu
         high = self.power * mu + 8.0 if self.power > 0 else 12.0
         low, high = low - 4.0, high + 4.0
@@ -259,6 +272,12 @@ class _Step:
         count = max(math.ceil((high - low) * best / (2 * math.pi)), 16)
         if count > 400_000:
             raise _refusal("too many nodes in the quadrature of one step")
+        return low, high, count
+
+    def _nodes(self, t_max: float, accuracy: float) -> tuple[Array, Array, float]:
+        """Nodes and normalised weights on which e^(i t L) is integrated for |t| <= t_max to e^-accuracy."""
+        mu, p = self.mu, self.p
+        low, high, count = self._interval(t_max, accuracy)
         x = np.asarray(np.linspace(low, high, count), dtype=np.float64)
         step = (high - low) / (count - 1)
         t = mu * x - mu * mu / 2
@@ -276,7 +295,7 @@ class _Step:
             return np.asarray(1j * t * mean - self.mu**2 * t**2 / 2, dtype=np.complex128), 8 * UNIT * (
                 1 + float(t[-1]) * abs(mean)
             )
-        x, weights, _ = self._nodes(float(t[-1]), 44.0)
+        x, weights, _ = self._nodes(float(t[-1]), _ACCURACY)
         loss = self.sign * sampled_loss(self.mu * x - self.mu**2 / 2, self.p)
         mean = float(np.dot(weights, loss))
         centred = loss - mean
@@ -290,7 +309,12 @@ class _Step:
         # The mean of `centred` is zero to round-off only; that residue is the error of the phase.
         residue = abs(float(np.dot(weights, centred))) + 8 * UNIT * float(np.dot(weights, np.abs(centred)))
         size = float(np.abs(away).max()) if t.size < 3 else float(np.abs(away[np.abs(away) < 0.5]).max(initial=0.0))
-        error = float(t[-1]) * residue + 64 * UNIT * size + 16 * UNIT * (1 + abs(self.log_moment)) + 4 * math.exp(-44.0)
+        error = (
+            float(t[-1]) * residue
+            + 64 * UNIT * size
+            + 16 * UNIT * (1 + abs(self.log_moment))
+            + 4 * math.exp(-_ACCURACY)
+        )
         return np.asarray(value + 1j * t * mean, dtype=np.complex128), error + 8 * UNIT * float(t[-1]) * abs(mean)
 
     def cut(self, count: int) -> float:

@@ -54,6 +54,7 @@ def weighted_sum(
         found, _ = engine.weighted_sum(inputs, targets, partial(weights, real[at]))
         for total, each in zip(sums, found, strict=True):
             total += each
+    records.group.add_up(sums)
     if records.canaries is not None:
         records.canaries.add(sums, indices[canaries] - records.true_count, partial(weights, canaries))
     return sums

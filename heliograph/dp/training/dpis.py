@@ -156,8 +156,11 @@ class ImportanceSteps:
         count, known = self.records.true_count, self.sampler.known
         norms = torch.zeros(count, dtype=torch.float64) if not known.numel() else known[:count].clone()
         due = torch.arange(count) if not known.numel() else torch.nonzero(~self.sampler.seen[:count]).flatten()
+        fresh = torch.zeros(len(due), dtype=torch.float64)
         for at, pair in self.records.chunks(due, self.schedule.settings.physical_batch_size):
-            norms[due[at]] = self.engine.norms(*pair).detach().cpu().double()
+            fresh[at] = self.engine.norms(*pair).detach().cpu().double()
+        self.records.group.add_up([fresh])
+        norms[due] = fresh
         # Beside true norms; an audit's canaries have norms that are given.
         return norms if self.records.canaries is None else torch.cat([norms, self.records.canaries.norms()])
 
@@ -165,14 +168,19 @@ class ImportanceSteps:
         """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
         settings, now = self.schedule.settings, self.epochs[-1]
         candidates = self.sampler.candidates()
+        coins = self.sampler.coins(len(candidates))
+        found = torch.zeros(len(candidates), dtype=torch.float64)
         length = now.norm_total / self.schedule.size
 
         def weights(positions: Tensor, norms: Tensor) -> Tensor:
             # One pass for both: the norms decide who is taken, and those who are get a vector of the same length.
-            taken = self.sampler.accept(candidates[positions], norms.detach().cpu()).to(norms.device)
+            found[positions] = norms.detach().cpu().double()
+            taken = self.sampler.taken(candidates[positions], found[positions], coins[positions]).to(norms.device)
             return torch.where(taken, length * (1 - ROUND_OFF) / norms, torch.zeros_like(norms))
 
         sums = weighted_sum(self.engine, self.records, candidates, settings.physical_batch_size, weights)
+        self.records.group.add_up([found])
+        self.sampler.renew(candidates, found)
         noisy = self.releaser.gradient_sum(
             "gradient sum of a step",
             sums,

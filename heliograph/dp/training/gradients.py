@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from heliograph.dp.training import attention
 from heliograph.dp.training.factors import Factor, joined
 from heliograph.dp.training.layers import Factors, Use, parts, rule_of, trained
 from heliograph.dp.training.recurrent import unrolled
@@ -140,6 +141,8 @@ class _Tape:
             for part in parts(self._module):
                 if isinstance(part, nn.RNNBase):
                     self._stack.enter_context(_replaced_forward(part, unrolled(part, self._note)))
+                elif isinstance(part, nn.MultiheadAttention) and attention.unrolls(part):
+                    self._stack.enter_context(_replaced_forward(part, attention.unrolled(part, self._note)))
                 else:
                     handle = part.register_forward_hook(self._hook, with_kwargs=True)
                     self._stack.callback(handle.remove)

@@ -1,8 +1,8 @@
 """Which parts of a module have their gradients taken together, and the rule of each: factors from input and output gradient.
 
-A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding, EmbeddingBag; recurrent layers are in `recurrent`), a
-layer with a grad sampler of Opacus (norms, Conv3d), or any other module with trainable parameters of its own, which
-`torch.func` differentiates record by record, children included.
+A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding, EmbeddingBag; recurrent layers are in `recurrent`,
+attention in `attention`), a layer with a grad sampler of Opacus (norms, Conv3d), or any other module with trainable
+parameters of its own, which `torch.func` differentiates record by record, children included.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def parts(module: nn.Module) -> Iterator[nn.Module]:
     """The modules whose gradients are taken each by one rule; together they hold all trainable parameters."""
     if not trained(module):
         return
-    if isinstance(module, nn.RNNBase) or parametrize.is_parametrized(module) or _own(module):
+    whole = isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+    if whole or parametrize.is_parametrized(module) or _own(module):
         yield module
         return
     for child in module.children():

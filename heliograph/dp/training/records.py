@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from heliograph.dp.training.group import Group
 from heliograph.errors import CompositionWarning, ProgramError
 
 Pair = tuple[Any, Any]
 
-_trained: dict[int, weakref.ReferenceType[Any]] = {}
-"""The data that runs of this process have trained on, by identity, as long as they live."""
+_trained: dict[int, tuple[weakref.ReferenceType[Any], int]] = {}
+"""The data that runs of this process have trained on, by identity, as long as they live; and how many runs."""
 
 
 @dataclass
@@ -66,9 +67,12 @@ class Canaries:
 class Records:
     """A map-style dataset of (input, target) pairs, or a pair of tensors or arrays whose first axis counts records."""
 
-    def __init__(self, source: object, device: torch.device, where: str = "train_set") -> None:
+    def __init__(
+        self, source: object, device: torch.device, where: str = "train_set", group: Group | None = None
+    ) -> None:
         _refuse(source, where)
         self.device = device
+        self.group = group or Group()
         self.canaries: Canaries | None = None
         self._dataset: Dataset[Any] | None = None
         self._tensors: tuple[Tensor, Tensor] | None = None
@@ -98,24 +102,28 @@ class Records:
     def __len__(self) -> int:
         return self.true_count + (0 if self.canaries is None else len(self.canaries))
 
-    def begin(self, resumed: bool) -> None:
-        """A run begins on these records; warns with CompositionWarning where another one of this process had them.
+    def begin(self, resumed: bool, earlier: int) -> None:
+        """A run begins on these records; warns with CompositionWarning where runs of this process had them, more than the
+        `earlier` ones that its report includes.
 
         The same data are the same object here (of a pair, the inputs): copies, and other processes, are not seen. A run that
         goes on from a checkpoint has been counted.
         """
-        known = _trained.get(id(self._identity))
-        if known is not None and known() is self._identity and not resumed:
+        known, runs = _trained.get(id(self._identity), (None, 0))
+        if known is None or known() is not self._identity:
+            runs = 0
+        if runs > earlier and not resumed:
             warnings.warn(
                 "the same data are trained on once more: every run is a release of its own, and no report includes the"
-                " others. What is proved of all of them together is the sum of their epsilons and deltas, or less by"
-                " composing their reports' mechanisms (heliograph dp epsilon). Runs made to choose parameters count, too.",
+                " others unless it is told of them (DPTrainer(earlier=[report, ...])). What is proved of all of them"
+                " together is the sum of their epsilons and deltas, or less by composing their reports' mechanisms"
+                " (heliograph dp epsilon). Runs made to choose parameters count, too.",
                 CompositionWarning,
                 stacklevel=4,
             )
         # A data set without weak references, a list say, cannot be known again.
         with contextlib.suppress(TypeError):
-            _trained[id(self._identity)] = weakref.ref(self._identity)
+            _trained[id(self._identity)] = (weakref.ref(self._identity), runs + (not resumed))
 
     def batch(self, indices: Tensor) -> Pair:
         """The inputs and targets of some records, stacked, on the device of the module."""
@@ -144,8 +152,11 @@ class Records:
         return torch.nonzero(true).flatten(), torch.nonzero(~true).flatten()
 
     def chunks(self, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Pair]]:
-        """The records of some indices in physical batches: the positions within `indices`, and the records."""
-        for positions in torch.arange(indices.numel()).split(size):
+        """This process's share of some indices in physical batches: the positions within `indices`, and the records.
+
+        Of a process alone that is all of them; else what is made of them is to be added up (`group`).
+        """
+        for positions in self.group.share(torch.arange(indices.numel())).split(size):
             # Of no indices torch makes one empty part; a dataset has no batch of no records.
             if positions.numel():
                 yield positions, self.batch(indices[positions])

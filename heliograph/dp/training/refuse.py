@@ -38,19 +38,16 @@ def check_module(module: nn.Module) -> None:
 
 
 def _distributed(module: nn.Module) -> None:
-    """Several processes would each sample, noise and account for themselves, and publish what is not accounted together."""
-    wrapped = [m for m in module.modules() if isinstance(m, nn.parallel.DistributedDataParallel | nn.DataParallel)]
-    group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    count = torch.distributed.get_world_size() if group else 1
-    if not wrapped and count == 1:
-        return
-    raise UnsupportedError(
-        f"the module is wrapped in {type(wrapped[0]).__name__}" if wrapped else f"{count} processes train together",
-        where="the module",
-        why="every process would draw batches and noise of its own, so that a step is several releases where one is"
-        " accounted; and a wrapper averages gradients before they are clipped and noised",
-        hint="train the module itself in one process, without a process group; physical_batch_size bounds memory",
-    )
+    """A wrapper that averages gradients does so before they are clipped and noised."""
+    for layer in module.modules():
+        if isinstance(layer, nn.parallel.DistributedDataParallel | nn.DataParallel) or "FSDP" in type(layer).__name__:
+            raise UnsupportedError(
+                f"the module is wrapped in {type(layer).__name__}",
+                where="the module",
+                why="the wrapper averages gradients of batches before they are clipped and noised, or holds parts of the"
+                " parameters only",
+                hint="give the module itself: where torch.distributed has a process group, the trainer shares the work",
+            )
 
 
 def _batch_statistics(layer: nn.Module, where: str) -> None:
@@ -337,7 +334,7 @@ def _map(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
     """Dropout draws one mask for a batch: batches of one cannot be compared with it."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase)
+    kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
     switched = [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
     for layer in switched:
         layer.training = False

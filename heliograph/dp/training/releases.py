@@ -25,6 +25,7 @@ from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.dp.mechanisms import Gaussian, Mechanism
 from heliograph.dp.training.budget import PlannedBudget
+from heliograph.dp.training.group import Group
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.errors import InternalError
 
@@ -54,8 +55,11 @@ class Books:
 class Releaser:
     """Makes the releases of a run, with the run's generator of noise and its books."""
 
-    def __init__(self, books: Books, noise: GaussianNoise, observer: Observer | None = None) -> None:
+    def __init__(
+        self, books: Books, noise: GaussianNoise, observer: Observer | None = None, group: Group | None = None
+    ) -> None:
         self.books = books
+        self.group = group or Group()
         self.noise = noise
         self.observer = observer
         self.last: Release | None = None
@@ -105,7 +109,10 @@ class Releaser:
             raise InternalError("the noise of a step is not what it is accounted as", where=name)
         if not charged:
             self._charge(name, mechanism, sensitivity, noise_std, mechanism.arguments().get("p"))
-        return self._told("gradients", self.noise.release(sums, noise_std, sensitivity))
+        noisy = self.noise.release(sums, noise_std, sensitivity)
+        # Processes draw the same noise, but their sums may differ in last digits: one of them makes the release.
+        self.group.agree(noisy)
+        return self._told("gradients", noisy)
 
     def _charge(
         self, name: str, mechanism: Mechanism, sensitivity: float, noise_std: float, probability: float | None
@@ -116,6 +123,7 @@ class Releaser:
 
     def _noised(self, value: float, noise_std: float, sensitivity: float) -> float:
         (noisy,) = self.noise.release([torch.tensor(value, dtype=torch.float64)], noise_std, sensitivity)
+        self.group.agree([noisy])
         return float(noisy)
 
     def _told(self, name: str, value: T) -> T:

@@ -5,6 +5,7 @@ The JSON is a privacy report of `accounting.ledger`: `heliograph dp verify` reco
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -55,6 +56,8 @@ class PrivacyReport:
     seconds: float = 0.0
     accuracy: float | None = None
     public_set: bool = False
+    earlier: tuple[tuple[float, float], ...] = ()
+    """Epsilon and delta of other runs on these data that this one was told of."""
     released: dict[str, Any] = field(default_factory=dict)
     """Released values, and public ones derived from them: sizes, bounds, norm totals, noise."""
 
@@ -62,6 +65,15 @@ class PrivacyReport:
     def delta(self) -> float:
         """The delta of the guarantee."""
         return self.settings.delta
+
+    @property
+    def together(self) -> tuple[float, float]:
+        """Epsilon and delta of this run and the earlier ones: their sums.
+
+        Basic composition, which also holds where a run was planned after the results of those before were seen.
+        """
+        epsilons, deltas = zip((self.epsilon_upper, self.delta), *self.earlier, strict=True)
+        return math.fsum(epsilons) * (1 + 1e-12), math.fsum(deltas) * (1 + 1e-12)
 
     @property
     def accounting(self) -> str:
@@ -125,6 +137,9 @@ class PrivacyReport:
             "settings": {key: value for key, value in self.settings.to_json().items() if key != "seed"},
             "not_accounted": self.not_accounted(),
         }
+        if self.earlier:
+            value["earlier_runs"] = [{"epsilon": json_number(e), "delta": d} for e, d in self.earlier]
+            value["together"] = {"epsilon": json_number(self.together[0]), "delta": self.together[1]}
         if self.bracket is not None:
             value["bracket"] = self.bracket.to_json()
         if isinstance(self.budget, RenyiFilter):
@@ -143,6 +158,11 @@ class PrivacyReport:
             f" {self.delta:g},",
             "for data sets that differ by one record added or removed.",
         ]
+        if self.earlier:
+            lines.append(
+                f"With {len(self.earlier)} earlier runs on the same data: epsilon <= {self.together[0]:.4f} at delta"
+                f" {self.together[1]:g} for all of them."
+            )
         if settings.seed is not None:
             lines.append("The seed of the noise is known: for whoever knows it THERE IS NO GUARANTEE.")
         lines += ["", *self._how(), "", "Released:"]

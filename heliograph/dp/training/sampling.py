@@ -60,8 +60,7 @@ class ImportanceSampler:
         self.kept, self.known, self.seen = state["kept"], state["known"], state["seen"]
 
     def _proposal(self, norms: Tensor) -> Tensor:
-        usable = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
-        kept = self.oversampling * usable.clamp(self.floor * self.bound, self.bound)
+        kept = self.oversampling * _usable(norms).clamp(self.floor * self.bound, self.bound)
         return kept.clamp(max=self.bound)
 
     def candidates(self) -> Tensor:
@@ -69,16 +68,31 @@ class ImportanceSampler:
         probability = self.kept * (self.batch_size / self.norm_total)
         return torch.nonzero(self.noise.uniform(self.kept.numel()) < probability).flatten()
 
-    def accept(self, candidates: Tensor, norms: Tensor) -> Tensor:
-        """Which candidates (a mask) are taken, given their norms at the current parameters; their g^ is renewed.
+    def coins(self, count: int) -> Tensor:
+        """A coin for each of this step's candidates."""
+        return self.noise.uniform(count)
+
+    def taken(self, candidates: Tensor, norms: Tensor, coins: Tensor) -> Tensor:
+        """Which candidates (a mask) are taken, given their norms at the current parameters.
 
         A record with a zero gradient, or one that is not a number, is never taken.
         """
-        now = torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)
         kept = self.kept[candidates]
-        clipped = torch.minimum(now, kept)
-        taken = self.noise.uniform(candidates.numel()) * kept < clipped
+        return coins * kept < torch.minimum(_usable(norms), kept)
+
+    def renew(self, candidates: Tensor, norms: Tensor) -> None:
+        """Keep the candidates' norms, and g^ from them, for steps to come."""
+        now = _usable(norms)
         self.kept[candidates] = self._proposal(now)
         self.known[candidates] = now
         self.seen[candidates] = True
-        return taken
+
+    def accept(self, candidates: Tensor, norms: Tensor) -> Tensor:
+        """Which candidates (a mask) are taken, with coins of their own; their norms are kept."""
+        found = self.taken(candidates, norms, self.coins(candidates.numel()))
+        self.renew(candidates, norms)
+        return found
+
+
+def _usable(norms: Tensor) -> Tensor:
+    return torch.nan_to_num(norms.double(), nan=0.0, posinf=0.0)

@@ -25,6 +25,7 @@ from heliograph.dp.training.checkpoint import Checkpoint
 from heliograph.dp.training.dp_sgd import PoissonSteps
 from heliograph.dp.training.dpis import ImportanceSteps, Schedule
 from heliograph.dp.training.gradients import GradientEngine
+from heliograph.dp.training.group import Group
 from heliograph.dp.training.metrics import Metrics, measured
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.dp.training.plan import Plan, make_plan
@@ -62,6 +63,12 @@ class DPTrainer:
     folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
     every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
     importance sampling; `bands` is how many steps share noise in the method band_mf.
+
+    `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. A run
+    of this process that is not among them gives a CompositionWarning.
+
+    Where torch.distributed has a process group, its processes make one run: each makes the same trainer, with the whole
+    data set, and computes a share of every batch (see `group`). The module is not to be wrapped.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class DPTrainer:
         checkpoint_every: int | None = None,
         progress: bool = False,
         observer: Observer | None = None,
+        earlier: Sequence[PrivacyReport] = (),
     ) -> None:
         if (batch_size is None) == (sampler is None):
             raise ProgramError(
@@ -127,7 +135,8 @@ class DPTrainer:
         self._parameters = parameters
         device = parameters[0].device
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
-        self._records = Records(train_set, device)
+        self._group = Group.found(device)
+        self._records = Records(train_set, device, group=self._group)
         chosen = self.settings.sampler
         if chosen is not None and chosen.knows_count and len(self._records) != public_size:
             raise ProgramError(
@@ -142,8 +151,9 @@ class DPTrainer:
         self._engine = GradientEngine(module, loss)
         self._noise = GaussianNoise(seed=seed, secure=self.settings.secure_noise)
         self._observer = observer
+        self._earlier = tuple(earlier)
         self._progress = progress
-        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
+        self._checkpoint = None if checkpoint is None or not self._group.first else Checkpoint(checkpoint)
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ProgramError(f"checkpoint_every = {checkpoint_every!r} is not positive", where="checkpoint_every")
         if checkpoint_every is not None and isinstance(chosen, AllocationSampler):
@@ -213,6 +223,8 @@ class DPTrainer:
         """Train with an audit's canaries among the records. Raises ProgramError once training has begun."""
         if self._run is not None:
             raise ProgramError("training has begun", where="DPTrainer.insert")
+        if not self._group.alone:
+            raise ProgramError("audits are runs of one process", where="DPTrainer.insert")
         self._records.canaries = canaries
 
     @property
@@ -223,8 +235,12 @@ class DPTrainer:
     def _start(self, keep: tuple[Stateful, ...]) -> Run:
         """The run, new or from the checkpoint: N, the plan, and everything that keeps state."""
         settings = self.settings
-        found = None if self._checkpoint is None else self._checkpoint.load()
-        journal = [] if self._checkpoint is None else self._checkpoint.charges()
+        self._join()
+
+        def kept() -> tuple[tuple[dict[str, Any], int] | None, list[Release]]:
+            return (None, []) if self._checkpoint is None else (self._checkpoint.load(), self._checkpoint.charges())
+
+        found, journal = self._group.of_first(kept)
         state, included = found if found is not None else ({}, 0)
         if state and json.dumps(state["settings"]) != json.dumps(json.loads(json.dumps(settings.to_json()))):
             raise ProgramError(
@@ -232,7 +248,7 @@ class DPTrainer:
                 where=self._checkpoint.path if self._checkpoint else "checkpoint",
                 hint="use the same parameters, or another folder",
             )
-        self._records.begin(resumed=bool(state))
+        self._records.begin(resumed=bool(state), earlier=len(self._earlier))
         append = None if self._checkpoint is None else self._checkpoint.append
         ledger = Ledger.from_json(state["ledger"]) if state else Ledger()
         lost = journal[included:]
@@ -254,7 +270,7 @@ class DPTrainer:
                         hint=f"start again in another folder and add epsilon {stage.epsilon:.3g} at delta {stage.delta:.3g}",
                     )
                 books = Books(PlannedBudget(stage.plan), ledger, append)
-                size = Releaser(books, self._noise, self._observer).size(len(self._records), settings.size_noise)
+                size = self._releaser(books).size(len(self._records), settings.size_noise)
             check_size(size, settings, "N~ (the released number of records)")
         delta = settings.delta - (stage.delta if stage else 0.0)
         if state:
@@ -263,7 +279,7 @@ class DPTrainer:
             taken = stage.epsilon if stage else 0.0
             plan = make_plan(settings, size, None if settings.epsilon is None else settings.epsilon - taken, delta)
         books = Books(plan.budget, ledger, append)
-        steps = self._steps(plan, Releaser(books, self._noise, self._observer), size)
+        steps = self._steps(plan, self._releaser(books), size)
         run = Run(
             settings,
             self.module,
@@ -283,6 +299,19 @@ class DPTrainer:
         else:
             run.save()
         return run
+
+    def _join(self) -> None:
+        """All processes of the group have the same run before them, the same parameters and the same noise."""
+        group = self._group
+        shapes = [tuple(p.shape) for p in self._parameters]
+        group.check_same(json.dumps([self.settings.to_json(), len(self._records), shapes]), "runs")
+        group.agree([p.data for p in self._parameters])
+        group.agree([b for b in self.module.buffers() if b.is_floating_point()])
+        if not group.alone:
+            self._noise.restore(group.of_first(self._noise.state))
+
+    def _releaser(self, books: Books) -> Releaser:
+        return Releaser(books, self._noise, self._observer, self._group)
 
     def _steps(self, plan: Plan, releaser: Releaser, size: float) -> PoissonSteps | ImportanceSteps | BandedSteps:
         settings = self.settings
@@ -385,6 +414,7 @@ class DPTrainer:
             seconds=run.seconds,
             accuracy=None if run.metrics is None else run.metrics.accuracy,
             public_set=self._public is not None,
+            earlier=tuple((each.epsilon_upper, each.delta) for each in self._earlier),
             released={
                 "epochs": [
                     {"clip": e.bound, "norm_total": e.norm_total, "sigma": e.sigma} for e in run.released_epochs()

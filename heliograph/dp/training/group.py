@@ -1,0 +1,105 @@
+"""Several processes that train one module together: one run, one release a step, whatever their number.
+
+Every process has all records, draws the same coins (from one generator, whose state the first one gives) and computes a
+share of what they pick; the sums of the shares are added up, noised once, and all take what the first process released.
+So the mechanism is that of one process, and so are sensitivity and accounting; journal and checkpoint are the first's. The
+processes trust each other: what they exchange is not private. One process alone is a group, too, and takes the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from heliograph.errors import HeliographError, ProgramError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of a run. `rank` is this one's number, `count` how many there are."""
+
+    rank: int = 0
+    count: int = 1
+    device: torch.device | None = None
+    """Where tensors are exchanged: NCCL takes those of a GPU only."""
+
+    @staticmethod
+    def found(device: torch.device) -> Group:
+        """torch's default process group, or this process alone where there is none."""
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return Group()
+        return Group(distributed.get_rank(), distributed.get_world_size(), device)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.count == 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the journal and checkpoints, and makes what is released."""
+        return self.rank == 0
+
+    def share(self, positions: Tensor) -> Tensor:
+        """Which of some positions are this process's to compute."""
+        return positions[self.rank :: self.count]
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their sums over all processes."""
+        if self.alone or not tensors:
+            return
+        whole = torch.cat([each.detach().to(self.device).flatten() for each in tensors])
+        distributed.all_reduce(whole)
+        self._into(tensors, whole)
+
+    def agree(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by those of the first process."""
+        if self.alone or not tensors:
+            return
+        whole = torch.cat([each.detach().to(self.device).flatten() for each in tensors])
+        distributed.broadcast(whole, 0)
+        self._into(tensors, whole)
+
+    def _into(self, tensors: Sequence[Tensor], whole: Tensor) -> None:
+        parts = whole.split([each.numel() for each in tensors])
+        with torch.no_grad():
+            for each, part in zip(tensors, parts, strict=True):
+                each.copy_(part.view(each.shape))
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives in the first process; where it raises there, ProgramError everywhere else."""
+        if self.alone:
+            return make()
+        sent: list[Any] = [None, ""]
+        error = None
+        if self.first:
+            try:
+                sent[0] = make()
+            except HeliographError as raised:
+                error, sent[1] = raised, raised.what
+        distributed.broadcast_object_list(sent, 0, device=self.device)
+        if error is not None:
+            raise error
+        if sent[1]:
+            raise ProgramError(f"the first process stopped: {sent[1]}", where=f"process {self.rank}")
+        return sent[0]  # type: ignore[no-any-return]
+
+    def check_same(self, value: str, what: str) -> None:
+        """Raise ProgramError in every process unless all give the same."""
+        if self.alone:
+            return
+        values: list[Any] = [None] * self.count
+        distributed.all_gather_object(values, value)
+        if len(set(values)) > 1:
+            raise ProgramError(
+                f"the processes have different {what}",
+                where=f"process {self.rank}",
+                why="they make one run: a share of each batch is computed by each, of the same records",
+                hint="give every process the same parameters and the whole data set",
+            )
