@@ -52,7 +52,7 @@ from heliograph.transfer.trainer import Trainer
 
 SETTINGS = {
     "snips": TransferSettings(batch=1024, rate=8.0, logit_range=20.0, weight_range=8.0),
-    "snips-small": TransferSettings(batch=128, rate=16.0, logit_range=16.0, weight_range=16.0),
+    "snips-small": TransferSettings(batch=128, rate=24.0, logit_range=12.0, weight_range=10.0, patience=1),
     # Its weights grow to 12 in the clear.
     "mnist": TransferSettings(batch=1024, rate=2.0, logit_range=24.0, weight_range=16.0, most_epochs=20),
 }
@@ -201,14 +201,14 @@ def measured(
 
 
 def compiled(
-    name: str, found: TransferData, settings: TransferSettings, memory: float, folder: Path | None
+    name: str, found: TransferData, settings: TransferSettings, options: hg.Options, folder: Path | None
 ) -> tuple[hg.Artifact, float | None]:
     """The artifact of a step, and the seconds that compiling it took, None where it was compiled before."""
     path = None if folder is None else folder / f"{name}.helio"
     if path is not None and path.exists():
         return hg.Artifact.load(path), None
     begun = time.perf_counter()
-    artifact = compile_step(found, settings, hg.Options(memory_bytes=int(memory * 1e9)))
+    artifact = compile_step(found, settings, options)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         artifact.save(path)
@@ -227,7 +227,8 @@ def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
     exact = train(clear, found, settings, History())
     right = accuracy(clear.best.weights, test, labels, clear.layers)
     say(f"in the clear: {len(exact.epochs)} epochs, best {exact.best}, {right:.4f}")
-    artifact, seconds = compiled(name + "-hidden" * hidden, found, settings, given.memory, given.artifacts)
+    options = hg.Options(memory_bytes=int(given.memory * 1e9), log_ring=given.log_ring)
+    artifact, seconds = compiled(name + "-hidden" * hidden, found, settings, options, given.artifacts)
     result: dict[str, Any] = {
         "classes": found.classes,
         "features": found.features,
@@ -273,7 +274,8 @@ def main() -> None:
     parser.add_argument("--hidden", action="store_true", help="train a hidden layer of 16 units too")
     parser.add_argument("--to-stop", action="store_true", help="train on ciphertexts to the early stop")
     parser.add_argument("--no-simulation", action="store_true")
-    parser.add_argument("--memory", type=float, default=15.5, help="gigabytes that the server may take")
+    parser.add_argument("--memory", type=float, default=14.0, help="gigabytes that the server may take")
+    parser.add_argument("--log-ring", type=int, help="of N = 2^LOG_RING alone: compiled sooner")
     parser.add_argument("--artifacts", type=Path, help="folder of compiled steps")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()

@@ -12,9 +12,9 @@ from dataclasses import replace
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.figures import complete
 from heliograph.ckks.costs import CostTable
-from heliograph.compiler.pipeline import run
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.carried import only
+from heliograph.passes.base import run
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
 from heliograph.passes.select_keys import SelectKeys

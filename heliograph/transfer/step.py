@@ -78,6 +78,9 @@ output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentu
 # What encryption may add to an output, as a share of the largest (2**-bits): logits and weights need no more.
 _PRECISION_BITS = 10.0
 _SAMPLES, _EPOCHS_SEEN = 8, 30
+# Bootstraps of weights are scaled up by their range, so they must be fine. Chains of native ones are that here with many
+# digits alone, whose keys are four times as large (SNIPS, 1,024 samples: 39 GB, not 9).
+_BOOTSTRAP_BY = "openfhe"
 
 
 def step_program(data: TransferData, settings: TransferSettings, states: Sequence[State] = ()) -> Program:
@@ -128,6 +131,7 @@ def compile_step(data: TransferData, settings: TransferSettings, options: Option
         made,
         target_error=made.target_error or settings.softmax_error,
         precision_bits=min(made.precision_bits, _PRECISION_BITS),
+        bootstrap_by=made.bootstrap_by or _BOOTSTRAP_BY,
     )
     return compile_program(step_program(data, settings, seen_states(data, settings)), chosen)
 
