@@ -112,14 +112,16 @@ DATASETS = {"snips": snips, "snips-small": small_snips, "mnist": mnist_features}
 
 
 def softmax_error(artifact: hg.Artifact, settings: TransferSettings, classes: int) -> float:
-    """The largest error of a probability on random logits over the whole range, on the simulator."""
-    limit = settings.logit_range
+    """The largest error of a probability on random logits over the whole range, on the simulator of the step's ring."""
+    limit, ring = settings.logit_range, artifact.ring
     rows = np.random.default_rng(0).uniform(-limit, limit, (classes, settings.batch))
     program = hg.parse(
         f"program p\ninput x: secret tensor[{classes}, {settings.batch}] in [-{limit}, {limit}]\n"
         f"output softmax(x, axis=0)\n"
     )
-    options = hg.Options(target_error=settings.softmax_error, precision_bits=14)
+    options = hg.Options(
+        target_error=settings.softmax_error, precision_bits=14, log_ring=ring.log_ring, bootstrap_by=ring.bootstrap_by
+    )
     return float(np.abs(hg.simulate(hg.compile(program, options), rows) - softmax(rows)).max())
 
 
@@ -146,9 +148,9 @@ class TimedRun(EncryptedRun):
 
 
 def measured(
-    artifact: hg.Artifact, found: TransferData, settings: TransferSettings, steps: int, to_stop: bool, say: Any
+    artifact: hg.Artifact, found: TransferData, settings: TransferSettings, given: argparse.Namespace, say: Any
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Real steps on ciphertexts, `steps` of them or a training to its early stop: seconds, the floor, the error of the
+    """Real steps on ciphertexts, so many or a training to its early stop: seconds, the floor, the error of the
     weights, memory; and the weights of the best epoch, where a training was done."""
     folder = Path(tempfile.mkdtemp(prefix="hetal", dir=ROOT / "build"))
     try:
@@ -158,18 +160,18 @@ def measured(
         keys_s = time.perf_counter() - begun
         say(f"keys made: {keys_s:.0f} s")
         owner = Owner(client, found, settings)
-        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"))
+        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"), mapped=given.mapped)
         begun, history = time.perf_counter(), History()
         with server, Trainer(server, folder / "trainer", settings.rate) as trainer:
-            for number, shard in enumerate(itertools.islice(owner.shards(), None if to_stop else steps)):
+            for number, shard in enumerate(itertools.islice(owner.shards(), None if given.to_stop else given.steps)):
                 trainer.receive("batch", number, shard)
             run = TimedRun(owner, server, trainer, ClearRun(found, settings), say)
-            if to_stop:
+            if given.to_stop:
                 for number, shard in enumerate(owner.held()):
                     trainer.receive("held", number, shard)
                 train(run, found, settings, history, lambda epoch: say(f"epoch {epoch.number}: loss {epoch.loss:.4f}"))
             else:
-                for _ in range(steps):
+                for _ in range(given.steps):
                     run.step()
             training_s = time.perf_counter() - begun
             kinds: dict[str, float] = defaultdict(float)
@@ -194,6 +196,7 @@ def measured(
             "keygen_seconds": keys_s,
             "key_bytes": sum(key.bytes for key in artifact.evaluation_keys),
             "upload_bytes_per_step": sum(len(shard.blob(name)) for name in shard.names()),
+            "keys_mapped": given.mapped,
             "peak_rss_bytes": peak_rss_bytes(),
         }, run.best
     finally:
@@ -220,7 +223,7 @@ def same_stop(epochs: int, best: int, exact: History) -> bool:
 
 
 def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
-    hidden, steps = given.hidden, given.steps
+    hidden = given.hidden
     settings = HIDDEN if hidden else SETTINGS[name]
     found, test, labels = DATASETS[name]()
     clear = ClearRun(found, settings)
@@ -245,8 +248,8 @@ def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
         "softmax_max_error": softmax_error(artifact, settings, found.classes),
     }
     say(f"compiled: {artifact}")
-    if steps or given.to_stop:
-        figures, best = measured(artifact, found, settings, steps, given.to_stop, say)
+    if given.steps or given.to_stop:
+        figures, best = measured(artifact, found, settings, given, say)
         result |= figures
         if best is not None:
             result["accuracy_encrypted"] = accuracy(best, test, labels, clear.layers)
@@ -273,6 +276,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps on ciphertexts")
     parser.add_argument("--hidden", action="store_true", help="train a hidden layer of 16 units too")
     parser.add_argument("--to-stop", action="store_true", help="train on ciphertexts to the early stop")
+    parser.add_argument("--mapped", action="store_true", help="map the keys: the system may let go of them")
     parser.add_argument("--no-simulation", action="store_true")
     parser.add_argument("--memory", type=float, default=14.0, help="gigabytes that the server may take")
     parser.add_argument("--log-ring", type=int, help="of N = 2^LOG_RING alone: compiled sooner")
