@@ -5,8 +5,8 @@
     python benchmarks/hetal.py --datasets snips --steps 1 --hidden
     python benchmarks/hetal.py --datasets snips-small --to-stop
 
-`snips`: sentence embeddings of the shared data (384 features, 7 classes). `snips-small`: 384 of its samples, 15 principal
-components of each, in minibatches of 128: small enough to be trained on ciphertexts to the early stop (`--to-stop`).
+`snips`: sentence embeddings of the shared data (384 features, 7 classes). `snips-small`: 128 of its samples, 15 principal
+components of each, one minibatch: small enough to be trained on ciphertexts to the early stop (`--to-stop`).
 `mnist`: features of a small network that is trained here on half of the training images, at its last layer (32 features, 10
 classes); the classifier is trained on the other half.
 Compiled steps are kept in `--artifacts`, where that is given, and not compiled again.
@@ -52,7 +52,7 @@ from heliograph.transfer.trainer import Trainer
 
 SETTINGS = {
     "snips": TransferSettings(batch=1024, rate=8.0, logit_range=20.0, weight_range=8.0),
-    "snips-small": TransferSettings(batch=128, rate=24.0, logit_range=12.0, weight_range=10.0, patience=1),
+    "snips-small": TransferSettings(batch=128, rate=13.0, logit_range=12.0, weight_range=8.0, patience=1),
     # Its weights grow to 12 in the clear.
     "mnist": TransferSettings(batch=1024, rate=2.0, logit_range=24.0, weight_range=16.0, most_epochs=20),
 }
@@ -76,7 +76,7 @@ def small_snips() -> tuple[TransferData, np.ndarray, np.ndarray]:
     """Principal components of some of its samples: unit vectors again, which the client computes."""
     whole, test, labels = snips()
     rng = np.random.default_rng(0)
-    own, held = (rng.permutation(len(y))[:count] for y, count in ((whole.y_train, 384), (whole.y_val, 128)))
+    own, held = (rng.permutation(len(y))[:count] for y, count in ((whole.y_train, 128), (whole.y_val, 128)))
     middle = whole.x_train.mean(axis=0)
     _, _, components = np.linalg.svd(whole.x_train - middle, full_matrices=False)
 
