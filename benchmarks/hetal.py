@@ -57,9 +57,14 @@ SETTINGS = {
     "mnist": TransferSettings(batch=1024, rate=2.0, logit_range=24.0, weight_range=16.0, most_epochs=20),
 }
 # With a hidden layer: squares make large steps unstable, and logits grow.
-HIDDEN = TransferSettings(
-    batch=1024, rate=0.5, logit_range=64.0, weight_range=8.0, hidden=16, hidden_range=8.0, most_epochs=40
-)
+HIDDEN = {
+    "snips": TransferSettings(
+        batch=1024, rate=0.5, logit_range=64.0, weight_range=8.0, hidden=16, hidden_range=8.0, most_epochs=40
+    ),
+    "snips-small": TransferSettings(
+        batch=128, rate=1.0, logit_range=20.0, weight_range=6.0, hidden=8, hidden_range=8.0, patience=1
+    ),
+}
 PUBLISHED = {
     "snips": {"accuracy": 0.95, "accuracy_clear": 0.9443},
     "snips-small": None,
@@ -224,7 +229,7 @@ def same_stop(epochs: int, best: int, exact: History) -> bool:
 
 def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
     hidden = given.hidden
-    settings = HIDDEN if hidden else SETTINGS[name]
+    settings = (HIDDEN if hidden else SETTINGS)[name]
     found, test, labels = DATASETS[name]()
     clear = ClearRun(found, settings)
     exact = train(clear, found, settings, History())
@@ -274,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--datasets", nargs="*", default=["snips", "mnist"], choices=list(DATASETS))
     parser.add_argument("--steps", type=int, default=3, help="steps on ciphertexts")
-    parser.add_argument("--hidden", action="store_true", help="train a hidden layer of 16 units too")
+    parser.add_argument("--hidden", action="store_true", help="train a hidden layer too")
     parser.add_argument("--to-stop", action="store_true", help="train on ciphertexts to the early stop")
     parser.add_argument("--mapped", action="store_true", help="map the keys: the system may let go of them")
     parser.add_argument("--no-simulation", action="store_true")
@@ -283,6 +288,8 @@ def main() -> None:
     parser.add_argument("--artifacts", type=Path, help="folder of compiled steps")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.hidden and (strange := set(given.datasets) - set(HIDDEN)):
+        parser.error(f"no hidden layer is set up for {', '.join(sorted(strange))}")
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
