@@ -3,10 +3,13 @@
     python benchmarks/hetal.py
     python benchmarks/hetal.py --datasets snips --steps 3 --json
     python benchmarks/hetal.py --datasets snips --steps 1 --hidden
+    python benchmarks/hetal.py --datasets snips-small --to-stop
 
-`snips`: sentence embeddings of the shared data (384 features, 7 classes). `mnist`: features of a small network that is
-trained here on half of the training images, at its last layer (32 features, 10 classes); the classifier is trained on the
-other half.
+`snips`: sentence embeddings of the shared data (384 features, 7 classes). `snips-small`: 128 of its samples, 15 principal
+components of each, one minibatch: small enough to be trained on ciphertexts to the early stop (`--to-stop`).
+`mnist`: features of a small network that is trained here on half of the training images, at its last layer (32 features, 10
+classes); the classifier is trained on the other half.
+Compiled steps are kept in `--artifacts`, where that is given, and not compiled again.
 Times are medians of the steps after the first, which encodes plaintexts; the floor is the sum of the primitives' times.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 from common import ROOT, data, hg, machine, mnist, train as train_network  # first: it imports heliograph  # isort: skip
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -33,11 +37,13 @@ from torch import nn
 
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.execution.prices import priced_ms
+from heliograph.runtime.floor import Floor
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 from heliograph.transfer.clear import ClearRun, Epoch, History, accuracy, train
 from heliograph.transfer.data import TransferData, load_test, softmax
 from heliograph.transfer.encrypted import EncryptedRun
 from heliograph.transfer.features import features
+from heliograph.transfer.layers import Seen
 from heliograph.transfer.owner import Owner
 from heliograph.transfer.settings import TransferSettings
 from heliograph.transfer.simulated import SimulatedRun
@@ -46,15 +52,22 @@ from heliograph.transfer.trainer import Trainer
 
 SETTINGS = {
     "snips": TransferSettings(batch=1024, rate=8.0, logit_range=20.0, weight_range=8.0),
+    "snips-small": TransferSettings(batch=128, rate=13.0, logit_range=12.0, weight_range=8.0, patience=1),
     # Its weights grow to 12 in the clear.
     "mnist": TransferSettings(batch=1024, rate=2.0, logit_range=24.0, weight_range=16.0, most_epochs=20),
 }
 # With a hidden layer: squares make large steps unstable, and logits grow.
-HIDDEN = TransferSettings(
-    batch=1024, rate=0.5, logit_range=64.0, weight_range=8.0, hidden=16, hidden_range=8.0, most_epochs=40
-)
+HIDDEN = {
+    "snips": TransferSettings(
+        batch=1024, rate=0.5, logit_range=64.0, weight_range=8.0, hidden=16, hidden_range=8.0, most_epochs=40
+    ),
+    "snips-small": TransferSettings(
+        batch=128, rate=1.0, logit_range=20.0, weight_range=6.0, hidden=8, hidden_range=8.0, patience=1
+    ),
+}
 PUBLISHED = {
     "snips": {"accuracy": 0.95, "accuracy_clear": 0.9443},
+    "snips-small": None,
     "mnist": {"accuracy": 0.9673, "accuracy_clear": 0.9724},
 }
 
@@ -62,6 +75,22 @@ PUBLISHED = {
 def snips() -> tuple[TransferData, np.ndarray, np.ndarray]:
     path = data("snips_minilm_l6_features.npz")
     return TransferData.load(path), *load_test(path)
+
+
+def small_snips() -> tuple[TransferData, np.ndarray, np.ndarray]:
+    """Principal components of some of its samples: unit vectors again, which the client computes."""
+    whole, test, labels = snips()
+    rng = np.random.default_rng(0)
+    own, held = (rng.permutation(len(y))[:count] for y, count in ((whole.y_train, 128), (whole.y_val, 128)))
+    middle = whole.x_train.mean(axis=0)
+    _, _, components = np.linalg.svd(whole.x_train - middle, full_matrices=False)
+
+    def seen(x: np.ndarray) -> np.ndarray:
+        found = (x - middle) @ components[:15].T
+        return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+
+    data = TransferData(seen(whole.x_train[own]), whole.y_train[own], seen(whole.x_val[held]), whole.y_val[held])
+    return data, seen(test), labels
 
 
 def mnist_features() -> tuple[TransferData, np.ndarray, np.ndarray]:
@@ -84,79 +113,130 @@ def mnist_features() -> tuple[TransferData, np.ndarray, np.ndarray]:
     return TransferData(made[own], y[own], made[held], y[held]), features(body, test), labels
 
 
-DATASETS = {"snips": snips, "mnist": mnist_features}
+DATASETS = {"snips": snips, "snips-small": small_snips, "mnist": mnist_features}
 
 
 def softmax_error(artifact: hg.Artifact, settings: TransferSettings, classes: int) -> float:
-    """The largest error of a probability on random logits over the whole range, on the simulator."""
-    limit = settings.logit_range
+    """The largest error of a probability on random logits over the whole range, on the simulator of the step's ring."""
+    limit, ring = settings.logit_range, artifact.ring
     rows = np.random.default_rng(0).uniform(-limit, limit, (classes, settings.batch))
     program = hg.parse(
         f"program p\ninput x: secret tensor[{classes}, {settings.batch}] in [-{limit}, {limit}]\n"
         f"output softmax(x, axis=0)\n"
     )
-    options = hg.Options(target_error=settings.softmax_error, precision_bits=14)
+    options = hg.Options(
+        target_error=settings.softmax_error, precision_bits=14, log_ring=ring.log_ring, bootstrap_by=ring.bootstrap_by
+    )
     return float(np.abs(hg.simulate(hg.compile(program, options), rows) - softmax(rows)).max())
 
 
+class TimedRun(EncryptedRun):
+    """A training on ciphertexts beside the same one in the clear: seconds of each step, how far the weights are off."""
+
+    def __init__(self, owner: Owner, server: hg.Server, trainer: Trainer, clear: ClearRun, say: Any) -> None:
+        super().__init__(owner, trainer)
+        self._server, self._clear, self._say = server, clear, say
+        self.trace = server.trace
+        self.seconds: list[float] = []
+        self.largest = 0.0
+
+    def step(self) -> Seen:
+        begun = time.perf_counter()
+        seen = super().step()
+        self.seconds.append(time.perf_counter() - begun)
+        self.trace = self._server.trace
+        self._clear.step()
+        self.largest = max(self.largest, float(np.abs(self.weights() - self._clear.state.weights).max()))
+        load = os.getloadavg()[0]
+        self._say(f"step {self.done}: {self.seconds[-1]:.1f} s, weights off by {self.largest:.2g}, load {load:.1f}")
+        return seen
+
+
 def measured(
-    artifact: hg.Artifact, found: TransferData, settings: TransferSettings, steps: int, say: Any
-) -> dict[str, Any]:
-    """Real steps on ciphertexts: seconds, the floor, the error of the weights, memory."""
+    artifact: hg.Artifact, found: TransferData, settings: TransferSettings, given: argparse.Namespace, say: Any
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Real steps on ciphertexts, so many or a training to its early stop: seconds, the floor, the error of the
+    weights, memory; and the weights of the best epoch, where a training was done."""
     folder = Path(tempfile.mkdtemp(prefix="hetal", dir=ROOT / "build"))
     try:
         client = hg.Client(artifact.public())
         begun = time.perf_counter()
         client.write_evaluation_keys(folder / "keys")
         keys_s = time.perf_counter() - begun
+        say(f"keys made: {keys_s:.0f} s")
         owner = Owner(client, found, settings)
-        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"))
-        seconds: list[float] = []
+        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"), mapped=given.mapped)
+        begun, history = time.perf_counter(), History()
         with server, Trainer(server, folder / "trainer", settings.rate) as trainer:
-            for number, shard in enumerate(owner.shards()):
+            for number, shard in enumerate(itertools.islice(owner.shards(), None if given.to_stop else given.steps)):
                 trainer.receive("batch", number, shard)
-            clear, run, largest = ClearRun(found, settings), EncryptedRun(owner, trainer), 0.0
-            for number in range(steps):
-                begun = time.perf_counter()
-                run.step()
-                seconds.append(time.perf_counter() - begun)
-                clear.step()
-                largest = max(largest, float(np.abs(run.weights() - clear.state.weights).max()))
-                say(f"step {number + 1}: {seconds[-1]:.1f} s, weights off by {largest:.2g}")
-            trace = server.trace
+            run = TimedRun(owner, server, trainer, ClearRun(found, settings), say)
+            if given.to_stop:
+                for number, shard in enumerate(owner.held()):
+                    trainer.receive("held", number, shard)
+                train(run, found, settings, history, lambda epoch: say(f"epoch {epoch.number}: loss {epoch.loss:.4f}"))
+            else:
+                for _ in range(given.steps):
+                    run.step()
+            training_s = time.perf_counter() - begun
             kinds: dict[str, float] = defaultdict(float)
-            for call, count in trace.calls.items():
+            for call, count in run.trace.calls.items():
                 kinds[call.primitive] += count * priced_ms(call, artifact.program.planned.chains, BUILT_IN) / 1e3
-            floor = server.floor()
+            floor = Floor(server.evaluator, run.trace.calls)
             while floor.samples < FLOOR_SAMPLES:
                 floor.sample()
             shard = next(owner.shards())
         return {
-            "seconds_per_step": statistics.median(seconds[1:] or seconds),
-            "first_step_seconds": seconds[0],
+            "seconds_per_step": statistics.median(run.seconds[1:] or run.seconds),
+            "seconds": run.seconds,
             "floor_seconds": floor.milliseconds() / 1e3,
             "predicted_seconds_by_kind": dict(kinds),
-            "seconds_by_layer": dict(trace.by_layer),
-            "steps_encrypted": steps,
-            "max_weight_error": largest,
+            "seconds_by_layer": dict(run.trace.by_layer),
+            "steps_encrypted": len(run.seconds),
+            "max_weight_error": run.largest,
+            "epochs_encrypted": len(history.epochs),
+            "losses_encrypted": [epoch.loss for epoch in history.epochs],
+            "best_encrypted": history.best,
+            "training_seconds": training_s,
             "keygen_seconds": keys_s,
             "key_bytes": sum(key.bytes for key in artifact.evaluation_keys),
             "upload_bytes_per_step": sum(len(shard.blob(name)) for name in shard.names()),
+            "keys_mapped": given.mapped,
             "peak_rss_bytes": peak_rss_bytes(),
-        }
+        }, run.best
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def row(name: str, steps: int, simulate: bool, hidden: bool, memory: float, say: Any) -> dict[str, Any]:
-    settings = HIDDEN if hidden else SETTINGS[name]
+def compiled(
+    name: str, found: TransferData, settings: TransferSettings, options: hg.Options, folder: Path | None
+) -> tuple[hg.Artifact, float | None]:
+    """The artifact of a step, and the seconds that compiling it took, None where it was compiled before."""
+    path = None if folder is None else folder / f"{name}.helio"
+    if path is not None and path.exists():
+        return hg.Artifact.load(path), None
+    begun = time.perf_counter()
+    artifact = compile_step(found, settings, options)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        artifact.save(path)
+    return artifact, time.perf_counter() - begun
+
+
+def same_stop(epochs: int, best: int, exact: History) -> bool:
+    return (epochs, best) == (len(exact.epochs), exact.best)
+
+
+def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
+    hidden = given.hidden
+    settings = (HIDDEN if hidden else SETTINGS)[name]
     found, test, labels = DATASETS[name]()
     clear = ClearRun(found, settings)
     exact = train(clear, found, settings, History())
     right = accuracy(clear.best.weights, test, labels, clear.layers)
     say(f"in the clear: {len(exact.epochs)} epochs, best {exact.best}, {right:.4f}")
-    begun = time.perf_counter()
-    artifact = compile_step(found, settings, hg.Options(memory_bytes=int(memory * 1e9)))
+    options = hg.Options(memory_bytes=int(given.memory * 1e9), log_ring=given.log_ring)
+    artifact, seconds = compiled(name + "-hidden" * hidden, found, settings, options, given.artifacts)
     result: dict[str, Any] = {
         "classes": found.classes,
         "features": found.features,
@@ -165,7 +245,7 @@ def row(name: str, steps: int, simulate: bool, hidden: bool, memory: float, say:
         "accuracy_clear": right,
         "epochs_clear": len(exact.epochs),
         "losses_clear": [epoch.loss for epoch in exact.epochs],
-        "compile_seconds": time.perf_counter() - begun,
+        "compile_seconds": seconds,
         "predicted_seconds": artifact.report.figures.predicted_ms / 1e3,
         "bootstraps": artifact.report.figures.bootstraps,
         "log_pq": artifact.ring.log_pq,
@@ -173,9 +253,13 @@ def row(name: str, steps: int, simulate: bool, hidden: bool, memory: float, say:
         "softmax_max_error": softmax_error(artifact, settings, found.classes),
     }
     say(f"compiled: {artifact}")
-    if steps:
-        result |= measured(artifact, found, settings, steps, say)
-    if simulate:
+    if given.steps or given.to_stop:
+        figures, best = measured(artifact, found, settings, given, say)
+        result |= figures
+        if best is not None:
+            result["accuracy_encrypted"] = accuracy(best, test, labels, clear.layers)
+            result["same_stop_encrypted"] = same_stop(len(result["losses_encrypted"]), result["best_encrypted"], exact)
+    if not given.no_simulation:
         simulated = SimulatedRun(artifact, found, settings)
 
         def told(epoch: Epoch) -> None:
@@ -186,30 +270,33 @@ def row(name: str, steps: int, simulate: bool, hidden: bool, memory: float, say:
             "accuracy_simulated": accuracy(simulated.best, test, labels, clear.layers),
             "epochs_simulated": len(history.epochs),
             "losses_simulated": [epoch.loss for epoch in history.epochs],
-            "same_stop": len(history.epochs) == len(exact.epochs) and history.best == exact.best,
+            "same_stop": same_stop(len(history.epochs), history.best, exact),
         }
     return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--datasets", nargs="*", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--datasets", nargs="*", default=["snips", "mnist"], choices=list(DATASETS))
     parser.add_argument("--steps", type=int, default=3, help="steps on ciphertexts")
-    parser.add_argument("--hidden", action="store_true", help="train a hidden layer of 16 units too")
+    parser.add_argument("--hidden", action="store_true", help="train a hidden layer too")
+    parser.add_argument("--to-stop", action="store_true", help="train on ciphertexts to the early stop")
+    parser.add_argument("--mapped", action="store_true", help="map the keys: the system may let go of them")
     parser.add_argument("--no-simulation", action="store_true")
-    parser.add_argument("--memory", type=float, default=15.5, help="gigabytes that the server may take")
+    parser.add_argument("--memory", type=float, default=14.0, help="gigabytes that the server may take")
+    parser.add_argument("--log-ring", type=int, help="of N = 2^LOG_RING alone: compiled sooner")
+    parser.add_argument("--artifacts", type=Path, help="folder of compiled steps")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.hidden and (strange := set(given.datasets) - set(HIDDEN)):
+        parser.error(f"no hidden layer is set up for {', '.join(sorted(strange))}")
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     load = os.getloadavg()[0]
     (ROOT / "build").mkdir(exist_ok=True)
-    rows = {
-        name: row(name, given.steps, not given.no_simulation, given.hidden, given.memory, say)
-        for name in given.datasets
-    }
+    rows = {name: row(name, given, say) for name in given.datasets}
     values = {"machine": machine(), "load_average": load, "datasets": rows}
     if given.json:
         print(json.dumps(values))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.errors import ProgramError
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 
@@ -56,12 +58,23 @@ class TensorSpec:
 class Interface:
     """The secret inputs and the outputs, in order; `carried` pairs an output with the input that it becomes in the next run.
 
+    An output may become several inputs, where all of them can take it as it comes out; an input comes from one output.
     Before packing it may be empty, or know the ranges of outputs alone. Plain inputs are nodes only: they have no layout.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     carried: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, count in Counter(name for _, name in self.carried).items():
+            if count > 1:
+                outputs = " and ".join(repr(output) for output, into in self.carried if into == name)
+                raise ProgramError(
+                    f"input {name!r} comes from {count} outputs of the run before: {outputs}",
+                    why="a run takes one value for each input",
+                    hint="carry one of them, or give each an input of its own",
+                )
 
     @property
     def carried_inputs(self) -> dict[str, str]:

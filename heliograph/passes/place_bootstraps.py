@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -140,7 +140,8 @@ def _made_by_server(node: Node) -> bool:
 
 
 def _where_few_live(program: Program) -> set[Node]:
-    """The secret values at whose place fewest others wait to be read, `_MOST_SIZES` at most: where a program is narrow.
+    """The secret values at whose place fewest others wait to be read, `_MOST_SIZES` at most: where a program is narrow. Of a
+    statement that has none of these, those at whose place fewest wait within it.
 
     Inside a product of matrices there are many ciphertexts for each one before it and behind it.
     """
@@ -151,11 +152,21 @@ def _where_few_live(program: Program) -> set[Node]:
             waiting[node] = live
             live += 1
         live -= sum(_made_by_server(program.nodes[place]) for place in freed)
+    kept: set[Node] = set()
     for most in sorted(set(waiting.values()), reverse=True):
         kept = {node for node, others in waiting.items() if others <= most}
         if len(kept) <= _MOST_SIZES:
-            return kept
-    return set()
+            break
+        kept = set()
+    # While values wait for long, a whole statement may have none of these: it has its own narrowest ones.
+    statements: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in waiting:
+        statements[node.loc.layer, node.loc.short].append(node)
+    for nodes in statements.values():
+        if kept and kept.isdisjoint(nodes):
+            fewest = min(waiting[node] for node in nodes)
+            kept.update([node for node in nodes if waiting[node] == fewest][:_MOST_SIZES])
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,23 @@ class Client:
             client.check_artifact(artifact, f"the key in {path}")
         return client
 
+    def for_artifact(self, artifact: Artifact | PublicArtifact, *, allow_insecure: bool = False) -> Client:
+        """The same secret key for another artifact on the same ring, such as that of a model that was trained under it.
+
+        It has evaluation keys of its own. Results that are shared count for both. Raises ProgramError for another ring.
+        """
+        ring = artifact.public().ring
+        if ring != self.public.ring:
+            raise ProgramError(
+                f"{artifact.name} is on another ring than {self.public.name}",
+                where="Client.for_artifact",
+                why=f"it has {ring}, the key {self.public.ring}",
+                hint="make a client of its own: Client(artifact)",
+            )
+        client = Client(artifact, allow_insecure=allow_insecure, cryptor=self._cryptor)
+        client._shares = self._shares
+        return client
+
     def check_artifact(self, artifact: Artifact | PublicArtifact, what: str = "the client's key") -> None:
         """Raise a WireError unless this client was made for the artifact."""
         if artifact.fingerprint != self.public.fingerprint:

@@ -55,6 +55,9 @@ class History:
         return not self.stopped
 
 
+# The share of their range by which weights may leave it: encryption has errors.
+_SLACK = 2e-3
+
 Watch: TypeAlias = "Callable[[Epoch], None]"
 
 
@@ -122,6 +125,17 @@ def _check(what: str, left: str, name: str, largest: float, limit: float, run: R
         )
 
 
+def check_weights(state: State, settings: TransferSettings) -> None:
+    """Raise a RangeError where weights left their range, as decrypting them does (`Client.decrypt_carried`)."""
+    largest = max(float(np.abs(weights).max()) for weights in (state.weights, state.ahead))
+    if not largest <= settings.weight_range * (1 + _SLACK):
+        raise RangeError(
+            f"a weight of {largest:.4g} left [-{settings.weight_range:g}, {settings.weight_range:g}]",
+            why="on ciphertexts a bootstrap gives nonsense for larger ones",
+            hint="train with a wider weight_range, or a smaller rate",
+        )
+
+
 class ClearRun:
     """A training in the clear: what an encrypted one is compared with."""
 
@@ -150,6 +164,7 @@ class ClearRun:
         return self._data.held_logits([self.layers.logits(self.state.weights, held) for held in self._held])
 
     def keep(self) -> None:
+        check_weights(self.state, self._settings)
         self.best = self.state
 
 

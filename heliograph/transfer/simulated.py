@@ -12,7 +12,7 @@ from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.carried import carried_on, only
-from heliograph.transfer.clear import State
+from heliograph.transfer.clear import State, check_weights
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings, momentum
@@ -60,6 +60,7 @@ class SimulatedRun:
         return self._data.held_logits(found) * self._settings.logit_range
 
     def keep(self) -> None:
+        check_weights(self.state, self._settings)
         self.best = self.weights
 
     @property

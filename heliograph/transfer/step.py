@@ -14,7 +14,7 @@ from heliograph.dsl.parse import parse
 from heliograph.ir import Array, Program
 from heliograph.transfer.clear import ClearRun, State
 from heliograph.transfer.data import TransferData
-from heliograph.transfer.layers import Layers
+from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings, momentum
 
 # Weights are kept divided by their range, so that what is bootstrapped is at most one.
@@ -78,6 +78,9 @@ output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentu
 # What encryption may add to an output, as a share of the largest (2**-bits): logits and weights need no more.
 _PRECISION_BITS = 10.0
 _SAMPLES, _EPOCHS_SEEN = 8, 30
+# Bootstraps of weights are scaled up by their range, so they must be fine. Chains of native ones are that here with many
+# digits alone, whose keys are four times as large (SNIPS, 1,024 samples: 39 GB, not 9).
+_BOOTSTRAP_BY = "openfhe"
 
 
 def step_program(data: TransferData, settings: TransferSettings, states: Sequence[State] = ()) -> Program:
@@ -128,6 +131,7 @@ def compile_step(data: TransferData, settings: TransferSettings, options: Option
         made,
         target_error=made.target_error or settings.softmax_error,
         precision_bits=min(made.precision_bits, _PRECISION_BITS),
+        bootstrap_by=made.bootstrap_by or _BOOTSTRAP_BY,
     )
     return compile_program(step_program(data, settings, seen_states(data, settings)), chosen)
 
@@ -136,16 +140,17 @@ def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
     """States at some steps of a training in the clear, evenly from the first to the last."""
     run = ClearRun(data, settings)
     states = [run.state]
+
+    def left(seen: Seen) -> bool:
+        return seen.logit > settings.logit_range or seen.hidden > settings.hidden_range
+
     for _epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
         seen = [run.step() for _ in range(data.steps(settings))]
-        states.append(run.state)
-        if (
-            seen[-1].logit > settings.logit_range
-            or seen[-1].hidden > settings.hidden_range
-            or np.abs(run.state.ahead).max() > settings.weight_range
-        ):
-            # Later ones leave the ranges, and the training stops.
-            states.pop()
+        if any(map(left, seen)) or np.abs(run.state.ahead).max() > settings.weight_range:
+            # Later ones leave the ranges, and the training stops; so does the last one, where its own step was the first to.
+            if left(seen[0]) and len(states) > 1:
+                states.pop()
             break
+        states.append(run.state)
     places = np.unique(np.linspace(0, len(states) - 1, _SAMPLES).round().astype(int))
     return [states[place] for place in places]

@@ -68,7 +68,13 @@ class Trainer:
 
         The model stays encrypted. Where no epoch was judged yet, it is that of the last step.
         """
-        return self._server.look(shard, self.session.carried(self.session.marked), ["held_logits"], progress)
+        return self._server.look(shard, self.model(), ["held_logits"], progress)
+
+    def model(self) -> CarriedValues:
+        """The encrypted weights that were best so far, those of the last step where no epoch was judged yet; an
+        `EncryptedModel` (transfer/model.py) answers by them where the training is not served.
+        """
+        return self.session.carried(self.session.marked)
 
     def _path(self, kind: str, number: int) -> Path:
         return self._shards / f"{kind}-{number:05d}.inputs"

@@ -146,7 +146,8 @@ output total = total * 0.5
 """
 
 
-def test_what_spends_no_level_is_carried_without_bootstraps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bootstrap", [None, False])
+def test_what_spends_no_level_is_carried_without_bootstraps(tmp_path: Path, bootstrap: bool | None) -> None:
     """A sum goes on for ever; a value that is made anew in each run may cost levels."""
     text = """program sums
 input x: secret tensor[4] in [-1, 1]
@@ -156,7 +157,7 @@ output seen = total * 0.5
 output last = x * x
 output total = total + last * 0.5
 """
-    made = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=10, bootstrap=False))
+    made = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=10, bootstrap=bootstrap))
     assert not made.report.figures.bootstraps
     with served(made) as (client, server), hg.Session(server, tmp_path) as session:
         session.start(client.encrypt_carried(last=START, total=START))
@@ -313,6 +314,41 @@ def test_one_output_that_becomes_inputs_at_two_levels_is_refused_with_their_name
     # With outputs of their own they may come at any.
     artifact = hg.compile(program, hg.Options(security_bits=None, log_ring=11))
     assert all(fits(output.type, source.type) for output, source in carried_pairs(artifact.program))
+
+
+def test_one_output_becomes_two_inputs_that_are_alike(tmp_path: Path) -> None:
+    text = """program twice
+input x: secret tensor[4] in [-1, 1]
+input one: carried tensor[4] in [-1, 1]
+input other: carried tensor[4] in [-1, 1]
+output seen = one + other
+output one = (one + other) * 0.25 + x * 0.25
+output other = x * 0.5
+"""
+    program = hg.parse(text)
+    kept = [number for number, name in enumerate(program.output_names) if name != "other"]
+    names, nodes = ([each[number] for number in kept] for each in (program.output_names, program.outputs))
+    carried = Interface(carried=(("one", "one"), ("one", "other")))
+    program = replace(program, output_names=tuple(names), outputs=tuple(nodes), interface=carried)
+    artifact = hg.compile(program, hg.Options(security_bits=None, log_ring=11))
+    again = hg.Artifact.from_bytes(artifact.to_bytes())
+    with served(again) as (client, server), hg.Session(server, tmp_path) as session:
+        session.start(client.encrypt_carried(one=START, other=EXTRA))
+        assert client.decrypt(session.run(client.encrypt(X))) == pytest.approx(START + EXTRA, abs=1e-4)
+        one = (START + EXTRA) * 0.25 + X * 0.25
+        assert client.decrypt(session.run(client.encrypt(X))) == pytest.approx(2 * one, abs=1e-4)
+        left = client.decrypt_carried(session.carried())
+        assert left["one"] == pytest.approx(one * 0.5 + X * 0.25, abs=1e-4)
+        assert left["other"] == pytest.approx(left["one"], abs=1e-6)
+
+
+def test_two_outputs_do_not_become_one_input() -> None:
+    with pytest.raises(ProgramError, match="input 'total' comes from 2 outputs of the run before: 'total' and 'seen'"):
+        Interface(carried=(("total", "total"), ("seen", "total")))
+    # Nor in a text, or in the file of an artifact that says so.
+    told = 'carry "total" {input = "total"}\n'
+    with pytest.raises(hg.errors.HeliographError, match="comes from 2 outputs"):
+        parse_program(print_program(hg.parse(TEXT)).replace(told, told + 'carry "seen" {input = "total"}\n'))
 
 
 def test_without_bootstraps_nothing_is_carried() -> None:

@@ -12,10 +12,12 @@ from helpers.trainings import TOY, blobs
 import heliograph as hg
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.pipeline import front_passes
+from heliograph.compiler.plan import pack_samples
 from heliograph.errors import ProgramError, RangeError
 from heliograph.interpret import interpret
 from heliograph.passes.clean_slots import CleanSlots
 from heliograph.passes.pack import Pack
+from heliograph.passes.place_bootstraps import observed_sizes
 from heliograph.transfer.clear import ClearRun, History, accuracy, train
 from heliograph.transfer.data import TransferData, loss_of
 from heliograph.transfer.layers import Layers
@@ -60,6 +62,10 @@ def test_a_step_on_slots_is_that_in_the_clear() -> None:
     assert [node.op for node in polynomial.nodes].count("matrix_product") == 7
     packed = Pack(Ring(13, 60, 50, 20, 2, None)).run(polynomial)
     CleanSlots().run(packed)
+    # While b and h wait for the way back, every statement still has values that may be bootstrapped.
+    sizes = observed_sizes(packed, pack_samples(packed, program.calibration), 0.1)
+    statements = {node.loc.short for node in packed.nodes if node.type.secret and node.op != "input"}
+    assert {node.loc.short for node in sizes} == statements
     samples = [column[0] for column in program.calibration]
     exact, found = interpret(polynomial, *samples), interpret(packed, *samples)
     assert [np.abs(a - b).max() for a, b in zip(exact, found, strict=True)] == pytest.approx([0.0] * 7, abs=1e-12)

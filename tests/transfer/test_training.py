@@ -144,6 +144,20 @@ def test_weights_that_leave_their_range_end_the_training_at_the_best_epoch_befor
     assert run.best.step == blobs_data.steps(settings)
 
 
+def test_the_range_of_weights_is_watched_wherever_a_training_happens(
+    artifact: hg.Artifact, blobs_data: TransferData, settings: TransferSettings
+) -> None:
+    narrow, history = replace(settings, weight_range=0.5), History()
+    with pytest.raises(RangeError, match=r"a weight of .* left \[-0.5, 0.5\]"):
+        train(ClearRun(blobs_data, narrow), blobs_data, narrow, history)
+    assert history.stopped == "a weight left its range"
+    assert not history.epochs
+    simulated = SimulatedRun(artifact, blobs_data, settings)
+    simulated.ahead = simulated.ahead + 4.1
+    with pytest.raises(RangeError, match=r"a weight of 4.1 left \[-4, 4\]"):
+        simulated.keep()
+
+
 def test_early_stopping_waits_for_patience() -> None:
     settings = TransferSettings(patience=2, most_epochs=9)
     history = History()

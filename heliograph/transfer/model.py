@@ -1,0 +1,83 @@
+"""A trained model that nobody decrypts, as an ordinary artifact: encrypted samples and encrypted weights in, logits out.
+
+The artifact is the part of a training step that classifies. It stands on the step's ring, so what the training left serves
+it as it is; it has its own evaluation keys, far fewer, and neither state nor bootstraps of the training. Any server runs
+it, `heliograph serve` too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.figures import complete
+from heliograph.ckks.costs import CostTable
+from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.carried import only
+from heliograph.passes.base import run
+from heliograph.passes.place_chains import PlaceChains
+from heliograph.passes.schedule import Schedule
+from heliograph.passes.select_keys import SelectKeys
+from heliograph.report.text import Report
+from heliograph.runtime.messages import CarriedValues, EncryptedInput, object_name
+
+_LOGITS = "held_logits"
+
+
+class EncryptedModel:
+    """The weights that a training left, with the artifact that classifies by them.
+
+    `step` is the training's (`compile_step`), `weights` are what a round of it carried (`Trainer.model`). Raises WireError
+    where they are of another training.
+    """
+
+    def __init__(self, step: Artifact, weights: CarriedValues) -> None:
+        weights.check(step.fingerprint)
+        self.artifact = model_artifact(step)
+        self._weights = weights
+        nodes = self.artifact.program.inputs
+        names = [object_name(node.attrs["name"], node.attrs["chunk"]) for node in nodes]
+        self._own = [name for name in names if name in weights.names()]
+
+    def inputs(self, question: EncryptedInput) -> EncryptedInput:
+        """What a server of the artifact runs on: encrypted samples (`Client.encrypt_some(held=...)`) and the weights.
+
+        Raises WireError where the samples are of another client than the weights, or of another artifact.
+        """
+        question.check(self.artifact.fingerprint, self._weights.client)
+        return replace(question, blobs=dict(question.blobs) | {name: self._weights.blob(name) for name in self._own})
+
+
+def model_artifact(step: Artifact) -> Artifact:
+    """The artifact that classifies by a model that `step` trained (`compile_step`).
+
+    Its inputs are `held`, samples as columns with a one below each, and the weights: `w`, and `hidden_w` of a hidden layer.
+    Its output, `held_logits`, is divided by the settings' `logit_range`. The errors that its report predicts are those of
+    the step, of which it is a part.
+    """
+    program = only(step.program, {_LOGITS})
+    read = {node.attrs["name"] for node in program.inputs}
+    interface = replace(program.interface, inputs=tuple(each for each in program.interface.inputs if each.name in read))
+    # The longest path of a step, and what would shorten it, is not that of this part.
+    known = replace(step.report.figures, depth_by_line=(), savings=())
+    program = replace(program, name=f"{program.name}_model", interface=interface)
+    program = _with_own_keys(program, CostTable(known.costs, **known.cost_table))
+    return Artifact(program, Report(complete(program, known)), {})
+
+
+def _with_own_keys(program: Program, costs: CostTable) -> Program:
+    """The program with the keys alone that it takes, in the chains that are best for it."""
+    builder = Builder(program.name, Stage.MANAGED, program)
+    # Chains of the whole program mean nothing to a part of it.
+    builder.set_ring(program.ring)
+    used = sorted({node.attrs["range"] for node in program.nodes if node.attrs.get("range") is not None})
+
+    def emit(node: Node, operands: list[Node]) -> Node:
+        if node.op == "switch_chain":
+            return operands[0]
+        if node.attrs.get("range") is None:
+            return builder.copy(node, operands)
+        return builder.op(node.op, operands, node.loc, **{**node.attrs, "range": used.index(node.attrs["range"])})
+
+    whole = replace(builder.rewrite(program, emit), ranges=tuple(program.ranges[number] for number in used))
+    return run((SelectKeys(program.ring, costs=costs), PlaceChains(), Schedule()), whole)[-1].program
