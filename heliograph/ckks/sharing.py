@@ -1,8 +1,8 @@
 """What it costs to pass decrypted results on: the noise that hides the key-dependent error, and what is claimed of it.
 
 Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) flood with a standard deviation of sqrt(12 r) 2**(s/2) times a bound on
-the error, for r results that one key decrypts for strangers and s bits of statistical security. The bound is one on the
-Euclidean length of all that is handed out at once: of n values with errors up to B it is sqrt(n) B.
+the error, for r results that one key decrypts for untrusted parties and s bits of statistical security. The bound is
+one on the Euclidean length of all that is handed out at once: of n values with errors up to B it is sqrt(n) B.
 
 s counts as in their (c, s)-security, where a distinguisher's advantage of 2**-(s/2) is s bits. The divergence of all r
 results is at most 2**-s / 24, so that their statistical distance from what would tell nothing of the key is at most

@@ -80,6 +80,10 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
     """What `file.py:name` means: the object itself, or what it returns where it is one that is to be called."""
     file, _, name = target.rpartition(":")
     if not file or not name:
+        if target.endswith(".onnx"):
+            raise ProgramError(
+                "ONNX files are not read", hint="compile the PyTorch module that the file was made from: FILE.py:NAME"
+            )
         raise ProgramError(f"{target!r} does not say which module or function", hint="write file.py:name")
     path = Path(file)
     if not path.is_file():

@@ -147,9 +147,7 @@ def _trace(
         raise ProgramError(
             f"trace takes a torch.nn.Module or a torch.export.ExportedProgram, not {type(model).__name__}",
             where=caller,
-            hint="give its samples to from_sklearn: hg.from_sklearn(estimator, samples)"
-            if hasattr(model, "get_params") and hasattr(model, "fit")
-            else "wrap a function in a module: its body is the module's forward",
+            hint=_instead(model),
         )
     module = model if isinstance(model, torch.nn.Module) else None
     if module is not None:
@@ -179,6 +177,17 @@ def _trace(
     if merged and (module is None or not samples_apart(module, examples)):
         raise merged[0]
     return program
+
+
+def _instead(model: Any) -> str:
+    """What to try with something that is not traced."""
+    if str(model).endswith(".onnx") or type(model).__module__.partition(".")[0] == "onnx":
+        return (
+            "ONNX files are not read: trace the PyTorch module that the file was made from, or its torch.export program"
+        )
+    if hasattr(model, "get_params") and hasattr(model, "fit"):
+        return "give its samples to from_sklearn: hg.from_sklearn(estimator, samples)"
+    return "wrap a function in a module: its body is the module's forward"
 
 
 def _name(model: Any, exported: ExportedProgram) -> str:

@@ -259,7 +259,7 @@ def _scale_integer(w: _Writing, step: Step) -> Node:
         rest >>= 1
         if rest:
             power = lowering.op("add", power, power)
-    assert total is not None, "a product with zero is no step"
+    assert total is not None, "a product with zero is not a step"
     return lowering.op("sub", lowering.constant(np.zeros(shape_of(x)), "zero"), total) if factor < 0 else total
 
 

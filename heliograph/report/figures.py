@@ -1,6 +1,6 @@
 """The figures of a report: records whose fields say what each may be, what it is called and how it is written.
 
-The JSON (`to_json`), the checks of a stranger's file (artifact/report_fields.py), what the file holds (`Stored`) and the
+The JSON (`to_json`), the checks of an untrusted file (artifact/report_fields.py), what the file holds (`Stored`) and the
 labels of tables (text.py, diff.py) follow from the fields.
 """
 

@@ -300,13 +300,14 @@ class Client:
         that was taken for another by accident, for a server that lies can write any request on it.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
-        their error depends on the key: do not pass them on to strangers, and do not tell them either whether this raised
+        their error depends on the key: do not pass them on to people you do not trust, nor tell them whether this raised
         an error.
 
         With `share=True` the values are flooded with noise that hides their error, at a cost of about 23 bits of precision
         for one value and half a bit more for each doubling of their number (`ckks.sharing.sharing_cost_bits`). It is
-        meant for strangers who see results of a server that computed what it should: the noise is reckoned from the error
-        that the artifact predicts, or from the client's own least one where that is larger, not from a proof. Results are
+        meant for people you do not trust who see results of a server that computed what it should: the noise is reckoned
+        from the error that the artifact predicts, or from the client's own least one where that is larger, not from a
+        proof. Results are
         counted, beside the key's file where there is one, before they are returned; SecurityError after
         `ckks.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
         bootstrap, whose error we have no bound of; ProgramError where the noise would drown the values.

@@ -175,7 +175,7 @@ def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
 
 def _file(folder: Path, name: str) -> Path:
     if not _NAME.fullmatch(name):
-        raise WireError(f"{name[:60]!r} is no name of an evaluation key")
+        raise WireError(f"{name[:60]!r} is not the name of an evaluation key")
     return folder / (name.replace("/", "-") + ".key")
 
 

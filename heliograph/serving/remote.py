@@ -154,7 +154,7 @@ class RemoteServer:
         Raises the error that the job ended with.
         """
         if not is_fingerprint(job):
-            raise ProgramError(f"{job[:60]!r} is no name of a job", where="RemoteServer.result")
+            raise ProgramError(f"{job[:60]!r} is not the name of a job", where="RemoteServer.result")
         path = f"/v1/jobs/{job}"
         state = self._ended(path, progress)
         if _text(state, "state") != "done":

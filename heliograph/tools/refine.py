@@ -467,7 +467,7 @@ def _lowered(program: Program, degrees: Mapping[str, int], seen: Sequence[Any]) 
         old = program.array(node.attrs["coefficients"]).astype(np.float64)
         if not math.isfinite(reach.deviation):
             raise ProgramError(
-                "the samples give values that are no numbers", where=node.loc, hint="scale the samples as in training"
+                "the samples give values that are not numbers", where=node.loc, hint="scale the samples as in training"
             )
         degree = degrees.get(node.loc.layer, old.size - 1)
         if degree >= old.size - 1:

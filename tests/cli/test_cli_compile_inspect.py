@@ -243,6 +243,7 @@ def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ("model.py --example-shape 8", "does not say which module"),
+        ("model.onnx --example-shape 8", "ONNX files are not read"),
         ("nothing.py:net --example-shape 8", "nothing.py cannot be read"),
         ("model.py:nothing --example-shape 8", "defines no 'nothing'"),
         ("model.py:number --example-shape 8", "is int, not a torch.nn.Module"),

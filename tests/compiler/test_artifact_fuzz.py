@@ -1,4 +1,4 @@
-"""Artifacts of strangers: what the server computes in the clear is bounded, and only HeliographErrors come out."""
+"""Untrusted artifacts: what the server computes in the clear is bounded, and only HeliographErrors come out."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_mutants_short(kind: str) -> None:
 
 
 def test_a_report_that_is_read_can_be_drawn() -> None:
-    """`heliograph inspect` on a stranger's artifact never ends in a traceback."""
+    """`heliograph inspect` on an untrusted artifact never ends in a traceback."""
     rng = random.Random(3)
     drawn = 0
     for _ in range(120):

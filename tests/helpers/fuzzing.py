@@ -36,7 +36,7 @@ def fuzz(make: Callable[[random.Random], Any], attempt: Callable[[Any], int], ro
     """
     random_, tally = random.Random(seed), Tally()
     with warnings.catch_warnings():
-        # What numpy says of overflows on a stranger's numbers.
+        # What numpy says of overflows on untrusted numbers.
         warnings.simplefilter("ignore", RuntimeWarning)
         for number in range(rounds):
             mutant = make(random_)

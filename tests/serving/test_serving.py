@@ -168,7 +168,7 @@ def test_without_a_token_nothing_but_health(running: Running) -> None:
             assert answer.status_code == 401
             assert answer.json()["error"]["what"] == "no token, or one that this server does not know"
     assert running.get("/health", "x").json()["status"] == "ok"
-    with pytest.raises(hg.ProgramError, match="that is no token"):
+    with pytest.raises(hg.ProgramError, match="that is not a token"):
         hg.RemoteServer(running.url, "a token\n")
     with pytest.raises(StatusError, match="no token"), hg.RemoteServer(running.url, "hg_no") as remote:
         remote.artifacts()

@@ -36,7 +36,7 @@ class SwitchingKey:
 
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
-    """A ciphertext of two parts in a stranger's bytes; a WireError where it is another or none."""
+    """A ciphertext of two parts in untrusted bytes; a WireError where it is another or none."""
     form = ciphertext_template(ring, level)
     residues = np.empty((2, level + 1, ring.ring_dim), dtype=np.uint64)
     seeded = ciphertext_form(ring.ring_dim, form.blocks_moduli)
@@ -58,7 +58,7 @@ def key_over(room: Array, form: Template, ring: Ring) -> SwitchingKey:
 def read_key(
     data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
 ) -> SwitchingKey:
-    """Such a key in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    """Such a key in untrusted bytes, into `room` where it is given; a WireError where it is another or none."""
     key = key_over(_room(form) if room is None else room, form, ring)
     read_rows(data, form, seeded, tag, what, _rows(key))
     return key
@@ -88,7 +88,7 @@ def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
 def read_sparse_keys(
     data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
 ) -> SparseKeys:
-    """The pair in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    """The pair in untrusted bytes, into `room` where it is given; a WireError where it is another or none."""
     pair = sparse_keys_over(_room(form) if room is None else room, form, ring)
     read_rows(data, form, seeded, tag, what, [*_rows(pair.there), *_rows(pair.back)])
     return pair
