@@ -333,7 +333,10 @@ class Report:
             *([("certificate", certificate_text(f.certificate))] if f.certificate else []),
             *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
             ("operations", kinds),
-            ("rotations", f"{f.rotations} with {f.rotation_keys} keys of {self._key_size()}"),
+            (
+                "rotations",
+                f"{f.rotations} with {f.rotation_keys} key{'s' * (f.rotation_keys != 1)} of {self._key_size()}",
+            ),
             *([("keys in memory", self._loading_text(f.key_loading))] if f.key_loading else []),
             *([("memory bound", _unbounded_text(f.unbounded_ms))] if f.unbounded_ms else []),
             ("key switches", str(f.key_switches)),
