@@ -430,7 +430,7 @@ class _Refiner:
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         import torch
 
-        return [torch.from_numpy(np.asarray(array, dtype=np.float32)) for array in arrays]
+        return [torch.from_numpy(np.require(array, np.float32, "W")) for array in arrays]
 
 
 def _state_of(done: Distilled) -> dict[str, Any]:

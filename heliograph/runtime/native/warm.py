@@ -23,7 +23,7 @@ _PATIENCE_S = 3.0
 
 @functools.cache
 def warm_up() -> None:
-    """Call every kernel once. Says so on standard error where that takes long, which is when they are compiled."""
+    """Call every kernel once. Says so on standard error where that takes long: they are compiled, or the machine is busy."""
     notice = threading.Timer(_PATIENCE_S, _tell)
     notice.daemon = True
     notice.start()
@@ -34,7 +34,11 @@ def warm_up() -> None:
 
 
 def _tell() -> None:
-    print("compiling kernels for this processor; once on a machine, about half a minute", file=sys.stderr, flush=True)
+    print(
+        "getting kernels ready: compiled on first use (about half a minute), loaded from the disk afterwards",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _call_all() -> None:
