@@ -264,7 +264,7 @@ class Report:
         f, predicted = self.figures, self.figures.predicted
         security = "INSECURE" if f.security_bits is None else f"{f.security_bits} bits"
         return (
-            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} levels, evaluation "
+            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} level{'s' * (f.levels != 1)}, evaluation "
             f"{figure_text(predicted.evaluate_ms, 'ms')}, keys {bytes_text(predicted.evaluation_key_bytes)}, error "
             f"{error_text(predicted.max_abs_error, f.output_magnitude)}>"
         )
