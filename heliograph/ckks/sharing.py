@@ -25,17 +25,17 @@ SHARE_BITS = 30
 SHARE_RESULTS = 64
 # Inputs chosen for it gave errors of up to 5.6 times the predicted one (benchmarks/sharing.py, 900 runs).
 SHARE_MARGIN = 8.0
-# An error that is normal with the deviation of the floor is larger than so many deviations once in 20.
+# An error that is normal with the deviation of the floor is larger than this many deviations once in 20.
 _FLOOR_DEVIATIONS = 2.0
 
 
 def sharing_cost_bits(values: int = 1) -> float:
-    """The bits of precision that flooding so many values costs, beside the predicted error of encryption."""
+    """The bits of precision that flooding this many values costs, beside the predicted error of encryption."""
     return SHARE_BITS / 2 + math.log2(math.sqrt(12.0 * SHARE_RESULTS * values) * SHARE_MARGIN)
 
 
 def flooding_std(scheme_error: float, values: int = 1) -> float:
-    """The standard deviation of the noise in each of so many values."""
+    """The standard deviation of the noise in each of this many values."""
     return scheme_error * float(2.0 ** sharing_cost_bits(values))
 
 

@@ -53,16 +53,16 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.passes.simplify import Simplify
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
 
-# Impacts are taken on so many samples. Points are compared on so many of those kept apart, and the one that is taken is
+# Impacts are taken on this many samples. Points are compared on this many of those kept apart, and the one that is taken is
 # looked at on more.
 _IMPACT_SAMPLES = 128
 _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
-# Of chains without bootstraps so many lengths are looked at on each ring.
+# Of chains without bootstraps this many lengths are looked at on each ring.
 _LENGTHS = 16
 # OLA's allocations that are priced beside the plan's own, and the chains that each is priced on.
 _OTHERS, _PRICED_ON = 24, 1
-# So many of the best chains are looked at with a lower part that bootstraps.
+# This many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
 _APART = 1.005

@@ -173,7 +173,7 @@ class Options:
         1 the polynomial is better in the tails and worse in the middle.
     margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails
         that the samples show at each layer and the depth, and a degree that is not given is chosen with it.
-    samples_apart: at most so many calibration samples are kept apart, every other one, to bound how often unseen inputs
+    samples_apart: at most this many calibration samples are kept apart, every other one, to bound how often unseen inputs
         leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
     gap_error: the largest error that encryption may add to a difference that an argmax compares, as a share of its gap, on
@@ -189,7 +189,7 @@ class Options:
         rings from 2^15 on; such programs run on the native backend alone. "openfhe" plans chains on which both can run.
     chains: the most moduli chains in which values are bootstrapped: the whole one and lower parts of it, each with keys of
         its own; by default up to 3, where that pays for the keys.
-    batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
+    batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
         ciphertext has slots, or "max": then each element of a tensor is a ciphertext of its own and linear maps are sums of
         ciphertexts, without rotations and their keys, where the program allows it (elsewhere "max" is as many as fit side by
         side). Inputs and outputs have a leading axis of samples, and the bill says time and bytes of each.

@@ -138,7 +138,7 @@ def level_passes(
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:
-    """The scheduled program of which so many bytes of keys stay in memory. Its operations stay as they are."""
+    """The scheduled program of which this many bytes of keys stay in memory. Its operations stay as they are."""
     return apply(Reside(key_bytes), program)
 
 

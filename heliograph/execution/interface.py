@@ -108,7 +108,7 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
 
     Slot vectors for secret inputs; plain ones keep their shape. A program for several samples at once takes secret inputs
-    with a leading axis of at most so many.
+    with a leading axis of at most this many.
     """
     batch = batch_of(program)
     specs = {spec.name: spec for spec in program.interface.inputs}
@@ -158,7 +158,7 @@ def with_drawn(program: Program, samples: Sequence[Any], rng: np.random.Generato
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
     """The output tensors from a packed program's output vectors (each (slots,)), in order.
 
-    Those of a program for several samples at once have a leading axis of so many.
+    Those of a program for several samples at once have a leading axis of this many.
     """
     outputs, position, batch = [], 0, batch_of(program)
     for spec in program.interface.outputs:

@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 # Of one batch of each input.
 Augment: TypeAlias = "Callable[..., Any]"
 
-# There are so many looks at the batch norms' statistics while polynomials fade, or one every so many steps where that is
+# There are this many looks at the batch norms' statistics while polynomials fade, or one every this many steps where that is
 # more; and how much a look counts.
 _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
 _LEAST_VARIANCE = 1e-12
@@ -40,7 +40,7 @@ _ALIVE, _MOST_MOVED = 1e-3, 10.0
 # From this part of the training on the bounds on polynomials' arguments give way, over the part that follows, to where the
 # Chebyshev polynomial of their degree is so large: beyond the first arguments are punished, at the second they are held.
 _GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
-# A sample whose outputs are no numbers, or so many times as large as the teacher's largest, counts as so many of another
+# A sample whose outputs are no numbers, or this many times as large as the teacher's largest, counts as this many of another
 # class.
 _TOO_LARGE, _DIVERGED = 100.0, 10.0
 _WARM_UP = 0.15

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from heliograph.errors import ProgramError
 
-# So many samples of a DataLoader are taken for calibration.
+# This many samples of a DataLoader are taken for calibration.
 _LOADED = 512
 
 

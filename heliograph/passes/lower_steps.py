@@ -36,7 +36,7 @@ _LOWEST_SHARE = 8.0
 _WIDEST = 2.0**20
 # A proved interval whose ends are further apart than this is replaced by what was seen.
 _WIDE = 2.0**13
-# On so many random rows the error of a softmax without a proof is measured.
+# On this many random rows the error of a softmax without a proof is measured.
 _ROWS_SEEN = 4096
 
 

@@ -61,7 +61,7 @@ class Answer:
 
 
 def share_shown(votes: int, n: int, alpha: float) -> float:
-    """The share of all noise that so many votes of n show, with an error of alpha (Clopper and Pearson)."""
+    """The share of all noise that this many votes of n show, with an error of alpha (Clopper and Pearson)."""
     return float(scipy.special.betaincinv(votes, n - votes + 1, alpha)) if votes else 0.0
 
 

@@ -164,8 +164,8 @@ class Client:
     def encrypt(self, *samples: Any) -> EncryptedInput:
         """One sample, encrypted: one array per input, without a batch axis; not those that come from the run before.
 
-        Of an artifact for several samples at once (`Options.batch`), up to so many samples, with a leading batch axis. Where
-        there are fewer the last one stands in for the missing ones.
+        An artifact for several samples at once (`Options.batch`) takes up to that many, with a leading batch axis. Where
+        there are fewer, the last one stands in for the missing ones.
 
         Raises ProgramError for a wrong shape or NaN, RangeError for a value outside the declared range, naming it.
         """
@@ -277,7 +277,7 @@ class Client:
             yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
 
     def decrypt_many(self, outputs: Iterable[EncryptedOutput], samples: int) -> Any:
-        """The results of so many samples, with a leading axis, from the answers to `encrypt_many`, in order."""
+        """The results of this many samples, with a leading axis, from the answers to `encrypt_many`, in order."""
         batch = self.public.inputs[0].placed.stride
         found = [self.decrypt(output) for output in outputs]
         if len(found) != -(-samples // batch):

@@ -110,7 +110,7 @@ class Transport:
         data: bytes | memoryview | None = None,
         max_bytes: int = _MAX_JSON,
     ) -> bytes:
-        """The bytes that the server answers, at most so many."""
+        """The bytes that the server answers, at most this many."""
         for rest in self._rests(f"{method} {path}"):
             try:
                 content = None if data is None else bytes(data)

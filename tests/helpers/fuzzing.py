@@ -29,7 +29,7 @@ class Tally:
 
 
 def fuzz(make: Callable[[random.Random], Any], attempt: Callable[[Any], int], rounds: int, seed: int) -> Tally:
-    """What became of so many mutants from `make`.
+    """What became of this many mutants from `make`.
 
     `attempt` returns the length of the message that refuses one, 0 for a usable one. Whatever it raises is a failure, as are
     a mutant that takes too long and a message that is too long.

@@ -51,7 +51,7 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
 
 
 def key_over(room: Array, form: Template, ring: Ring) -> SwitchingKey:
-    """A rotation or relinearization key with its residues in `room`, which has so many numbers."""
+    """A rotation or relinearization key with its residues in `room`, which has this many numbers."""
     return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
 
 
@@ -74,7 +74,7 @@ class SparseKeys:
 
 
 def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
-    """The pair with its residues in `room`, which has so many numbers."""
+    """The pair with its residues in `room`, which has this many numbers."""
     there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
     # The first prime of the chain, and special ones.
     primes = form.blocks_moduli[: SPARSE_BLOCKS // 2]
