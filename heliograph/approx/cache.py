@@ -76,7 +76,7 @@ def load(kind: str, key: Mapping[str, Any]) -> Any:
 
 
 def store(kind: str, key: Mapping[str, Any], value: Any) -> None:
-    """Keep a value; a folder that cannot be written is no error."""
+    """Keep a value; a folder that cannot be written is not an error."""
     question = _question(kind, key)
     path = _path(question)
     if path is None:

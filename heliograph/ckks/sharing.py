@@ -8,7 +8,7 @@ s counts as in their (c, s)-security, where a distinguisher's advantage of 2**-(
 results is at most 2**-s / 24, so that their statistical distance from what would tell nothing of the key is at most
 2**-17.8 for s = 30.
 
-B is no proof. It is the larger of two estimates, with a margin: what the artifact predicts (the largest error of a few
+B is not a proof. It is the larger of two estimates, with a margin: what the artifact predicts (the largest error of a few
 simulated runs), and what encryption and rescaling leave at least on this ring, which the client works out by itself. An
 honest server is assumed: whoever can choose what is computed, and sees the results, is not held off by any noise.
 """

@@ -161,7 +161,7 @@ class Allocator:
     def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
         """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
 
-        The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
+        The share of them that change their class; where the outputs are not scores of classes, the mean square error as a
         share of the outputs' variance. `compared` is what it was for the first `_COMPARED` of them, where that is known:
         classes are then looked at for the others alone.
         """

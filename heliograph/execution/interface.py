@@ -43,7 +43,7 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
 def one_hot(spec: TensorSpec, value: Any) -> Any:
     """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
 
-    ProgramError for a number that is no class.
+    ProgramError for a number that is not a class.
     """
     array = np.asarray(plain_values(value)) if spec.classes is not None and np.ndim(value) else None
     if array is None or array.dtype.kind not in "iu" or spec.classes is None:

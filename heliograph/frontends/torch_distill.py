@@ -40,8 +40,8 @@ _ALIVE, _MOST_MOVED = 1e-3, 10.0
 # From this part of the training on the bounds on polynomials' arguments give way, over the part that follows, to where the
 # Chebyshev polynomial of their degree is so large: beyond the first arguments are punished, at the second they are held.
 _GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
-# A sample whose outputs are no numbers, or this many times as large as the teacher's largest, counts as this many of another
-# class.
+# A sample whose outputs are not numbers, or this many times the teacher's largest, counts as this
+# many of another class.
 _TOO_LARGE, _DIVERGED = 100.0, 10.0
 _WARM_UP = 0.15
 # Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
@@ -99,7 +99,7 @@ class Distilled:
     """The best state by agreement (the one before training is among them), and how it came about.
 
     `before` and `agreement` are shares of the samples kept apart that have the teacher's class, before training and in
-    the best state; where outputs are no class scores, the share of the outputs' variance that is explained.
+    the best state; where outputs are not class scores, the share of the outputs' variance that is explained.
     """
 
     before: float
@@ -380,7 +380,7 @@ def _listed(value: Any) -> list[Tensor]:
 
 
 def _diverged(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """How many samples have outputs that are no numbers, or too large to be any use."""
+    """How many samples have outputs that are not numbers, or too large to be any use."""
     out = torch.zeros(len(found[0]), dtype=torch.bool)
     for own, theirs in zip(found, wanted, strict=True):
         out |= ~(own.abs().flatten(1).amax(1) <= _TOO_LARGE * theirs.abs().max())

@@ -433,7 +433,7 @@ class Figures(Stored):
     client_peak_bytes: int
     predicted_ms: float
     work_by_layer: tuple[LayerWork, ...]
-    # In program order, which is why it is no table.
+    # In program order, which is why it is not a table.
     predicted_ms_by_layer: tuple[LayerTime, ...]
     # In the order of the ranges, without compositions; the milliseconds count the bootstraps that a polynomial reads.
     degrees: tuple[LayerDegree, ...]

@@ -11,7 +11,7 @@ import networkx
 from heliograph.report.depth import DepthRow
 
 _BOOTSTRAP = "bootstrap"
-# They bring a value of one layer to where another reads it, and are no layer's own work.
+# They bring a value of one layer to where another reads it, which is not a layer's own work.
 _BETWEEN = ("level_drop", "switch_chain")
 
 

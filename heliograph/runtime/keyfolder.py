@@ -61,7 +61,7 @@ class KeyFolder:
         return self._read(name, self.file(name))
 
     def file(self, name: str) -> Path:
-        """The file of one key; a WireError for what is no name of a key."""
+        """The file of one key; a WireError for what is not a name of a key."""
         return _file(self.path, name)
 
     def adopt(self, name: str, path: str | Path) -> None:

@@ -75,7 +75,7 @@ class Round:
 class Refined:
     """The refined program, which `compile` takes, and its module; the degree of each layer; what each round did.
 
-    `agreement` is the share of the samples kept apart whose class is the float network's (where outputs are no class scores:
+    `agreement` is the share of the samples kept apart whose class is the float network's (where outputs are not scores:
     the share of their variance that is explained), of this program; `before` that of the first round before its training.
     """
 

@@ -27,7 +27,7 @@ from heliograph.runtime.residues import (
 )
 from heliograph.runtime.seeded import SeededForm
 
-# More than any error that OpenFHE draws, of standard deviation 3.19; what is no error is of the size of a prime.
+# More than any error that OpenFHE draws, of standard deviation 3.19; what is not an error is of the size of a prime.
 _LARGEST_ERROR = 1 << 10
 
 

@@ -126,7 +126,7 @@ def other_form(what: str, offset: int) -> WireError:
 
 
 def too_large(what: str) -> WireError:
-    """The refusal of an object with a number that is no residue."""
+    """The refusal of an object with a number that is not a residue."""
     return WireError(f"{what} holds a coefficient that is not below its prime")
 
 
