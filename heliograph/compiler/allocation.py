@@ -102,7 +102,7 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 class Allocator:
     """What allocating needs of one program; `points` is the front, the cheapest first, and `others` one of allocations that
-    were made in another way, which may serve where losses are predicted badly.
+    were made in another way, which may help where losses are predicted badly.
 
     `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
     samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
@@ -371,7 +371,7 @@ def _plan(
 def _others(program: Program, table: Table, options: Options) -> list[Point]:
     """Some of OLA's allocations, over the whole of their front.
 
-    Losses are predicted as if errors were independent: where that is far off, one of these may serve where none of the
+    Losses are predicted as if errors were independent: where that is far off, one of these may do where none of the
     plan's own that cost less does.
     """
     try:
