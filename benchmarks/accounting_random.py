@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no composition after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no composition after this many")
     parser.add_argument("--budget", type=float, default=300, help="seconds for one composition and its checks")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "accounting_random.jsonl")
     chosen = parser.parse_args()

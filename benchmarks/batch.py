@@ -106,7 +106,7 @@ def plans(name: str, folder: Path, threads: int) -> dict[str, bytes]:
 
 
 def best_for(artifacts: dict[str, bytes], images: int) -> hg.Artifact:
-    """The one that is predicted to take least time for so many images."""
+    """The one that is predicted to take least time for this many images."""
     loaded = [hg.Artifact.from_bytes(data) for data in artifacts.values()]
 
     def seconds(artifact: hg.Artifact) -> float:

@@ -228,7 +228,7 @@ def table(results: list[dict[str, Any]]) -> str:
     """One line for each program: predicted, measured and their ratio; a star where it is not within what is wanted."""
     lines = [
         f"{'':<22} {'N':>6} {'lev':>3} {'evaluation, ms':>22} {'key generation, s':>22} {'server, MB':>20} "
-        f"{'client, MB':>20} {'error, bits':>12} {'of it enc.':>11}"
+        f"{'client, MB':>20} {'error, bits':>12} {'encryption':>11}"
     ]
     for result in results:
         p, m, v = result["predicted"], result["measured"], result["verdict"]

@@ -110,7 +110,9 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--insecure", action="store_true", help="a small ring, for trying the script out")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--shorter", type=int, nargs="+", default=[], help="also in lower parts of so many levels less")
+    parser.add_argument(
+        "--shorter", type=int, nargs="+", default=[], help="also in lower parts of this many levels less"
+    )
     options = parser.parse_args()
     print(machine(), flush=True)
     chosen = hg.Options(security_bits=None if options.insecure else 128)

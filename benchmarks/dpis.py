@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--epsilons", default="0.5,1,2,4")
     parser.add_argument("--seeds", type=int, default=1, help="how many runs of each")
     parser.add_argument("--epochs", type=int, help="instead of each setting's own")
-    parser.add_argument("--records", type=int, default=10**9, help="at most so many training records")
+    parser.add_argument("--records", type=int, default=10**9, help="at most this many training records")
     parser.add_argument("--out", type=Path, default=CACHE / "dpis.jsonl", help="where results are kept, one a line")
     parser.add_argument("--tables", action="store_true", help="only print the tables of what was run")
     parser.add_argument("--run", help=argparse.SUPPRESS)

@@ -85,7 +85,7 @@ def images(originals: Sequence[bytes]) -> Arrays:
 
 
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-# Of each of the five training files so many images, from its beginning; so many of the test images.
+# Of each of the five training files this many images, from its beginning; this many of the test images.
 _TAKEN, _TESTED, _EACH = (4000, 932, 932, 932, 932), 500, 10_000
 
 

@@ -68,7 +68,7 @@ def measured(rings: tuple[Ring, ...]) -> Iterator[dict[str, Any]]:
 
 
 def in_child(threads: int, log_rings: list[int]) -> list[dict[str, Any]]:
-    """The rows of a process with so many threads: both libraries take their number when they are loaded."""
+    """The rows of a process with this many threads: both libraries take their number when they are loaded."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
     command = [sys.executable, str(Path(__file__)), "--rows", *map(str, log_rings)]
     found: list[dict[str, Any]] = json.loads(

@@ -1,4 +1,4 @@
-"""Mutants of everything that is read from strangers: how many were usable, how many refused, and how dearly.
+"""Mutants of everything that is read from untrusted parties: how many were usable, how many refused, and how dearly.
 
 The mutation fuzzers are those of the tests, run here for as many rounds as asked and written up: the language, the text of
 the IR, artifacts (bytes, fields, program, plain ops put in, all run on the simulator and on OpenFHE), keys and messages;

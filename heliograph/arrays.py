@@ -1,4 +1,4 @@
-"""Arrays from strangers' files: shapes that are bounded before anything is computed with them, and the reader of .npy.
+"""Arrays from untrusted files: shapes that are bounded before anything is computed with them, and the reader of .npy.
 
 numpy's own reader allocates by what a header claims, reads headers of any length, and lets errors of many types out.
 """
@@ -30,9 +30,9 @@ def sound_shape(shape: object, most_dimensions: int = MAX_DIMENSIONS) -> tuple[i
     An array without elements may not have huge other dimensions either: numpy multiplies them all.
     """
     if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)) or len(shape) > most_dimensions:
-        raise ValueError(f"its shape is no list of at most {most_dimensions} dimensions")
+        raise ValueError(f"its shape is not a list of at most {most_dimensions} dimensions")
     if not all(type(n) is int and 0 <= n <= _MAX_ELEMENTS for n in shape):
-        raise ValueError("its shape has a dimension that is no size")
+        raise ValueError("its shape has a dimension that is not a size")
     if math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
         raise ValueError("its shape is too large for any array")
     return tuple(shape)

@@ -13,7 +13,7 @@ class HeliographError(Exception):
     """Base of every error that is meant for the user; the command line prints it without a traceback.
 
     `what` is one sentence; `where` is a place the user knows (a file and line, a layer, an argument); `why` is the
-    cause; `hint` is what to try. Empty parts are left out of the text. Whatever a stranger's file put into them, the
+    cause; `hint` is what to try. Empty parts are left out of the text. Whatever an untrusted file put into them, the
     text has no control characters but line ends.
     """
 

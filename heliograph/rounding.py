@@ -62,7 +62,7 @@ def upward_all(values: Vector, bits: int = INTERVAL_BITS) -> Vector:
 
 
 def upward_text(value: float, digits: int = 3) -> str:
-    """A bound in so many significant digits, never below it."""
+    """A bound in this many significant digits, never below it."""
     if not (value > 0 and math.isfinite(value)):
         return f"{value:.{digits}g}"
     with decimal.localcontext() as context:

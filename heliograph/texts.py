@@ -1,4 +1,4 @@
-"""Texts of strangers, as they may be shown: a terminal obeys control characters, so none reaches it."""
+"""Untrusted texts, as they may be shown: a terminal obeys control characters, so none reaches it."""
 
 from __future__ import annotations
 

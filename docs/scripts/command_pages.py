@@ -15,7 +15,8 @@ _HEAD = """# Command line
 
 What `heliograph COMMAND --help` prints.
 """
-_WIDTH = 100
+# What fits a page of the site without scrolling sideways.
+_WIDTH = 80
 
 
 def page() -> str:

@@ -77,7 +77,9 @@ def page() -> str:
     classes = error_classes()
     errors = raised()
     lines = [_HEAD.rstrip("\n"), "", "| class | is a | raised when |", "|---|---|---|"]
-    lines += [f"| `{name}` | `{base}` | {_cell(text)} |" for name, (base, text) in classes.items() if not _inner(name)]
+    lines += [
+        f"| `{name}` | `{base}` | {_docstring(text)} |" for name, (base, text) in classes.items() if not _inner(name)
+    ]
     for kind in sorted({error.kind for error in errors if not _inner(error.kind)}):
         lines += ["", f"## {kind}", "", "| what | try | from |", "|---|---|---|"]
         lines += [
@@ -124,6 +126,11 @@ def _text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
     if isinstance(node, ast.Name) and node.id in constants:
         return _text(constants[node.id], {})
     return "{...}"
+
+
+def _docstring(text: str) -> str:
+    """A docstring for a cell of a table; what is in backquotes there is code here too."""
+    return " ".join(text.split()).replace("|", "&#124;")
 
 
 def _cell(text: str) -> str:

@@ -62,7 +62,7 @@ def load(kind: str, key: Mapping[str, Any]) -> Any:
     if path is None:
         return None
     try:
-        # Neither a link nor a pipe: a stranger may have made the folder.
+        # Neither a link nor a pipe: somebody else may have made the folder.
         with open_file(path, follow=False) as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
@@ -76,7 +76,7 @@ def load(kind: str, key: Mapping[str, Any]) -> Any:
 
 
 def store(kind: str, key: Mapping[str, Any], value: Any) -> None:
-    """Keep a value; a folder that cannot be written is no error."""
+    """Keep a value; a folder that cannot be written is not an error."""
     question = _question(kind, key)
     path = _path(question)
     if path is None:

@@ -3,8 +3,8 @@
 Paterson-Stockmeyer in the Chebyshev basis: p = q * T_g + r with g the largest power of two not above the degree, down
 to combinations of a few low T_i. Depth is ceil(log2(degree + 1)), coefficients included: a leaf on the critical path is
 split further where the plain product by its coefficients would cost a level. A whole number of squares takes one level:
-its product with the number is no product with a plaintext. The remainders of one value are summed before they are rescaled
-and relinearized, so that a sum of products pays one key switch.
+its product with the number is not a product with a plaintext. The remainders of one value are summed before they are
+rescaled and relinearized, so that a sum of products pays one key switch.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Vector = npt.NDArray[np.float64]
 Function = Callable[[Vector], Vector]
 Interval = tuple[float, float]
 
-# To what coefficients are rounded: a share of the error, or so many bits of the largest of them; fine and coarse.
+# To what coefficients are rounded: a share of the error, or this many bits of the largest of them; fine and coarse.
 _SHARE_BITS = (20, 12)
 _COEFFICIENT_BITS = (48, 40)
 _PER_DEGREE = 32
@@ -146,7 +146,7 @@ def _start(grid: Vector, segment: npt.NDArray[np.int_], count: int, degree: int)
 
 
 def _alternation(error: Vector, count: int) -> npt.NDArray[np.int_] | None:
-    """Indices of `count` extrema of alternating sign, as large as can be; None where there are not so many."""
+    """Indices of `count` extrema of alternating sign, as large as can be; None where there are not this many."""
     starts = np.flatnonzero(np.diff(np.signbit(error))) + 1
     bounds = np.concatenate(([0], starts, [len(error)]))
     size = np.abs(error)

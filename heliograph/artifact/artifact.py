@@ -1,4 +1,4 @@
-"""A compiled program: one file, safe to load from a stranger."""
+"""A compiled program: one file, safe to load from anybody."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Artifact:
         except HeliographError as error:
             raise WireError(f"{what} holds a program that is not in order", why=str(error)[:2000]) from None
         except Exception as error:
-            # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
+            # Untrusted bytes may fail in ways that the checks above do not foresee.
             raise WireError(f"{what} is not a usable artifact", why=f"bad field: {brief(error)}") from None
         return artifact
 

@@ -213,7 +213,7 @@ def _finite(digits: str) -> float:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number here")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_frame(data: Bytes, max_bytes: int, what: str) -> None:

@@ -402,7 +402,7 @@ def _certificate_text(found: Certified, soft: float, flood: float | None) -> str
         f"{found.zeta:g} of all copies put a class that the network does not name less than {found.difference:.3g} behind "
         f"the largest (encryption moves that by at most {found.error:.2g}). The rates at which inputs break this are "
         f"bounded on {found.held_out} held-out inputs, and hold for inputs like them; encryption's error is simulated, no "
-        f"bound. Where the guess is no tie, what an answer holds at the other classes is within {left:.2g} of 0{noise}."
+        f"bound. Where the guess is not a tie, what an answer holds at the other classes is within {left:.2g} of 0{noise}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Bounds on what a stranger's artifact makes the server compute in the clear: memory and operations, before it runs.
+"""Bounds on what an untrusted artifact makes the server compute in the clear: memory and operations, before it runs.
 
 The contract of a stage bounds types; an op may still need far more room or time than its operands and result together (a
 padded image of which one pixel is kept, a matrix that averages millions of elements into millions).

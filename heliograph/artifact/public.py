@@ -211,7 +211,7 @@ class PublicArtifact:
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
         except Exception as error:
-            # Whatever a stranger's bytes make of the checks above, they are not a usable artifact.
+            # Untrusted bytes may fail in ways that the checks above do not foresee.
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {brief(error)}") from None
 
 

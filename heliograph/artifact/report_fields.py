@@ -1,4 +1,4 @@
-"""A stranger's report checked by the fields of its records: who prints or draws it relies on them."""
+"""An untrusted report checked by the fields of its records: who prints or draws it relies on them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
 
 
 def read_certificate(value: object) -> Certified:
-    """What the answers of a stranger's artifact certify; a WireError where it is malformed."""
+    """What the answers of an untrusted artifact certify; a WireError where it is malformed."""
     check_texts(value, "its certificate")
     found = _record(Certified, value, "its certificate")
     check_certificate(found)
@@ -106,7 +106,7 @@ def _read(kind: Any, value: object, figure: Figure, what: str) -> Any:
         return _record(kind, value, what)  # type: ignore[arg-type]
     if origin is tuple:
         if not isinstance(value, list) or len(value) > _MOST_ROWS:
-            raise refuse(f"{what} is no list")
+            raise refuse(f"{what} is not a list")
         return tuple(_read(arguments[0], entry, figure, what) for entry in value)
     if origin is Mapping:
         if not isinstance(value, Mapping) or (figure.keys is not None and set(value) != figure.keys):
@@ -120,7 +120,7 @@ def _read(kind: Any, value: object, figure: Figure, what: str) -> Any:
             raise refuse(f"{what} is neither true nor false")
     elif kind is str:
         if not isinstance(value, str) or len(value) > _TEXT_LENGTH:
-            raise refuse(f"{what} is no text")
+            raise refuse(f"{what} is not a text")
     elif kind is int:
         whole(value, what, int(figure.low or 0), int(figure.high))
     else:
@@ -140,7 +140,7 @@ def _check_range(row: Mapping[str, Any]) -> None:
     for name in _RANGE_PAIRS:
         pair = _read(tuple[float, ...] | None, row.get(name), Figure(), f"{name} of {what}")
         if pair is not None and len(pair) != 2:
-            raise refuse(f"{name} of {what} is no pair")
+            raise refuse(f"{name} of {what} is not a pair")
     if row.get("gap") is not None:
         _read(str, row.get("gap_source"), Figure(), f"gap_source of {what}")
     if "degrees" in row:

@@ -1,4 +1,4 @@
-"""Bounds on what a stranger's artifact may say, beyond the contract of its stage.
+"""Bounds on what an untrusted artifact may say, beyond the contract of its stage.
 
 The verifier checks programs that our own passes made; this checks numbers that only an attacker or an accident would
 write: sizes that would exhaust memory, scales that no chain has, tables that do not fit the program.
@@ -221,7 +221,7 @@ def check_interface(interface: Interface, ring: Ring) -> None:
     names = {spec.name for spec in interface.inputs}, {spec.name for spec in interface.outputs}
     for output, name in interface.carried:
         if output not in names[1] or name not in names[0]:
-            raise refuse("it carries what is no output into what is no input")
+            raise refuse("it carries something that is not an output into something that is not an input")
 
 
 def check_rotations(amounts: Sequence[int], ring: Ring) -> None:
@@ -407,7 +407,7 @@ def _check_inputs(program: Program) -> None:
         if not isinstance(node.type, CipherType):
             printable(node.attrs["name"], "the name of a plain input")
             if "shape" not in node.attrs or not isinstance(node.type, TensorType):
-                raise refuse("a plain input is no tensor")
+                raise refuse("a plain input is not a tensor")
             continue
         if (node.attrs.get("level"), node.attrs.get("log_scale")) != (node.type.level, node.type.log_scale):
             raise refuse("an input has another level or scale than its node says")

@@ -34,16 +34,16 @@ from heliograph.report.text import Report
 
 # The server's noise in an answer, whose numbers are rounded: eight deviations are a half.
 _FLOOD = 1.0 / 16.0
-# An answer's error is to be a sixteenth too: that of 17 votes has so many bits.
+# An answer's error is to be a sixteenth too: that of 17 votes has this many bits.
 _PRECISION_BITS = 8.0
 # The shares of the difference that may be left to the error of encryption.
 _FOR_ENCRYPTION = (0.1, 0.3, 0.45)
-# Plans are chosen with room for so many times the simulated error of differences; on other samples it is taken so often.
+# Plans are chosen with room for this many times the simulated error of differences; on other samples it is taken so often.
 _ROOM, _SAFETY = 3.0, 2.0
 _SIMULATED = 4
 # Noisy inputs that the polynomials' intervals are set from.
 _CALIBRATED = 4096
-# Samples of the smoothed program, of so many numbers together.
+# Samples of the smoothed program, of this many numbers together.
 _FEWEST, _MOST, _NUMBERS = 4, 16, 4_000_000
 _SCREENED = 200
 

@@ -92,7 +92,7 @@ class Copies:
         return self.full(self.values[self.network.outputs[0]], self.network.outputs[0])
 
     def mean_output(self, run: int) -> Node:
-        """The mean of the outputs over each run of so many copies, (*shape, count / run).
+        """The mean of the outputs over each run of this many copies, (*shape, count / run).
 
         The linear end of the network works on means of what is before it, which is the same.
         """

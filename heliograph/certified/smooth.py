@@ -24,7 +24,7 @@ from heliograph.ir import Array, Builder, Location, Node, Program, Stage, shape_
 from heliograph.ir.node import next_power_of_two
 
 NOISE, GUESS_NOISE = "noise", "guess noise"
-# Votes are as exact as sums of so many times their number need it, if possible.
+# Votes are as exact as sums of this many times their number need it, if possible.
 _HIDDEN = (8, 4, 2)
 # Of a ciphertext that carries an argmax.
 _SLOTS = 1 << 15
@@ -186,7 +186,7 @@ class _Noisy:
         return source
 
     def _noise(self, name: str, count: int) -> Node:
-        """Noise of so many copies, (*shape, count), that the server draws under that name."""
+        """Noise of this many copies, (*shape, count), that the server draws under that name."""
         builder, shape, loc = self.builder, shape_of(self.x), replace(self.loc, layer=name)
         drawn = builder.input(name, loc, shape=(*shape, count), secret=False, drawn=self.certificate.drawn)
         deviations = self.certificate.deviations(shape)[..., np.newaxis]

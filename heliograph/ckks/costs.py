@@ -44,7 +44,7 @@ class CostTable:
     def decompose_ms(self, ring: Ring, towers: int) -> float:
         """Splitting a ciphertext into digits and raising each (done once for hoisted rotations)."""
         digits, k, alpha = ring.digits_at(towers), ring.special, ring.alpha
-        # A digit of so many primes is raised to the others: all have alpha, but for the rest.
+        # A digit of this many primes is raised to the others: all have alpha, but for the rest.
         rest = towers % alpha
         squares = towers // alpha * alpha * alpha + rest * rest
         ntts, convs = digits * (towers + k), towers * (towers + k) - squares

@@ -108,7 +108,7 @@ BOOTSTRAP_FITTED = 1.25
 # times the share of the first modulus that a value is. (Measured on N = 2^12 to 2^15, scales of 30 to 42 bits: within 0.2
 # bits.)
 _NATIVE_AMPLIFICATION = 40.8
-# The multiples of the first modulus that a raised coefficient may be off by: it is a sum of so many coefficients and one,
+# The multiples of the first modulus that a raised coefficient may be off by: it is a sum of this many coefficients and one,
 # each within half of it.
 BOOTSTRAP_REACH = (SPARSE_WEIGHT + 1) / 2
 _REACH_BITS = math.log2(BOOTSTRAP_REACH)

@@ -47,7 +47,7 @@ def chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: in
 
     All are 1 modulo 2N. q_levels is the first above 2**scale_bits, then alternately the next below and the next above;
     q_0 is the last below 2**first_mod_bits, or, where it has the size of the others, the next above all of them. The
-    backend refuses to run if OpenFHE's chain is another one. Empty where so many primes of that size do not exist.
+    backend refuses to run if OpenFHE's chain is another one. Empty where this many primes of that size do not exist.
     """
     try:
         return _chain_primes(log_ring, first_mod_bits, scale_bits, levels)

@@ -63,7 +63,7 @@ class Ring:
     Cheon, Cho, Kim and Kim, "META-BTS", 2022).
 
     `bootstrap_by` says whose bootstraps the chain is made for: those of "openfhe", which the native backend does too, at the
-    same levels; or "native" ones alone, which take two levels less and any scale: the first modulus is then so many bits
+    same levels; or "native" ones alone, which take two levels less and any scale: the first modulus is then this many bits
     above the scale that the modular reduction can tell a value from its multiples (`bootstrap_share`).
 
     `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0 leaves it to OpenFHE, which takes many.
@@ -173,7 +173,7 @@ class Ring:
         return self.first_mod_bits + self.levels * self.scale_bits + special_bits
 
     def digits_at(self, towers: int) -> int:
-        """Key-switching digits in use with so many towers left."""
+        """Key-switching digits in use with this many towers left."""
         return -(-towers // self.alpha)
 
     @property

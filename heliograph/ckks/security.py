@@ -9,7 +9,7 @@ from heliograph.errors import SecurityError
 # table of 2018 that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same estimator's limits
 # for all dimensions; docs/security.md says how to compute them again.
 MAX_LOG_PQ_128 = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
-# The ephemeral secret of bootstraps: so many of its coefficients are not zero.
+# The ephemeral secret of bootstraps: this many of its coefficients are not zero.
 SPARSE_WEIGHT = 32
 # What the best attack on its key costs at least (log2), at up to 126 bits of modulus, by log2 of the ring dimension. Larger
 # rings are harder at the same modulus. Estimated: docs/security.md says how.

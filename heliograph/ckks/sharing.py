@@ -1,14 +1,14 @@
 """What it costs to pass decrypted results on: the noise that hides the key-dependent error, and what is claimed of it.
 
 Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) flood with a standard deviation of sqrt(12 r) 2**(s/2) times a bound on
-the error, for r results that one key decrypts for strangers and s bits of statistical security. The bound is one on the
-Euclidean length of all that is handed out at once: of n values with errors up to B it is sqrt(n) B.
+the error, for r results that one key decrypts for untrusted parties and s bits of statistical security. The bound is
+one on the Euclidean length of all that is handed out at once: of n values with errors up to B it is sqrt(n) B.
 
 s counts as in their (c, s)-security, where a distinguisher's advantage of 2**-(s/2) is s bits. The divergence of all r
 results is at most 2**-s / 24, so that their statistical distance from what would tell nothing of the key is at most
 2**-17.8 for s = 30.
 
-B is no proof. It is the larger of two estimates, with a margin: what the artifact predicts (the largest error of a few
+B is not a proof. It is the larger of two estimates, with a margin: what the artifact predicts (the largest error of a few
 simulated runs), and what encryption and rescaling leave at least on this ring, which the client works out by itself. An
 honest server is assumed: whoever can choose what is computed, and sees the results, is not held off by any noise.
 """
@@ -25,17 +25,17 @@ SHARE_BITS = 30
 SHARE_RESULTS = 64
 # Inputs chosen for it gave errors of up to 5.6 times the predicted one (benchmarks/sharing.py, 900 runs).
 SHARE_MARGIN = 8.0
-# An error that is normal with the deviation of the floor is larger than so many deviations once in 20.
+# An error that is normal with the deviation of the floor is larger than this many deviations once in 20.
 _FLOOR_DEVIATIONS = 2.0
 
 
 def sharing_cost_bits(values: int = 1) -> float:
-    """The bits of precision that flooding so many values costs, beside the predicted error of encryption."""
+    """The bits of precision that flooding this many values costs, beside the predicted error of encryption."""
     return SHARE_BITS / 2 + math.log2(math.sqrt(12.0 * SHARE_RESULTS * values) * SHARE_MARGIN)
 
 
 def flooding_std(scheme_error: float, values: int = 1) -> float:
-    """The standard deviation of the noise in each of so many values."""
+    """The standard deviation of the noise in each of this many values."""
     return scheme_error * float(2.0 ** sharing_cost_bits(values))
 
 

@@ -322,8 +322,8 @@ def _draw_argmax(png: Path, plan: ArgmaxPlan) -> None:
         return plan(rows)[:, 0]
 
     reach = min(1.0, 50 * plan.gap)
-    title = f"argmax of {plan.classes}, {plan.family}: first entry by difference"
-    draw(png, title, -reach, reach, lambda d: (np.sign(d) + 1) / 2, entry, near=plan.gap)
+    title = f"argmax of {plan.classes}, {plan.family}: first entry by difference, exact once it is rounded"
+    draw(png, title, -reach, reach, lambda d: (np.sign(d) + 1) / 2, entry, near=plan.gap, threshold=0.5)
 
 
 @approx.command()

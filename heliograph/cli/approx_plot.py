@@ -21,10 +21,12 @@ def draw(
     function: Callable[[Any], Any],
     approximation: Callable[[Any], Any],
     near: float | None = None,
+    threshold: float | None = None,
 ) -> None:
     """Write a PNG: both curves above, the absolute error below.
 
     `near` is a gap around zero: points crowd at its edges, the x axis is logarithmic outside it, and it is shaded.
+    At `threshold` results are rounded: a line shows on which side they are.
     """
     try:
         # Its object-oriented half alone: no window is opened and no global state is changed.
@@ -46,6 +48,8 @@ def draw(
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.plot(x, true, color="#0b5394", linewidth=1.4, label="function")
     upper.plot(x, made, color="#c0504d", linewidth=1.0, linestyle="--", label="approximation")
+    if threshold is not None:
+        upper.axhline(threshold, color="#555555", linewidth=0.8, linestyle=":", label="rounded up above, down below")
     upper.set_title(title, fontsize=10)
     upper.legend(fontsize=8)
     lower.semilogy(x, np.maximum(np.abs(made - true), 1e-17), color="#2f7d5b", linewidth=0.9)

@@ -106,7 +106,7 @@ def certify_command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Compile a model so that its answers are certified, or answer inputs with one that was.
+    """Compile a model whose answers are certified, or answer inputs with such an artifact.
 
     FILE.py:NAME is a PyTorch module in a Python file, FILE.hg a program, FILE.helio an artifact that this command made.
     With --input, answer inputs and print for each its class, whether the class is certified, the radius and the time.

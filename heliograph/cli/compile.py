@@ -80,6 +80,10 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
     """What `file.py:name` means: the object itself, or what it returns where it is one that is to be called."""
     file, _, name = target.rpartition(":")
     if not file or not name:
+        if target.endswith(".onnx"):
+            raise ProgramError(
+                "ONNX files are not read", hint="compile the PyTorch module that the file was made from: FILE.py:NAME"
+            )
         raise ProgramError(f"{target!r} does not say which module or function", hint="write file.py:name")
     path = Path(file)
     if not path.is_file():
@@ -212,8 +216,12 @@ def compile_command(
         )
     if explain is not None:
         check_pass(explain, PASSES)
+    # A program in the language has a name of its own, which is known once it is read.
+    path = output or (None if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
+    refuse_overwriting(path, public, force=force)
     recorder = Recorder()
     options = chosen_options(given)
+    refuse_overwriting_folder(options.dump_ir, force=force)
     shapes = _shapes(example_shape)
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
@@ -236,9 +244,9 @@ def compile_command(
                 )
             else:
                 program = _of_estimator(module, calibration, input_range, name, [*shapes, *plain])
-        path = output or f"{program.name if target.endswith('.hg') else target.rpartition(':')[2]}.helio"
-        refuse_overwriting(path, public, force=force)
-        refuse_overwriting_folder(options.dump_ir, force=force)
+        if path is None:
+            path = f"{program.name}.helio"
+            refuse_overwriting(path, force=force)
         if top1:
             program = hg.top1(program, gap=gap)
         progress("compiling", 0, 0)
@@ -323,7 +331,7 @@ def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any
         for array in samples:
             if array.ndim < 2 or not array.shape[0]:
                 raise ProgramError(f"calibration of shape {array.shape} has no sample axis with samples")
-        tensors = [torch.from_numpy(np.asarray(array[:1], dtype=np.float32)) for array in samples]
+        tensors = [torch.from_numpy(np.require(array[:1], np.float32, "W")) for array in samples]
     else:
         raise ProgramError("the shape of the input is unknown", hint="give --calibration or --example-shape")
     return tensors[0] if len(tensors) == 1 else tuple(tensors)

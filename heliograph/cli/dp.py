@@ -267,7 +267,7 @@ def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: boo
         f"accounted as Poisson samples: [{shown_number(poisson.lower)}, {shown_number(poisson.upper)}]",
     ]
     if poisson.upper is not None and lower > poisson.upper:
-        lines.append("that figure is no bound for shuffled batches")
+        lines.append("that figure is not a bound for shuffled batches")
     values = {"delta": delta, "epsilon_lower": lower, "poisson": poisson.to_json()}
     emit("\n".join(lines), values, as_json=as_json, quiet=quiet)
 

@@ -307,7 +307,7 @@ def _shares(text: str | None) -> float | tuple[float, ...] | None:
     try:
         found = tuple(float(each) for each in text.split(",")) if text is not None else ()
     except ValueError:
-        raise ProgramError(f"{text!r} is no share, or list of shares", where="--planned-norm-share") from None
+        raise ProgramError(f"{text!r} is not a share or a list of shares", where="--planned-norm-share") from None
     return found[0] if len(found) == 1 else found or None
 
 

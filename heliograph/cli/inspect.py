@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from heliograph.errors import ProgramError
 
 if TYPE_CHECKING:
     from heliograph.artifact.artifact import Artifact
+    from heliograph.ckks.chains import Chain
 
 _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
 
@@ -154,13 +156,20 @@ def _public_values(public: Any) -> dict[str, Any]:
     }
 
 
+def _keys_text(chains: Sequence[Chain]) -> str:
+    """How many rotation keys there are, in each part of the chain that has some."""
+    whole, *lower = (len(chain.rotation_keys) for chain in chains)
+    parts = [f"{count} for levels up to {chain.ring.levels}" for count, chain in zip(lower, chains[1:], strict=True)]
+    return ", ".join([f"{whole} rotation key{'s' * (whole != 1)}", *parts])
+
+
 def _public_text(public: Any) -> str:
     values = _public_values(public)
     security = "INSECURE: for tests only" if public.ring.security_bits is None else f"{public.ring.security_bits} bits"
     rows = [
         ("security", f"{security}, log PQ {public.ring.log_pq:.1f}"),
         ("ring", f"N = {public.ring.ring_dim}, {public.ring.levels} levels"),
-        ("keys", f"{values['rotation_keys']} rotations"),
+        ("keys", _keys_text(public.chains)),
     ]
     for kind in ("input", "output"):
         rows += [(kind, f"{spec['name']} {spec['shape']}") for spec in values[f"{kind}s"]]

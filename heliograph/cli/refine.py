@@ -156,7 +156,7 @@ def _read(
     names = _input_names(module, 0)
     arrays = one_per_name(read_arrays(samples), names, samples)
     first = _first(arrays) if calibration is None else one_per_name(read_arrays(calibration), names, calibration)
-    examples = [torch.from_numpy(np.asarray(each[:1], dtype=np.float32)) for each in first]
+    examples = [torch.from_numpy(np.require(each[:1], np.float32, "W")) for each in first]
     ranges = _ranges(input_range, len(arrays))
     if ranges is None:
         # The whole samples say more of the inputs than the first.

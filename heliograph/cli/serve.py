@@ -8,6 +8,9 @@ import click
 
 from heliograph.cli.output import emit, insecure_option, output_options
 from heliograph.cli.sections import SectionedCommand
+from heliograph.serving.settings import Limits
+
+_LIMITS = Limits()
 
 _DATA = click.option(
     "--data",
@@ -59,22 +62,32 @@ _DATA = click.option(
     metavar="NAME=FILE",
     help="Values of the unencrypted inputs of artifact NAME. Repeatable.",
 )
-@click.option("--backend", type=click.Choice(["native", "openfhe"]), default=None, help="As in heliograph evaluate.")
+@click.option(
+    "--backend",
+    type=click.Choice(["native", "openfhe"]),
+    default=None,
+    help="Run on Heliograph's own kernels or on OpenFHE (default: native if numba is installed).",
+)
 @click.option("--tls-cert", default=None, metavar="FILE", help="The server's certificate chain (PEM).")
 @click.option("--tls-key", default=None, metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option("--plain-http", is_flag=True, help="Listen without TLS on a public address, behind a proxy that has TLS.")
-@click.option("--tenant-bytes", type=click.IntRange(1), default=None, help="Disk space for each token.")
+@click.option(
+    "--tenant-bytes",
+    type=click.IntRange(1),
+    default=None,
+    help=f"Disk space for each token (default: {_LIMITS.tenant_bytes >> 30} GiB).",
+)
 @click.option(
     "--keys-days",
     type=click.FloatRange(0.001),
     default=None,
-    help="Delete keys that no job has used for this many days.",
+    help=f"Delete keys that no job has used for this many days (default: {_LIMITS.keys_s / 86_400:.0f}).",
 )
 @click.option(
     "--result-days",
     type=click.FloatRange(0.001),
     default=None,
-    help="Delete results that nobody has fetched after this many days.",
+    help=f"Delete results that nobody has fetched after this many days (default: {_LIMITS.result_s / 86_400:.0f}).",
 )
 @insecure_option
 def serve_command(

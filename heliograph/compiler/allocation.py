@@ -53,16 +53,16 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.passes.simplify import Simplify
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
 
-# Impacts are taken on so many samples. Points are compared on so many of those kept apart, and the one that is taken is
+# Impacts are taken on this many samples. Points are compared on this many of those kept apart, and the one that is taken is
 # looked at on more.
 _IMPACT_SAMPLES = 128
 _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
-# Of chains without bootstraps so many lengths are looked at on each ring.
+# Of chains without bootstraps this many lengths are looked at on each ring.
 _LENGTHS = 16
 # OLA's allocations that are priced beside the plan's own, and the chains that each is priced on.
 _OTHERS, _PRICED_ON = 24, 1
-# So many of the best chains are looked at with a lower part that bootstraps.
+# This many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
 _APART = 1.005
@@ -102,7 +102,7 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 class Allocator:
     """What allocating needs of one program; `points` is the front, the cheapest first, and `others` one of allocations that
-    were made in another way, which may serve where losses are predicted badly.
+    were made in another way, which may help where losses are predicted badly.
 
     `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
     samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
@@ -161,7 +161,7 @@ class Allocator:
     def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
         """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
 
-        The share of them that change their class; where the outputs are no scores of classes, the mean square error as a
+        The share of them that change their class; where the outputs are not scores of classes, the mean square error as a
         share of the outputs' variance. `compared` is what it was for the first `_COMPARED` of them, where that is known:
         classes are then looked at for the others alone.
         """
@@ -371,7 +371,7 @@ def _plan(
 def _others(program: Program, table: Table, options: Options) -> list[Point]:
     """Some of OLA's allocations, over the whole of their front.
 
-    Losses are predicted as if errors were independent: where that is far off, one of these may serve where none of the
+    Losses are predicted as if errors were independent: where that is far off, one of these may do where none of the
     plan's own that cost less does.
     """
     try:

@@ -7,7 +7,7 @@ from heliograph.ir import Program
 
 
 def require_program(value: object, what: str) -> None:
-    """Raise a ProgramError where `value` is no program: the commonest mistake is to pass the model."""
+    """Raise a ProgramError where `value` is not a program: the commonest mistake is to pass the model."""
     if not isinstance(value, Program):
         kind = type(value)
         raise ProgramError(

@@ -31,7 +31,7 @@ from heliograph.report.figures import (
     WorstLayer,
 )
 
-# Variants are compiled for the report only where the linear maps have at most so many entries.
+# Variants are compiled for the report only where the linear maps have at most this many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
 # Outputs with more values than this are not taken for the scores of classes.
 _MOST_CLASSES = 1000

@@ -21,7 +21,7 @@ _OPENFHE_SCALES = (55, 57)
 _OPENFHE_HEADROOM_BITS = 5
 # Scales of chains for native bootstraps: beyond 53 bits the first modulus is too near, below 28 there are too few primes.
 _NATIVE_SCALES = range(53, 27, -1)
-# The first modulus is so many bits above the scale: fewer leave more of the scale, more bend values less.
+# The first modulus is this many bits above the scale: fewer leave more of the scale, more bend values less.
 _NATIVE_HEADROOM_BITS = range(4, 11)
 # Coarser bootstraps serve nobody; finer ones than the second nobody needs.
 _COARSEST, _FINEST = 2.0**-9, 2.0**-20

@@ -21,8 +21,8 @@ from heliograph.functions import METHODS
 # Bounds of what is above zero and finite.
 _TINY, _HUGE = math.ulp(0.0), sys.float_info.max
 _MAX_DEGREE = 511
-_DEGREES_NEEDED = "a mapping from layer names to whole numbers, or a list of whole numbers"
-_KINDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+_DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
+_KINDS: Mapping[type, str] = {int: "it must be a whole number", float: "it must be a number", str: "it must be a text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _read_degree_list(text: str) -> tuple[int, ...]:
 
 
 def _refuses_errors(value: object) -> str:
-    needed = "the largest error of each ReLU by its layer's name, a positive number"
+    needed = "it must be the largest error of each ReLU, a positive number, by its layer's name"
     if not isinstance(value, Mapping) or not all(isinstance(layer, str) for layer in value):
         return needed
     numbers = (isinstance(e, (int, float)) and not isinstance(e, bool) and _TINY <= e <= _HUGE for e in value.values())
@@ -146,7 +146,7 @@ def _read_errors(texts: Sequence[str]) -> dict[str, float]:
 
 def _refuses_batch(value: object) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1 << 16 and value.bit_count() == 1
-    return "" if value == "max" or whole else 'a power of two, or "max"'
+    return "" if value == "max" or whole else 'it must be a power of two, or "max"'
 
 
 def _read_batch(text: str) -> int | str:
@@ -173,7 +173,7 @@ class Options:
         1 the polynomial is better in the tails and worse in the middle.
     margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails
         that the samples show at each layer and the depth, and a degree that is not given is chosen with it.
-    samples_apart: at most so many calibration samples are kept apart, every other one, to bound how often unseen inputs
+    samples_apart: at most this many calibration samples are kept apart, every other one, to bound how often unseen inputs
         leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
     precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
     gap_error: the largest error that encryption may add to a difference that an argmax compares, as a share of its gap, on
@@ -189,7 +189,7 @@ class Options:
         rings from 2^15 on; such programs run on the native backend alone. "openfhe" plans chains on which both can run.
     chains: the most moduli chains in which values are bootstrapped: the whole one and lower parts of it, each with keys of
         its own; by default up to 3, where that pays for the keys.
-    batch: so many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
+    batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
         ciphertext has slots, or "max": then each element of a tensor is a ciphertext of its own and linear maps are sums of
         ciphertexts, without rotations and their keys, where the program allows it (elsewhere "max" is as many as fit side by
         side). Inputs and outputs have a leading axis of samples, and the bill says time and bytes of each.
@@ -309,7 +309,7 @@ class Options:
     margin: float | None = _option(
         None,
         About(
-            "a share of the width between 0 and 10",
+            "it must be a share of the width between 0 and 10",
             kind=float,
             low=0,
             high=10,
@@ -412,7 +412,7 @@ class Options:
     bootstrap: bool | None = _option(
         None,
         About(
-            "True, False or None",
+            "it must be True, False or None",
             choices=(True, False, None),
             flag=Flag("Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it)."),
         ),
@@ -420,7 +420,7 @@ class Options:
     bootstrap_iterations: int | None = _option(
         None,
         About(
-            "1, 2 or None",
+            "it must be 1, 2 or None",
             choices=(1, 2),
             flag=Flag("2 is slower and more precise than 1 (default: 2 only where 1 is too coarse)."),
         ),

@@ -151,7 +151,7 @@ def bootstrap_passes(planned: Trail, ring: Ring, options: Options, bootstrapping
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:
-    """The scheduled program of which so many bytes of keys stay in memory. Its operations stay as they are."""
+    """The scheduled program of which this many bytes of keys stay in memory. Its operations stay as they are."""
     return apply(Reside(key_bytes), program)
 
 

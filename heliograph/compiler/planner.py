@@ -59,7 +59,7 @@ def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
 
 # Chains on rings from 2^16 on have room for anything.
 _ROOMY = 16
-# So many runs, each from what the one before left, show how errors go on.
+# This many runs, each from what the one before left, show how errors go on.
 _ROUNDS = 4
 # Samples at once that an objective compares.
 _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")

@@ -23,7 +23,7 @@ from heliograph.passes.calibrate import Observed
 # More candidates than this are not combined: the text shows three.
 _MAX_CANDIDATES = 24
 _SHOWN = 3
-# So many are compiled and compared. Of a program whose maps have more entries than this, no more than are shown, on few
+# This many are compiled and compared. Of a program whose maps have more entries than this, no more than are shown, on few
 # samples: each takes seconds.
 _COMPARED = 8
 _LARGE = 5_000_000

@@ -28,7 +28,7 @@ from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.margins import Chooser
 
 CONFIDENCE = 0.95
-# Errors, and those of the variants that the report names, are measured on so many.
+# Errors, and those of the variants that the report names, are measured on this many.
 _MOST_MEASURED = 256
 _CHUNK = 64
 # A layer that a held-out sample left reaches this much further than the sample did, and at least this much than before.
@@ -127,7 +127,7 @@ def setting_of(fused: Program) -> tuple[Array, ...]:
 
 
 def apart_of(fused: Program, most: int) -> tuple[Array, ...]:
-    """The calibration samples that are kept apart, so many at most."""
+    """The calibration samples that are kept apart, this many at most."""
     return tuple(samples[1::2][:most] for samples in fused.calibration)
 
 

@@ -265,7 +265,9 @@ def _level(bracket: Bracket) -> float:
 
 def _check_target(target: float) -> None:
     if isinstance(target, bool) or not isinstance(target, int | float) or not 1e-6 <= target <= 1e5:
-        raise ProgramError(f"epsilon = {target!r} is no target", where="epsilon", why="targets lie in [1e-6, 1e5]")
+        raise ProgramError(
+            f"epsilon = {target!r} cannot be a target", where="epsilon", why="targets lie in [1e-6, 1e5]"
+        )
 
 
 def _check_steps(steps: int) -> None:

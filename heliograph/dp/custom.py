@@ -89,7 +89,7 @@ class Densities(Mechanism):
         if points.size < 2 or not np.all(np.isfinite(points)) or not np.all(np.diff(points) > 0):
             raise ProgramError("points must be finite and rising, at least two", where=self.name)
         if not 0 <= self.tail_mass < 1:
-            raise ProgramError(f"tail_mass = {self.tail_mass!r} is no probability", where=self.name)
+            raise ProgramError(f"tail_mass = {self.tail_mass!r} is not a probability", where=self.name)
         object.__setattr__(self, "points", tuple(float(x) for x in points))
 
     def pair(self, direction: Direction) -> Pair:

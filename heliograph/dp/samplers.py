@@ -38,7 +38,7 @@ class EpochPlan:
     by_epoch: bool = False
 
     def composition(self, epochs: int) -> Composition:
-        """What so many epochs are accounted as."""
+        """What this many epochs are accounted as."""
         return self.mechanism * (epochs if self.by_epoch else epochs * self.steps)
 
 
@@ -205,7 +205,7 @@ def _allocated(records: int, batches: int, times: int, uniform: Uniform) -> Indi
     if times == 1:
         return _uniform_integers(batches, records, uniform)[:, None]
     found = np.empty((records, times), dtype=np.int64)
-    # Floyd's way: the j-th draw is one of the first so many; where it was drawn before, the last of them.
+    # Floyd's way: the j-th draw is one of the first that many; where it was drawn before, the last of them.
     for draw, last in enumerate(range(batches - times, batches)):
         new = _uniform_integers(last + 1, records, uniform)
         known = (found[:, :draw] == new[:, None]).any(axis=1)

@@ -1,4 +1,4 @@
-"""Functions of the language that are no ops of the table: shapes, fixed arrays, parameters from files."""
+"""Functions of the language that are not ops of the table: shapes, fixed arrays, parameters from files."""
 
 from __future__ import annotations
 

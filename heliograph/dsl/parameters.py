@@ -103,7 +103,9 @@ class Loader:
         if pure.is_absolute() or ".." in pure.parts:
             raise Fault(span, f"{shown(name)!r} leaves the folder of the program", expected=inside)
         if pure.suffix not in (".npz", ".npy", ".safetensors"):
-            raise Fault(span, f"{shown(name)!r} is no parameter file", expected="a name in .npz, .npy or .safetensors")
+            raise Fault(
+                span, f"{shown(name)!r} is not a parameter file", expected="a name in .npz, .npy or .safetensors"
+            )
         path = self.folder / name
         try:
             real = path.resolve()

@@ -43,7 +43,7 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
 def one_hot(spec: TensorSpec, value: Any) -> Any:
     """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
 
-    ProgramError for a number that is no class.
+    ProgramError for a number that is not a class.
     """
     array = np.asarray(plain_values(value)) if spec.classes is not None and np.ndim(value) else None
     if array is None or array.dtype.kind not in "iu" or spec.classes is None:
@@ -108,7 +108,7 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
 
     Slot vectors for secret inputs; plain ones keep their shape. A program for several samples at once takes secret inputs
-    with a leading axis of at most so many.
+    with a leading axis of at most this many.
     """
     batch = batch_of(program)
     specs = {spec.name: spec for spec in program.interface.inputs}
@@ -158,7 +158,7 @@ def with_drawn(program: Program, samples: Sequence[Any], rng: np.random.Generato
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
     """The output tensors from a packed program's output vectors (each (slots,)), in order.
 
-    Those of a program for several samples at once have a leading axis of so many.
+    Those of a program for several samples at once have a leading axis of this many.
     """
     outputs, position, batch = [], 0, batch_of(program)
     for spec in program.interface.outputs:

@@ -18,7 +18,7 @@ from heliograph.ir.transforms import needed_keys, rotation_steps
 # as cores it took up to twice as long, and a slow disk adds to it.)
 _LOAD_MS = 2.0
 _LOAD_NS_PER_BYTE = 5.6
-# So many keys of the largest size may be read before they are needed, in at most this share of the room to spare.
+# This many keys of the largest size may be read before they are needed, in at most this share of the room to spare.
 _AHEAD = 2
 _AHEAD_SHARE = 0.25
 
@@ -107,7 +107,7 @@ class KeyUse:
 
 
 def reading_ms(count: int, loaded: int) -> float:
-    """What reading so many keys with so many bytes takes."""
+    """What reading this many keys with this many bytes takes."""
     return count * _LOAD_MS + loaded * _LOAD_NS_PER_BYTE * 1e-6
 
 

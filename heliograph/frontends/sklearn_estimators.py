@@ -27,7 +27,7 @@ from heliograph.ir.interface import Interface, TensorSpec
 
 # An affine map agrees with its estimator to this share of the largest value; sums of thousands of features round less.
 _TOLERANCE = 1e-7
-# So many times as far from their mean as the samples lie, a map has to go on as it does among them.
+# This many times as far from their mean as the samples lie, a map has to go on as it does among them.
 _FAR = 8.0
 _MOST_CHECKED = 256
 _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}

@@ -88,7 +88,7 @@ class Arguments:
         unknown = sorted(self.plain - set(names))
         if unknown or self.plain == set(names):
             raise ProgramError(
-                f"plain names {unknown[0]!r}, which is no input" if unknown else "plain names every input",
+                f"plain names {unknown[0]!r}, which is not an input" if unknown else "plain names every input",
                 where=self.caller,
                 hint=f"the inputs are {', '.join(names)}; at least one of them is to be encrypted",
             )

@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 # Of one batch of each input.
 Augment: TypeAlias = "Callable[..., Any]"
 
-# There are so many looks at the batch norms' statistics while polynomials fade, or one every so many steps where that is
+# There are this many looks at the batch norms' statistics while polynomials fade, or one every this many steps where that is
 # more; and how much a look counts.
 _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
 _LEAST_VARIANCE = 1e-12
@@ -40,8 +40,8 @@ _ALIVE, _MOST_MOVED = 1e-3, 10.0
 # From this part of the training on the bounds on polynomials' arguments give way, over the part that follows, to where the
 # Chebyshev polynomial of their degree is so large: beyond the first arguments are punished, at the second they are held.
 _GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
-# A sample whose outputs are no numbers, or so many times as large as the teacher's largest, counts as so many of another
-# class.
+# A sample whose outputs are not numbers, or this many times the teacher's largest, counts as this
+# many of another class.
 _TOO_LARGE, _DIVERGED = 100.0, 10.0
 _WARM_UP = 0.15
 # Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
@@ -99,7 +99,7 @@ class Distilled:
     """The best state by agreement (the one before training is among them), and how it came about.
 
     `before` and `agreement` are shares of the samples kept apart that have the teacher's class, before training and in
-    the best state; where outputs are no class scores, the share of the outputs' variance that is explained.
+    the best state; where outputs are not class scores, the share of the outputs' variance that is explained.
     """
 
     before: float
@@ -128,7 +128,7 @@ def distil(
     of the student, coefficients of any degree that are added in the beginning. `augment` gets the tensors of a batch and
     returns them changed; what it draws from torch is seeded. `progress(step, steps)` is called after every step.
     `checkpoint` gets, after every epoch, what `resume` takes. The same seed and number of threads give the same state. On
-    Ctrl-C the best state so far is kept. A ProgramError where the loss is no number any more.
+    Ctrl-C the best state so far is kept. A ProgramError where the loss is not a number any more.
     """
     run = _Run(student, teacher, samples, apart, training, fading, augment)
     with torch.random.fork_rng(devices=[]):
@@ -271,7 +271,7 @@ class _Run:
         size = torch.nn.utils.clip_grad_norm_(self.student.parameters(), self.training.clip)
         if not (math.isfinite(float(loss.detach())) and math.isfinite(float(size))):
             raise ProgramError(
-                f"the loss is no number any more in step {number + 1} of {self.total}",
+                f"the loss is not a number any more in step {number + 1} of {self.total}",
                 why="values grew without bound in the network of polynomials",
                 hint=f"a smaller rate than {self.training.rate:g}, higher degrees, or a longer fade",
             )
@@ -380,7 +380,7 @@ def _listed(value: Any) -> list[Tensor]:
 
 
 def _diverged(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """How many samples have outputs that are no numbers, or too large to be any use."""
+    """How many samples have outputs that are not numbers, or too large to be any use."""
     out = torch.zeros(len(found[0]), dtype=torch.bool)
     for own, theirs in zip(found, wanted, strict=True):
         out |= ~(own.abs().flatten(1).amax(1) <= _TOO_LARGE * theirs.abs().max())
@@ -457,7 +457,7 @@ def unpacked(data: Bytes, where: object) -> dict[str, Any]:
     try:
         found = torch.load(io.BytesIO(bytes(data)), weights_only=True)
     except Exception as error:
-        # torch raises what its archive and its unpickler make of a stranger's bytes.
+        # torch raises what its archive and its unpickler make of untrusted bytes.
         raise WireError("the checkpoint cannot be read", where=where, why=str(error)[:200]) from None
     if not isinstance(found, dict):
         raise WireError("the checkpoint cannot be read", where=where)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from heliograph.errors import ProgramError
 
-# So many samples of a DataLoader are taken for calibration.
+# This many samples of a DataLoader are taken for calibration.
 _LOADED = 512
 
 
@@ -66,7 +66,8 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
         if leaf is None or isinstance(leaf, bool | int | float) or (isinstance(leaf, str) and name != "0"):
             return leaf
         if isinstance(leaf, np.ndarray):
-            leaf = torch.as_tensor(leaf)
+            # torch warns of arrays that cannot be written, such as those of a mapped file.
+            leaf = torch.as_tensor(np.require(leaf, requirements="W"))
             leaf = leaf.to(dtype) if leaf.is_floating_point() else leaf
         if leaf.ndim == 0:
             raise ProgramError(

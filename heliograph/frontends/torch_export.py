@@ -88,7 +88,7 @@ def trace(
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
     `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
-    program has none. A dict gives arguments by name; one whose keys are no arguments, or a dataclass, is one argument. An
+    program has none. A dict gives arguments by name; one whose keys are not arguments, or a dataclass, is one argument. An
     `ExportedProgram` brings its own and needs none. Whole numbers that choose rows of tables are one-hot inputs.
 
     `input_range` is the interval (low, high) of the input's elements; `calibration` is an array of samples with a leading
@@ -147,9 +147,7 @@ def _trace(
         raise ProgramError(
             f"trace takes a torch.nn.Module or a torch.export.ExportedProgram, not {type(model).__name__}",
             where=caller,
-            hint="give its samples to from_sklearn: hg.from_sklearn(estimator, samples)"
-            if hasattr(model, "get_params") and hasattr(model, "fit")
-            else "wrap a function in a module: its body is the module's forward",
+            hint=_instead(model),
         )
     module = model if isinstance(model, torch.nn.Module) else None
     if module is not None:
@@ -179,6 +177,17 @@ def _trace(
     if merged and (module is None or not samples_apart(module, examples)):
         raise merged[0]
     return program
+
+
+def _instead(model: Any) -> str:
+    """What to try with something that is not traced."""
+    if str(model).endswith(".onnx") or type(model).__module__.partition(".")[0] == "onnx":
+        return (
+            "ONNX files are not read: trace the PyTorch module that the file was made from, or its torch.export program"
+        )
+    if hasattr(model, "get_params") and hasattr(model, "fit"):
+        return "give its samples to from_sklearn: hg.from_sklearn(estimator, samples)"
+    return "wrap a function in a module: its body is the module's forward"
 
 
 def _name(model: Any, exported: ExportedProgram) -> str:

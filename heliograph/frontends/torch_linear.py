@@ -42,7 +42,7 @@ LINEAR = (
 )
 # Numbers that one run of an op on unit tensors may hold.
 _TOGETHER = 1 << 23
-# So many are worked out for one map at most: some minutes.
+# This many are worked out for one map at most: some minutes.
 _MOST_WORK = 1 << 36
 # What a linear op may be wrong by on random numbers, as a share of their size: single precision within the op.
 _ROUNDING = 1e-5

@@ -1,6 +1,6 @@
 """Masks: constants of minus infinity, or so low that it makes no difference, that are added to scores before a softmax.
 
-They mean that a place has no weight, and are no numbers of the program: they would be the ends of a range. A value that
+They mean that a place has no weight, and are not numbers of the program: they would be the ends of a range. A value that
 such constants were added to has its mask beside it (`Value.hidden`). What moves elements or adds to them takes the mask
 along, and the softmax leaves these places out. Anything else reads the numbers, where they are finite.
 """

@@ -85,7 +85,7 @@ Run: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 
 # What torch computes for each activation that was made here or in torch_fuse.py, by its name.
 RUNS: dict[str, Run] = {}
-# Corners are looked for between these numbers, so many to begin with.
+# Corners are looked for between these numbers, this many to begin with.
 _REACH, _GRID = 32.0, 8192
 # How often a place is looked at again, sixteen times as near, and by how much its bend may shrink and be a corner.
 _LOOKS, _KEEPS = 4, 0.25

@@ -17,7 +17,7 @@ from heliograph.ir import SparseMatrix
 
 # Numbers held at once while the gradient of a sparse map's entries is summed over the samples.
 _PRODUCTS = 1 << 24
-# A polynomial is evaluated on so many numbers at a time, and on fewer where its degree asks for many rows: what is made
+# A polynomial is evaluated on this many numbers at a time, and on fewer where its degree asks for many rows: what is made
 # on the way stays in the cache. Below 32,768 numbers torch takes one thread.
 _PART, _LEAST_PART, _ROWS_AND_COLUMNS = 1 << 16, 1 << 12, 1 << 19
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import re
 import sys
@@ -200,8 +201,17 @@ def layer_text(node: Any, model: torch.nn.Module | None) -> str:
         module = None
     if module is None or not leaf_module(node) or type(module).__name__ != name:
         return text
-    arguments = _NAMED_FIRST.sub("", module.extra_repr()).removesuffix(", bias=True")
+    arguments = _NAMED_FIRST.sub("", _without_defaults(module))
     return shortened(f"{text}({arguments})")
+
+
+def _without_defaults(module: torch.nn.Module) -> str:
+    """What `repr` of the module says of its arguments, less those that nobody wrote."""
+    said = module.extra_repr()
+    for name, parameter in inspect.signature(type(module)).parameters.items():
+        if parameter.default is not parameter.empty:
+            said = re.sub(rf"(^|, ){name}={re.escape(repr(parameter.default))}(?=, |$)", "", said)
+    return said.removeprefix(", ")
 
 
 def shortened(text: str) -> str:

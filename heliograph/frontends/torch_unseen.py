@@ -39,7 +39,7 @@ def samples_apart(model: torch.nn.Module, examples: Example) -> bool:
         with torch.no_grad():
             together, *alone = (pytree.tree_leaves(model(*some.args, **some.kwargs)) for some in (both, first, second))
     except Exception:
-        # The model takes one sample at a time, or another number: its batch axis is no axis of samples.
+        # The model takes one sample at a time, or another number: its batch axis is not an axis of samples.
         return False
     for out, *ones in zip(together, *alone, strict=True):
         if isinstance(out, torch.Tensor) and out.is_floating_point():

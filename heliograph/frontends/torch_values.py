@@ -86,7 +86,7 @@ class Value:
         return place - (place > batch), batch
 
 
-# No tensor has so many axes: results of rules that count the batch axis from the end have it at a negative place.
+# No tensor has this many axes: results of rules that count the batch axis from the end have it at a negative place.
 _FAR = 1 << 20
 UNSEEN = -1
 

@@ -65,7 +65,7 @@ def register_function(
     that means it. Compiled artifacts hold polynomials only, and need no registration where they run.
     """
     if not name.isidentifier():
-        raise ProgramError(f"{name!r} is no name for a function", hint="letters, digits and underscores")
+        raise ProgramError(f"{name!r} is not a name for a function", hint="letters, digits and underscores")
     if functions.known(name) is not None:
         raise ProgramError(f"there is a function {name!r} already", hint="take another name")
     if name in OPS:

@@ -94,7 +94,7 @@ class MapGeometry:
 
     @property
     def run(self) -> int:
-        """After so many slots the diagonals repeat: over them, all terms of all rows are computed."""
+        """After this many slots the diagonals repeat: over them, all terms of all rows are computed."""
         if self.shift:
             return self.out_period * self.in_period // self.shift
         if self.in_copies > 1:
@@ -122,7 +122,7 @@ class MapGeometry:
 
     @property
     def copies_fit(self) -> bool:
-        """Whether there is a map between so many moved copies: on one side only, and on the longer period."""
+        """Whether there is a map between this many moved copies: on one side only, and on the longer period."""
         in_copies, out_copies = self.in_copies, self.out_copies
         if in_copies == out_copies == 1:
             return True

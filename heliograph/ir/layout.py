@@ -25,7 +25,7 @@ class Layout:
     `block` is the room for one group of channels, `width` that for one row.
     With `split` = (radix, step, far) of rows, then of columns, the element in row i and column j of a matrix stands at the
     sum of (i % radix) * step + (i // radix) * far and the same of j; gap, width and block have no part in it.
-    With `tiled` = (count, step) the whole stands so many times, each copy `step` places behind the one before, which the
+    With `tiled` = (count, step) the whole stands this many times, each copy `step` places behind the one before, which the
     period does not say where a row is full of copies. Only inputs have it: who packs them makes the copies.
     With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and
     run count the slots of one sample.

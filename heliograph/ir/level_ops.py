@@ -114,7 +114,7 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         two_parts("bootstrap", each)
     slots = a.get("slots", operand.slots)
     if not 0 < slots <= operand.slots or operand.slots % slots:
-        raise ProgramError(f"bootstrap: {operand.slots} slots are no multiple of a period of {slots}")
+        raise ProgramError(f"bootstrap: {operand.slots} slots are not a multiple of a period of {slots}")
     if ("ranges" in a) != ("chunks" in a) or any(
         len(a.get(key, operands)) != len(operands) for key in ("ranges", "chunks")
     ):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -39,6 +40,33 @@ class Location:
 
 
 UNKNOWN = Location()
+
+# Of more layers in one operation the first and the last are named.
+_MOST_JOINED = 3
+
+
+def joined(places: Sequence[Location]) -> Location:
+    """The place of one operation that several layers became: `block.conv1+bn1`, on the line of the last.
+
+    At least one place. Layers without a line are written one behind the other, `nn.Conv2d(...) + nn.BatchNorm2d(4)`.
+    """
+    last = places[-1]
+    layers = list(dict.fromkeys(place.layer for place in places if place.layer))
+    files = [place.file for place in places] if not any(place.line for place in places) else [last.file]
+    return replace(last, file=_listed(files, " + "), layer=_listed(_within(layers), "+"))
+
+
+def _listed(names: Sequence[str], between: str) -> str:
+    once = list(dict.fromkeys(name for name in names if name))
+    return between.join(once if len(once) <= _MOST_JOINED else (once[0], "...", once[-1]))
+
+
+def _within(layers: list[str]) -> list[str]:
+    """The names, the later ones without the module that all of them are in."""
+    inside = {layer.rpartition(".")[0] for layer in layers}
+    if len(layers) < 2 or len(inside) > 1:
+        return layers
+    return [layers[0], *(layer.rpartition(".")[2] for layer in layers[1:])]
 
 
 def display_path(path: str | Path) -> str:

@@ -67,7 +67,7 @@ class Node:
 def shape_of(node: Node) -> tuple[int, ...]:
     """The shape of a node whose value is a tensor; an InternalError for slot vectors and ciphertexts."""
     if not isinstance(node.type, TensorType):
-        raise InternalError(f"{node!r} is no tensor")
+        raise InternalError(f"{node!r} is not a tensor")
     return node.type.shape
 
 

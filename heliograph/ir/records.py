@@ -1,4 +1,4 @@
-"""Frozen records as plain values and back: what a text, a file or a stranger says is checked by the fields' own types.
+"""Frozen records as plain values and back: what an untrusted text or file says is checked by the fields' own types.
 
 A record is a dataclass whose fields are numbers, booleans, texts, None, tuples, or records. As plain values it is a
 dictionary by field name, without the fields that have their default. Lists are taken for tuples, whole numbers for floats.

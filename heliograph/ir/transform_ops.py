@@ -91,7 +91,7 @@ def _transform_period(node: Node, periods: Sequence[int], context: Context) -> i
     a = node.attrs
     stride = int(a.get("stride", 1))
     if a["in_shift"]:
-        # Copies that are moved against each other, over a run of so many slots (see ir/diagonals.py).
+        # Copies that are moved against each other, over a run of this many slots (see ir/diagonals.py).
         return int(a["in_period"] * a["out_period"] // a["in_shift"] * stride)
     ends = (a["in_period"] * a.get("in_copies", 1), a["out_period"] * a.get("out_copies", 1))
     return max(*(int(end * stride) for end in ends), *periods)
@@ -143,7 +143,7 @@ define(
         _transform,
         "Partial sums of sparse maps of the operands by diagonals: out[s] = sum of diag_k[s] * x[s + k], k = giant + baby; "
         "giant steps are taken once for all operands. Slots that share a row (equal modulo out_period) are summed by the "
-        "rotations that follow; with a `stride` the slots hold so many samples side by side; `in_copies` and `out_copies` "
+        "rotations that follow; with a `stride` the slots hold this many samples side by side; `in_copies` and `out_copies` "
         "are moved against each other. See ir/diagonals.py.",
         depth=1,
         role=Role.PLAIN_PRODUCT,

@@ -39,7 +39,7 @@ MOST_DEGREE = 127
 _COMPOSED_BITS = (9, 11, 13)
 # The degrees of OLA's search: all that use their levels up, and three between.
 PAPER_DEGREES = (1, 3, 7, 15, 31, 63, 127, 88, 154, 210)
-# So many steps of the budget for each layer.
+# This many steps of the budget for each layer.
 _BUDGET_STEPS = 40
 _GRID = 2001
 Vector = npt.NDArray[np.float64]

@@ -565,7 +565,7 @@ def _symmetric(interval: Interval) -> tuple[float, float]:
     return interval.low, interval.high
 
 
-# What stands for secret values that are no functions of one variable: those are `_Approximator.activation`.
+# What stands for secret values that are not functions of one variable: those are `_Approximator.activation`.
 RULES: Mapping[str, Callable[[_Approximator, Node, list[Node]], Node]] = {
     "affine": _Approximator.affine,
     "poly": _Approximator.given,

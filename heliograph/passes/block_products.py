@@ -165,7 +165,7 @@ def _spread(writer: Writer, value: Any, width: int, slots: int) -> Any:
 
 
 def _diag_abt(writer: Writer, grid: _Grid, small: Sequence[Any], big: Sequence[Any], scale: float, copied: int) -> Any:
-    """`copied`: to so many columns the sum of each row is copied."""
+    """`copied`: to this many columns the sum of each row is copied."""
     b = grid.blocks
     half = b.room // 2
     both = [writer.complex(own, writer.rotate(own, half * b.width)) for own in small]

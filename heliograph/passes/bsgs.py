@@ -54,7 +54,7 @@ class StepCosts:
         )
 
     def rotations_ms(self, babies: int, giants: int, inputs: int = 1, outputs: int = 1) -> float:
-        """So many baby steps of each input and giant steps of each output, those by zero not counted."""
+        """This many baby steps of each input and giant steps of each output, those by zero not counted."""
         baby = self.decompose + babies * self.hoisted if babies > 1 else babies * self.single
         return inputs * baby + outputs * giants * self.single
 

@@ -30,7 +30,7 @@ _MOST_CELLS = 1 << 22
 _ROUNDS = 3
 # A value in more ciphertexts than this is refused: nothing else bounds what a program takes.
 MOST_CIPHERTEXTS = 256
-# Where each element is a ciphertext: about so many nodes a polynomial becomes, and the most that a program may have.
+# Where each element is a ciphertext: about this many nodes a polynomial becomes, and the most that a program may have.
 _NODES_OF_A_POLYNOMIAL, _MOST_NODES = 12, 1 << 16
 
 Costs = Callable[[Node, Node, Any, Layout, Layout], float]

@@ -25,7 +25,7 @@ from heliograph.passes.matrix_products import MatrixProduct, ways
 _LEVEL = 3
 # Where values are bootstrapped, a level costs about this share of a bootstrap.
 _LEVELS_OF_A_BOOTSTRAP = 8
-# So many choices are looked at; then the best so far is taken.
+# This many choices are looked at; then the best so far is taken.
 _MOST_CHOICES = 20_000
 
 

@@ -6,7 +6,7 @@ Matrices of convolutions and the like stay in their small form (ir/kronecker.py)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.gather import gather_map, gather_matrix
 from heliograph.ir.kronecker import KroneckerMatrix, identity_places, of_channels
+from heliograph.ir.location import joined
 from heliograph.ir.ops import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
@@ -28,8 +29,9 @@ _MATMUL_ENTRIES = 4_000_000
 _FEW_PRODUCTS = 1 << 12
 # Elementwise products that one of a plain and an encrypted value, or of stacks of matrices, may take.
 _MAX_PRODUCTS = 1 << 16
-# Ops whose place in the user's model names the fused map, before those that only move elements.
+# Ops that name the map they are merged into (conv1+bn1), before those that only move elements.
 _NAMING = ("linear", "conv", "matmul", "batch_norm")
+_FEW_NAMES = 2
 
 
 @dataclass(slots=True)
@@ -39,12 +41,17 @@ class _Form:
     shape: tuple[int, ...]
     terms: dict[Node, Any]
     offset: Array | None
-    loc: Location
-    named: bool = field(default=False)
+    at: Location
+    # The places of the ops that name the map, in order; without any it is named by `at`.
+    named: tuple[Location, ...] = ()
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def loc(self) -> Location:
+        return joined(self.named) if self.named else self.at
 
 
 def _entries(form: _Form) -> int:
@@ -117,7 +124,13 @@ def _is_diagonal(matrix: Any) -> bool:
 
 def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
     """The form under another shape of as many elements."""
-    return _Form(shape, form.terms, form.offset, form.loc, form.named)
+    return _Form(shape, form.terms, form.offset, form.at, form.named)
+
+
+def _few(names: tuple[Location, ...]) -> tuple[Location, ...]:
+    """Each place once, and of many the first and the last: nobody reads more."""
+    once = tuple(dict.fromkeys(names))
+    return once if len(once) <= 2 * _FEW_NAMES else once[:_FEW_NAMES] + once[-_FEW_NAMES:]
 
 
 def _stored(matrix: Any) -> Matrix:
@@ -202,14 +215,13 @@ class _Fuser:
     def _combine(self, node: Node, operands: list[_Form], matrices: list[Any], bias: Array | None) -> _Form:
         terms: dict[Node, Any] = {}
         offset = None if bias is None else np.asarray(bias, dtype=np.float64)
-        loc, named = node.loc, node.op in _NAMING
+        names: tuple[Location, ...] = ()
         for operand, matrix in zip(operands, matrices, strict=True):
             matrix = _kept(matrix)
             work = matrix.nnz * max(1, _entries(operand)) / max(1, operand.size)
             if operand.terms and work > _MAX_ENTRIES:
                 operand = self._anchor(operand)
-            if operand.named and not named:
-                loc, named = operand.loc, True
+            names += operand.named
             # A long sum has many terms and adds them unchanged: a product with the identity each time would be slow.
             same = _identity_sign(matrix) == 1
             for base, inner in operand.terms.items():
@@ -219,7 +231,9 @@ class _Fuser:
                 small = isinstance(matrix, KroneckerMatrix)
                 shift = matrix.apply_to_constant(operand.offset) if small else matrix @ operand.offset
                 offset = shift if offset is None else offset + shift
-        return _Form(shape_of(node), terms, offset, loc, named)
+        if node.op in _NAMING:
+            names += (node.loc,)
+        return _Form(shape_of(node), terms, offset, node.loc, _few(names))
 
     def _scaled(self, node: Node, operands: list[_Form]) -> _Form:
         """A product with a constant: a diagonal matrix, with broadcasting."""
@@ -305,7 +319,7 @@ class _Fuser:
         total = scipy.sparse.csr_array(
             (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(size_of(node), rows.size)
         )
-        return _Form(shape_of(node), {product: total}, None, node.loc, True)
+        return _Form(shape_of(node), {product: total}, None, node.loc, (node.loc,))
 
     def _whole_product(self, node: Node, operands: list[_Form]) -> _Form:
         """A product of two matrices as one op; transposed operands are read as they were before."""

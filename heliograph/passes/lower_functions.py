@@ -46,7 +46,7 @@ _MOST_ABS_DEGREE = 127
 # Maps with no more entries are multiplied entry by entry.
 _FEW_ENTRIES = 1 << 12
 # All differences of rows, each in both directions, are compared at once where they fit one ciphertext of that many slots;
-# where there are more, each pair once, up to so many differences; beyond that rows meet in a tournament.
+# where there are more, each pair once, up to this many differences; beyond that rows meet in a tournament.
 _MOST_PAIRS = 1 << 15
 _MOST_HALF_PAIRS = 1 << 18
 

@@ -36,7 +36,7 @@ _LOWEST_SHARE = 8.0
 _WIDEST = 2.0**20
 # A proved interval whose ends are further apart than this is replaced by what was seen.
 _WIDE = 2.0**13
-# On so many random rows the error of a softmax without a proof is measured.
+# On this many random rows the error of a softmax without a proof is measured.
 _ROWS_SEEN = 4096
 
 
@@ -259,7 +259,7 @@ def _scale_integer(w: _Writing, step: Step) -> Node:
         rest >>= 1
         if rest:
             power = lowering.op("add", power, power)
-    assert total is not None, "a product with zero is no step"
+    assert total is not None, "a product with zero is not a step"
     return lowering.op("sub", lowering.constant(np.zeros(shape_of(x)), "zero"), total) if factor < 0 else total
 
 

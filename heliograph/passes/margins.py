@@ -24,7 +24,7 @@ from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.passes.calibrate import Observed, Tails
 from heliograph.passes.units import UnitGroup, unit_groups
 
-# A layer is to be left by one in so many samples that are like those of the calibration.
+# A layer is to be left by one in this many samples that are like those of the calibration.
 RATE = 1e-4
 # What the degree is measured against: this margin, at the first of the degrees. Each degree uses its levels up.
 USUAL_MARGIN = 0.1
@@ -38,7 +38,7 @@ _SLACK = 1.08
 _ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.03, 0.3
 # Few samples say little of a tail: its scale is taken for at least this share of the largest value, less with more samples.
 _LEAST_SCALE = 0.7
-# The tail is judged by the largest tenth of the samples, by so many at least and at most.
+# The tail is judged by the largest tenth of the samples, by this many at least and at most.
 _LEAST_TOP, _MOST_TOP = 8, 64
 _FOLDS = 4
 # From fewer samples no unit gets a size of its own.
@@ -56,7 +56,7 @@ def tail(values: Array, scale: float) -> float:
     count = ordered.size
     top = max(1, min(max(count // 10, _LEAST_TOP), count - 1, _MOST_TOP))
     start = float(ordered[min(top, count - 1)])
-    # The mean excess of so many has a relative deviation of one over their root: two of them on top.
+    # The mean excess of this many has a relative deviation of one over their root: two of them on top.
     excess = (float(ordered[:top].mean()) - start) * (1.0 + 2.0 / math.sqrt(top))
     excess = max(excess, _LEAST_SCALE / math.sqrt(count) * scale)
     return max(start + excess * math.log(max(top / (count * RATE), 1.0)), float(ordered[0]))

@@ -17,11 +17,11 @@ from heliograph.passes.slot_intervals import slot_intervals
 
 # Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
 _OUTPUT_ROOM = 4.0
-# A proved range can be very wide, for it follows from the images of all polynomials at once: where so many times the largest
-# output that the samples gave is narrower by another factor, that stands for it, and what lies beyond is no result.
+# A proved range can be very wide, for it follows from the images of all polynomials at once. Where this many times the
+# largest output that the samples gave is narrower by another factor, that stands for it, and what is beyond is not a result.
 _PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
 _ENOUGH_SAMPLES = 32
-# Outputs may leave their range by so many standard deviations of the flooding noise.
+# Outputs may leave their range by this many standard deviations of the flooding noise.
 _FLOOD_ROOM = 10.0
 
 

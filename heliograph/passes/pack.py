@@ -38,7 +38,7 @@ from heliograph.passes.matrix_products import steps_of
 class Pack:
     """Tensors become slot vectors; `affine` becomes `linear_transform` and rotations.
 
-    `batch`: so many samples (a power of two) side by side in the same ciphertexts; one for each slot, where elements of
+    `batch`: this many samples (a power of two) side by side in the same ciphertexts; one for each slot, where elements of
     tensors are ciphertexts of their own (ir/stack_ops.py); or "max", the most of these that the program allows.
     """
 

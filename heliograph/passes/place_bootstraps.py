@@ -41,12 +41,12 @@ from heliograph.passes.placement import (
 )
 from heliograph.passes.plan_levels import TooFewLevelsError
 
-# A scale is made smaller by at most so many bits; a larger value would be left with too few.
+# A scale is made smaller by at most this many bits; a larger value would be left with too few.
 MAX_SIZE_BITS = 6
 _NS = 1e6
 # Stands for the prices of a bootstrap that are not known yet.
 _LATER = np.zeros(1, dtype=np.int64)
-# At so many values at most it is looked how large they are; each doubles what the search has to try.
+# At this many values at most it is looked how large they are; each doubles what the search has to try.
 _MOST_SIZES = 128
 
 

@@ -54,9 +54,9 @@ IMPOSSIBLE = 1 << 60
 _BLOCK = 256
 # A front is thinned to no fewer points than this.
 _LEAST_FRONT = 6
-# So many searches go side by side: their tables are then still small.
+# This many searches go side by side: their tables are then still small.
 _TOGETHER = 64
-# Of so many pairs of rows at once it is looked which beats which.
+# Of this many pairs of rows at once it is looked which beats which.
 _MOST_CELLS = 1 << 20
 
 

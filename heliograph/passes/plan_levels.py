@@ -49,7 +49,7 @@ class TooFewLevelsError(PlanningError):
 
 
 class DriftError(PlanningError):
-    """Scales drift too far apart on this chain; one with other primes or another scale may serve."""
+    """Scales drift too far apart on this chain; one with other primes or another scale may work."""
 
 
 def _raised(program: Program) -> Program:

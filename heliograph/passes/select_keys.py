@@ -145,7 +145,7 @@ class SelectKeys:
         """The rings of the whole chain and of the lower parts in which some bootstrap happens, highest first."""
         for ring in self.bootstrapping:
             assert ring == self.ring.lower(ring.levels, ring.digits, bootstraps=True), (
-                f"{ring} is no part of {self.ring}"
+                f"{ring} is not a part of {self.ring}"
             )
         # Of parts with one level the last is taken: that of the fewest digits.
         rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]

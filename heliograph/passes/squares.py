@@ -15,7 +15,7 @@ import numpy as np
 from heliograph.ir import Array
 from heliograph.ir.depth import MOST_WHOLE
 
-# The new interval is at most so many times as wide as the polynomial's own: so much precision may be lost.
+# The new interval is at most this many times as wide as the polynomial's own: so much precision may be lost.
 _WIDEST = 16.0
 
 

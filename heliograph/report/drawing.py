@@ -395,7 +395,7 @@ def curve_svg(found: Allocation) -> str:
     """Predicted loss (left axis, logarithmic) and measured share of changed classes (right) against predicted time."""
     width, left, right, top, height = 940.0, 76.0, 76.0, 34.0, 240.0
     span = width - left - right
-    # A stranger's file may say any number: no axis is shorter than a microsecond, or a millionth.
+    # An untrusted file may say any number: no axis is shorter than a microsecond, or a millionth.
     longest = max([1e-3, *(point.ms for point in found.curve)])
     low, high = log_span([point.loss for point in found.curve])
     changed = [found.allowed, *(point.measured for point in found.curve if point.measured is not None)]

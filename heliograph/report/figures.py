@@ -1,6 +1,6 @@
 """The figures of a report: records whose fields say what each may be, what it is called and how it is written.
 
-The JSON (`to_json`), the checks of a stranger's file (artifact/report_fields.py), what the file holds (`Stored`) and the
+The JSON (`to_json`), the checks of an untrusted file (artifact/report_fields.py), what the file holds (`Stored`) and the
 labels of tables (text.py, diff.py) follow from the fields.
 """
 
@@ -433,7 +433,7 @@ class Figures(Stored):
     client_peak_bytes: int
     predicted_ms: float
     work_by_layer: tuple[LayerWork, ...]
-    # In program order, which is why it is no table.
+    # In program order, which is why it is not a table.
     predicted_ms_by_layer: tuple[LayerTime, ...]
     # In the order of the ranges, without compositions; the milliseconds count the bootstraps that a polynomial reads.
     degrees: tuple[LayerDegree, ...]

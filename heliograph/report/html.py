@@ -24,12 +24,11 @@ from heliograph.report.layers import is_bootstrap, layer_graph
 from heliograph.report.markup import table, tiles
 from heliograph.report.text import (
     CURVE_TITLES,
-    DEGREE_TITLES,
     Report,
     allocation_text,
     bytes_text,
     curve_cells,
-    degree_cells,
+    degree_rows,
     seconds_text,
 )
 
@@ -177,7 +176,8 @@ def _degrees(figures: Figures) -> str:
     """The table of degrees; where they were allocated, the curve that they were chosen from too, both drawn."""
     if not figures.degrees:
         return "<p>There is no single polynomial.</p>"
-    degrees = f"<div class=plot>{table(DEGREE_TITLES, [degree_cells(row) for row in figures.degrees])}</div>"
+    titles, *rows = degree_rows(figures.degrees)
+    degrees = f"<div class=plot>{table(titles, rows)}</div>"
     parts = [_folded(degrees, len(figures.degrees), "degrees by layer")]
     if figures.allocation is not None:
         parts += [

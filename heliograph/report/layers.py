@@ -11,6 +11,8 @@ import networkx
 from heliograph.report.depth import DepthRow
 
 _BOOTSTRAP = "bootstrap"
+# They bring a value of one layer to where another reads it, which is not a layer's own work.
+_BETWEEN = ("level_drop", "switch_chain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,10 @@ def layer_of(row: DepthRow) -> str:
 
 
 def runs(rows: Sequence[DepthRow]) -> list[Run]:
-    """The rows in program order, those of one layer together."""
+    """The rows in program order, those of one layer together; a level drop joins the run that it stands in."""
     found: list[Run] = []
     for place, row in enumerate(rows):
-        if found and found[-1].layer == layer_of(row):
+        if found and (found[-1].layer == layer_of(row) or row.op in _BETWEEN):
             found[-1] = Run(found[-1].layer, found[-1].first, found[-1].count + 1)
         else:
             found.append(Run(layer_of(row), place, 1))
@@ -72,7 +74,13 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     for row in rows:
         before = max((passed[name] for name in row.inputs), default=0)
         passed[row.name] = before + is_bootstrap(row)
-        group[row.name] = (2 * before + 1, _BOOTSTRAP) if is_bootstrap(row) else (2 * before, layer_of(row))
+        if is_bootstrap(row):
+            group[row.name] = (2 * before + 1, _BOOTSTRAP)
+        elif row.op in _BETWEEN and group[row.inputs[0]][1] != _BOOTSTRAP:
+            # Counted to its reader it would tie two layers together that do not read each other.
+            group[row.name] = group[row.inputs[0]]
+        else:
+            group[row.name] = (2 * before, layer_of(row))
         graph.add_node(group[row.name])
         graph.add_edges_from((group[name], group[row.name]) for name in row.inputs if group[name] != group[row.name])
     condensed = networkx.condensation(graph)
@@ -93,7 +101,7 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     boxes = []
     for node in networkx.lexicographical_topological_sort(condensed, key=order.__getitem__):
         members = held[node]
-        layers = list(dict.fromkeys(layer_of(row) for row in members))
+        layers = list(dict.fromkeys(layer_of(row) for row in members if row.op not in _BETWEEN))
         count = sum(map(is_bootstrap, members))
         read = [by_name[name].level for row in members for name in row.inputs if of[name] != node]
         boxes.append(

@@ -117,6 +117,7 @@ def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
     levels = [row.level for row in rows]
     upper.step(range(len(rows) + 1), [*levels, *levels[-1:]], where="post", color=LEVEL, linewidth=1.3)
     upper.set_ylabel("level")
+    upper.locator_params(axis="y", integer=True)
     upper.set_ylim(-0.04 * max(levels, default=1), 1.04 * max(levels, default=1) + 0.1)
     # Points: a line between values and products, which take turns, would fill the plot.
     lower.plot(

@@ -152,7 +152,7 @@ def _unseen_text(unseen: UnseenInputs) -> str:
 
 
 # The titles of `degree_cells` and `curve_cells`.
-DEGREE_TITLES = ("layer", "degree", "error", "impact", "share of the loss", "levels", "chain", "time")
+DEGREE_TITLES = ("layer", "degree", "rms error", "impact", "share of the loss", "levels", "chain", "time")
 CURVE_TITLES = ("predicted time", "predicted loss", "classes changed", "")
 
 
@@ -170,10 +170,23 @@ def degree_cells(row: LayerDegree) -> tuple[str, ...]:
     )
 
 
+def degree_rows(rows: Sequence[LayerDegree]) -> list[tuple[str, ...]]:
+    """The table of degrees, its titles first; without the columns of which nothing is known."""
+    cells = [degree_cells(row) for row in rows]
+    known = [place for place in range(len(DEGREE_TITLES)) if any(row[place] != "-" for row in cells)]
+    return [tuple(row[place] for place in known) for row in (DEGREE_TITLES, *cells)]
+
+
 def curve_cells(point: CurvePoint) -> tuple[str, ...]:
     """A point of an allocation's curve in words, "-" where nothing was measured."""
     measured = "-" if point.measured is None else share_text(point.measured)
     return seconds_text(point.ms / 1e3), f"{point.loss:.2g}", measured, "chosen" if point.chosen else ""
+
+
+def round_text(value: float) -> str:
+    """Two digits of a number, up to a million without an exponent."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:.0f}" if 10 <= rounded < 1e6 else f"{rounded:.2g}"
 
 
 def share_text(share: float) -> str:
@@ -251,7 +264,7 @@ class Report:
         f, predicted = self.figures, self.figures.predicted
         security = "INSECURE" if f.security_bits is None else f"{f.security_bits} bits"
         return (
-            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} levels, evaluation "
+            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} level{'s' * (f.levels != 1)}, evaluation "
             f"{figure_text(predicted.evaluate_ms, 'ms')}, keys {bytes_text(predicted.evaluation_key_bytes)}, error "
             f"{error_text(predicted.max_abs_error, f.output_magnitude)}>"
         )
@@ -312,15 +325,18 @@ class Report:
             ("ring", f"N = {f.ring_dim}, {f.slots} slots, {f.digits} key-switching digits"),
             (
                 "chain",
-                f"{f.levels} levels: first modulus {f.first_mod_bits} bits, scale {f.scale_bits} bits, "
-                f"{f.special_primes} special primes",
+                f"{f.levels} level{'s' * (f.levels != 1)}: first modulus {f.first_mod_bits} bits, "
+                f"scale {f.scale_bits} bits, {f.special_primes} special prime{'s' * (f.special_primes != 1)}",
             ),
             ("depth", str(f.depth)),
             *([("degrees", allocation_text(f))] if f.allocation else []),
             *([("certificate", certificate_text(f.certificate))] if f.certificate else []),
             *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
             ("operations", kinds),
-            ("rotations", f"{f.rotations} with {f.rotation_keys} keys of {self._key_size()}"),
+            (
+                "rotations",
+                f"{f.rotations} with {f.rotation_keys} key{'s' * (f.rotation_keys != 1)} of {self._key_size()}",
+            ),
             *([("keys in memory", self._loading_text(f.key_loading))] if f.key_loading else []),
             *([("memory bound", _unbounded_text(f.unbounded_ms))] if f.unbounded_ms else []),
             ("key switches", str(f.key_switches)),
@@ -439,10 +455,10 @@ class Report:
         reach = self.figures.output_magnitude
         if std > reach / 2:
             return (
-                f"{SHARING} Here that noise ({std:.2g} in one value) would swamp the outputs (at most {reach:.3g}), so "
-                "share=True will refuse; raise precision_bits."
+                f"{SHARING} Here that noise ({round_text(std)} in one value) would swamp the outputs (at most {reach:.3g}), "
+                "so share=True will refuse; raise precision_bits."
             )
-        return f"{SHARING} Here that noise is {std:.2g} in one value; the outputs are at most {reach:.3g}."
+        return f"{SHARING} Here that noise is {round_text(std)} in one value; the outputs are at most {reach:.3g}."
 
     def work_lines(self) -> list[str]:
         """Rotations, key switches, products with plaintexts and bootstraps of each layer, and of all, as a table."""
@@ -466,7 +482,7 @@ class Report:
         f = self.figures
         if not f.degrees:
             return ["no single polynomial: there is no degree to choose"]
-        lines = _columns([DEGREE_TITLES, *map(degree_cells, f.degrees)])
+        lines = _columns(degree_rows(f.degrees))
         if f.allocation is not None:
             lines += ["", allocation_text(f)]
             lines += _columns([CURVE_TITLES, *map(curve_cells, f.allocation.curve)])

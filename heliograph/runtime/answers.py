@@ -61,7 +61,7 @@ class Answer:
 
 
 def share_shown(votes: int, n: int, alpha: float) -> float:
-    """The share of all noise that so many votes of n show, with an error of alpha (Clopper and Pearson)."""
+    """The share of all noise that this many votes of n show, with an error of alpha (Clopper and Pearson)."""
     return float(scipy.special.betaincinv(votes, n - votes + 1, alpha)) if votes else 0.0
 
 
@@ -87,7 +87,7 @@ def read_answer(artifact: Artifact | PublicArtifact, decrypted: Any) -> Answer:
         return _withdrawn(known, "a value overflowed on the way: the input left the ranges of the program")
     whole = np.rint(values)
     if (np.abs(values - whole) > _NEAR_WHOLE).any() or np.count_nonzero(whole) > 1:
-        return _withdrawn(known, "the guess is no single class, or the input left the ranges of the program")
+        return _withdrawn(known, "the guess is not a single class, or the input left the ranges of the program")
     label = int(np.abs(whole).argmax())
     votes = int(whole[label]) + known.target - 1
     if not 0 <= votes <= known.n:

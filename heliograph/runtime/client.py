@@ -181,8 +181,8 @@ class Client:
     def encrypt(self, *samples: Any) -> EncryptedInput:
         """One sample, encrypted: one array per input, without a batch axis; not those that come from the run before.
 
-        Of an artifact for several samples at once (`Options.batch`), up to so many samples, with a leading batch axis. Where
-        there are fewer the last one stands in for the missing ones.
+        An artifact for several samples at once (`Options.batch`) takes up to that many, with a leading batch axis. Where
+        there are fewer, the last one stands in for the missing ones.
 
         Raises ProgramError for a wrong shape or NaN, RangeError for a value outside the declared range, naming it.
         """
@@ -294,7 +294,7 @@ class Client:
             yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
 
     def decrypt_many(self, outputs: Iterable[EncryptedOutput], samples: int) -> Any:
-        """The results of so many samples, with a leading axis, from the answers to `encrypt_many`, in order."""
+        """The results of this many samples, with a leading axis, from the answers to `encrypt_many`, in order."""
         batch = self.public.inputs[0].placed.stride
         found = [self.decrypt(output) for output in outputs]
         if len(found) != -(-samples // batch):
@@ -317,13 +317,14 @@ class Client:
         that was taken for another by accident, for a server that lies can write any request on it.
 
         Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
-        their error depends on the key: do not pass them on to strangers, and do not tell them either whether this raised
+        their error depends on the key: do not pass them on to people you do not trust, nor tell them whether this raised
         an error.
 
         With `share=True` the values are flooded with noise that hides their error, at a cost of about 23 bits of precision
         for one value and half a bit more for each doubling of their number (`ckks.sharing.sharing_cost_bits`). It is
-        meant for strangers who see results of a server that computed what it should: the noise is reckoned from the error
-        that the artifact predicts, or from the client's own least one where that is larger, not from a proof. Results are
+        meant for people you do not trust who see results of a server that computed what it should: the noise is reckoned
+        from the error that the artifact predicts, or from the client's own least one where that is larger, not from a
+        proof. Results are
         counted, beside the key's file where there is one, before they are returned; SecurityError after
         `ckks.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
         bootstrap, whose error we have no bound of; ProgramError where the noise would drown the values.
@@ -333,7 +334,7 @@ class Client:
             raise SecurityError(
                 "results of an artifact that bootstraps cannot be shared",
                 where="decrypt(share=True)",
-                why="what is known of a bootstrap's error is a fit to measurements, no bound, and it depends on the key",
+                why="what is known of a bootstrap's error is a fit to measurements, not a bound, and it depends on the key",
                 hint="compile with bootstrap=False where a ring carries the program, or keep the results",
             )
         count = sum(len(spec.log_scales) for spec in self.public.outputs)

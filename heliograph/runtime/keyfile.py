@@ -204,7 +204,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     except WireError as error:
         raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
     except Exception as error:
-        # Whatever a stranger's bytes make of the checks above, they are not usable.
+        # Untrusted bytes may fail in ways that the checks above do not foresee.
         raise WireError(f"{what} is not usable", why=f"bad field: {type(error).__name__}: {error}"[:300]) from None
 
 

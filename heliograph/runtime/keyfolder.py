@@ -61,7 +61,7 @@ class KeyFolder:
         return self._read(name, self.file(name))
 
     def file(self, name: str) -> Path:
-        """The file of one key; a WireError for what is no name of a key."""
+        """The file of one key; a WireError for what is not a name of a key."""
         return _file(self.path, name)
 
     def adopt(self, name: str, path: str | Path) -> None:
@@ -175,7 +175,7 @@ def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
 
 def _file(folder: Path, name: str) -> Path:
     if not _NAME.fullmatch(name):
-        raise WireError(f"{name[:60]!r} is no name of an evaluation key")
+        raise WireError(f"{name[:60]!r} is not the name of an evaluation key")
     return folder / (name.replace("/", "-") + ".key")
 
 

@@ -14,7 +14,7 @@ _WORD = 64
 
 
 def packed_bytes(count: int, prime: int) -> int:
-    """The bytes of so many coefficients, a multiple of 64."""
+    """The bytes of this many coefficients, a multiple of 64."""
     return count * prime.bit_length() // 8
 
 

@@ -1,4 +1,4 @@
-"""How many results one key has decrypted for strangers: the noise of `decrypt(share=True)` is good for so many.
+"""How many results one key has decrypted for untrusted parties: the noise of `decrypt(share=True)` is good for this many.
 
 The number is counted in a file beside the key file, `NAME.shared`, under a lock, and written whole before a result is
 handed out: a kill loses a result, never a count. A key that was not saved is counted in memory, and its file starts with

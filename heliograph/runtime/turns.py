@@ -13,7 +13,7 @@ K = TypeVar("K")
 def medians_ms(
     calls: Mapping[K, Callable[[], Any]], repeats: int, progress: Callable[[int, int], None] | None = None
 ) -> dict[K, float]:
-    """The median of each call over so many rounds, in milliseconds; a round before them warms up."""
+    """The median of each call over this many rounds, in milliseconds; a round before them warms up."""
     times: dict[K, list[float]] = {key: [] for key in calls}
     for repeat in range(repeats + 1):
         for key, call in calls.items():

@@ -217,7 +217,7 @@ class Jobs:
             return changed.rowcount == 1
 
     def finish(self, worker: str, number: int, result: str, operations: int) -> bool:
-        """End a job, after so many operations, with the result of that name; False where it is no longer this worker's."""
+        """End a job, after this many operations, with the result of that name; False where it is no longer this worker's."""
         size = self._places.result(result).stat().st_size
         now = time.time()
         with self._database.writing() as connection:

@@ -28,7 +28,7 @@ class _Over(Exception):
 
 
 class Pool:
-    """So many workers of an engine, on the queue of a server."""
+    """This many workers of an engine, on the queue of a server."""
 
     def __init__(
         self, engine: Engine, workers: int, database: Database, jobs: Jobs, places: Places, limits: Limits, bell: Bell

@@ -179,7 +179,7 @@ class RemoteServer:
         Raises the error that the job ended with.
         """
         if not is_fingerprint(job):
-            raise ProgramError(f"{job[:60]!r} is no name of a job", where="RemoteServer.result")
+            raise ProgramError(f"{job[:60]!r} is not the name of a job", where="RemoteServer.result")
         output: EncryptedOutput = self._result(job, EncryptedOutput, progress)
         return output
 

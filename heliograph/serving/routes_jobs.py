@@ -49,7 +49,7 @@ async def job(
     site: Here,
     known: Known,
     id: JobId,
-    wait: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, description="wait so many seconds for its end")] = 0.0,
+    wait: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, description="wait this many seconds for its end")] = 0.0,
 ) -> JobRecord:
     """How far a job is; with `wait` as soon as it has ended, or when the time is over."""
     end = time.monotonic() + wait

@@ -83,7 +83,7 @@ def _parsed(address: str) -> tuple[str, int]:
         host, port = address, str(_DEFAULT_PORT)
     host = host.strip("[]")
     if not port.isdecimal() or int(port) > 65535 or not host:
-        raise ProgramError(f"{address!r} is no address", where="--listen", hint="as 127.0.0.1:8100 or [::1]:8100")
+        raise ProgramError(f"{address!r} is not an address", where="--listen", hint="as 127.0.0.1:8100 or [::1]:8100")
     return host, int(port)
 
 

@@ -37,7 +37,8 @@ class Tenants:
         """A fresh token for a new tenant; it is said here and never again. A ProgramError where the name is taken."""
         if not _NAME.fullmatch(name):
             raise ProgramError(
-                f"{name[:70]!r} is no name of a tenant", hint="letters, digits, points, dashes, underscores; at most 64"
+                f"{name[:70]!r} is not the name of a tenant",
+                hint="letters, digits, points, dashes, underscores; at most 64",
             )
         token = f"hg_{secrets.token_urlsafe(32)}"
         try:

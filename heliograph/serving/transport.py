@@ -57,7 +57,7 @@ class Transport:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise WireError(f"{url!r} is no address of a server", hint="as https://models.example.org")
+            raise WireError(f"{url!r} is not the address of a server", hint="as https://models.example.org")
         if parts.scheme == "http" and not plain_http and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
             raise SecurityError(
                 f"{url} has no TLS: others on the way could read the token",
@@ -66,7 +66,7 @@ class Transport:
             )
         if not _TOKEN.fullmatch(token):
             raise errors.ProgramError(
-                "that is no token of a server",
+                "that is not a token of a server",
                 where="RemoteServer",
                 hint="give the text that `heliograph token` printed",
             )
@@ -102,7 +102,7 @@ class Transport:
         data: bytes | memoryview | None = None,
         max_bytes: int = _MAX_JSON,
     ) -> bytes:
-        """The bytes that the server answers, at most so many."""
+        """The bytes that the server answers, at most this many."""
         for rest in self._rests(f"{method} {path}"):
             try:
                 content = None if data is None else bytes(data)

@@ -310,7 +310,7 @@ def _originals(
     entry = 0
     for node in fused.nodes:
         # Entries stand in the order of the activations; those that turned out to be the identity have none, and those of
-        # compositions are no activation's: their inputs are not values of the network.
+        # compositions do not belong to an activation: their inputs are not values of the network.
         place = (node.loc.layer, node.loc.short, node.op)
         names = [(known.layer, known.location, known.function) for known in ranges[entry:]]
         if node.type.secret and place in names:

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 # The network that training starts from: polynomials that hardly change it, on the ranges that were seen and a little more.
 _START_DEGREE, _START_MARGIN = 15, 0.1
-# Half an interval is so many standard deviations, and so many more for each degree. The fit is weighed with a normal density
-# this much wider than what was seen, and a thousandth of its peak everywhere.
+# Half an interval is this many standard deviations, and this many more for each degree. The fit is weighted with a normal
+# density this much wider than what was seen, and a thousandth of its peak everywhere.
 _DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 2.0, 0.85, 1.3, 1e-3
 _FIT_POINTS = 2000
 # The last intervals reach beyond the samples by this share of their width, over the degree: a polynomial of low degree is
 # the same on a wider interval.
 _ROOM, _FARTHEST = 0.6, 4.0
 _CALIBRATION = 512
-# One sample of so many is never trained on, and no more than the second number of them.
+# One sample of this many is never trained on, and no more than the second number of them.
 _APART, _MOST_APART = 8, 1024
 # A round takes the next allocation that is predicted to take at most this share of the time.
 _CHEAPER = 0.8
@@ -75,7 +75,7 @@ class Round:
 class Refined:
     """The refined program, which `compile` takes, and its module; the degree of each layer; what each round did.
 
-    `agreement` is the share of the samples kept apart whose class is the float network's (where outputs are no class scores:
+    `agreement` is the share of the samples kept apart whose class is the float network's (where outputs are not scores:
     the share of their variance that is explained), of this program; `before` that of the first round before its training.
     """
 
@@ -430,7 +430,7 @@ class _Refiner:
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         import torch
 
-        return [torch.from_numpy(np.asarray(array, dtype=np.float32)) for array in arrays]
+        return [torch.from_numpy(np.require(array, np.float32, "W")) for array in arrays]
 
 
 def _state_of(done: Distilled) -> dict[str, Any]:
@@ -467,7 +467,7 @@ def _lowered(program: Program, degrees: Mapping[str, int], seen: Sequence[Any]) 
         old = program.array(node.attrs["coefficients"]).astype(np.float64)
         if not math.isfinite(reach.deviation):
             raise ProgramError(
-                "the samples give values that are no numbers", where=node.loc, hint="scale the samples as in training"
+                "the samples give values that are not numbers", where=node.loc, hint="scale the samples as in training"
             )
         degree = degrees.get(node.loc.layer, old.size - 1)
         if degree >= old.size - 1:

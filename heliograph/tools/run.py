@@ -141,6 +141,6 @@ def _program(model: Any, inputs: Sequence[Any], calibration: Any, input_range: A
 
     from heliograph.frontends.torch_export import trace
 
-    examples = tuple(torch.as_tensor(value)[None] for value in inputs)
+    examples = tuple(torch.as_tensor(np.require(value, requirements="W"))[None] for value in inputs)
     example = examples[0] if len(examples) == 1 else examples
     return trace(model, example, calibration=calibration, input_range=input_range)

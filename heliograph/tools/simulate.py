@@ -20,7 +20,7 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
 
     Inputs that a server draws may be left out: they are then drawn with `seed`.
 
-    An artifact for several samples at once takes up to so many, with a leading axis, and gives as many results.
+    An artifact for several samples at once takes up to this many, with a leading axis, and gives as many results.
 
     The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised
     where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.

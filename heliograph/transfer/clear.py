@@ -17,7 +17,7 @@ from heliograph.transfer.settings import TransferSettings, momentum
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Weights (transfer/layers.py) after so many steps, and those that Nesterov's momentum looks ahead to."""
+    """Weights (transfer/layers.py) after this many steps, and those that Nesterov's momentum looks ahead to."""
 
     step: int
     weights: Array

@@ -82,7 +82,7 @@ class TransferData:
     def load(path: str | Path) -> TransferData:
         """From an `.npz` with x_train, y_train, x_val and y_val; nothing in it is executed.
 
-        A ProgramError where it is none, or its arrays are no features and labels.
+        A ProgramError where it is none, or its arrays are not features and labels.
         """
         try:
             train, val = _samples(path, *_PARTS)
@@ -106,7 +106,7 @@ def _samples(path: str | Path, *parts: str) -> list[tuple[Array, Array]]:
     """Features and labels of each part of a file."""
     names = [f"{kind}_{part}" for part in parts for kind in ("x", "y")]
     found = one_per_name(read_arrays(path, names), names, path)
-    # Labels that are no whole numbers stay what they are, and are refused.
+    # Labels that are not whole numbers stay what they are, and are refused.
     return [
         (x.astype(np.float64), y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y)
         for x, y in zip(found[::2], found[1::2], strict=True)

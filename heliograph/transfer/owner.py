@@ -59,7 +59,7 @@ class Owner:
             yield self._client.encrypt_some(held=part)
 
     def answers(self, outputs: Sequence[EncryptedOutput], samples: int) -> Array:
-        """The logits (samples, classes) of so many samples, from the answers to `questions`."""
+        """The logits (samples, classes) of this many samples, from the answers to `questions`."""
         found = [self._client.decrypt_some(output)["held_logits"] for output in outputs]
         return np.concatenate(found, axis=1).T[:samples] * self._settings.logit_range
 

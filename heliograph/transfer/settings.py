@@ -22,8 +22,8 @@ class TransferSettings:
     hidden: units of a hidden layer that is trained too, with the activation a / 2 + a^2 / 4; 0 for none.
     hidden_range: what that activation reads stays within [-hidden_range, hidden_range]. The client sees it for every step.
     softmax_error: the largest error of a probability.
-    patience: training ends when the validation loss has not fallen for so many epochs.
-    most_epochs: it ends after so many epochs at the latest.
+    patience: training ends when the validation loss has not fallen for this many epochs.
+    most_epochs: it ends after this many epochs at the latest.
     seed: of the order of the samples, which is the same in every epoch.
     """
 

@@ -157,7 +157,7 @@ def test_registered_functions_are_fitted_and_proved() -> None:
     ("name", "evaluate", "keys", "words"),
     [
         ("relu", np.abs, {}, "already"),
-        ("not a name", np.abs, {}, "no name"),
+        ("not a name", np.abs, {}, "not a name"),
         ("mine", np.abs, {"low": 1.0, "high": 0.0}, "not an interval"),
         ("mine", np.abs, {"low": 1.0}, "not an interval"),
         ("mine", lambda x: 1 / x, {"low": -1.0, "high": 1.0}, "not finite at 0"),

@@ -140,6 +140,9 @@ def test_compile_overwrites_nothing_without_force(call: Call, tmp_path: Path) ->
     ):
         refused = call(*common[:-1], 5, *given)
         assert (refused.code, words in refused.err, "--force" in refused.err) == (2, True, True)
+    # Before the model is loaded, which may take long.
+    early = call("compile", "nothing.py:net", "-o", out)
+    assert (early.code, f"{out} already exists" in early.err) == (2, True)
     assert not (tmp_path / "b").exists()
     assert out.read_bytes() == before
     assert call(*common[:-1], 5, *whole, "--force").code == 0
@@ -243,6 +246,7 @@ def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ("model.py --example-shape 8", "does not say which module"),
+        ("model.onnx --example-shape 8", "ONNX files are not read"),
         ("nothing.py:net --example-shape 8", "nothing.py cannot be read"),
         ("model.py:nothing --example-shape 8", "defines no 'nothing'"),
         ("model.py:number --example-shape 8", "is int, not a torch.nn.Module"),
@@ -307,7 +311,7 @@ def test_layers_without_a_line_of_the_user_are_named_by_their_class(call: Call, 
     for path in (str(PACKAGE), str(PACKAGE.parent), "site-packages", "click"):
         assert path not in result.out
         assert path.encode() not in (tmp_path / "a").read_bytes()
-    refused = call("compile", "model.py:refused", *common)
+    refused = call("compile", "model.py:refused", *common, "--force")
     assert refused.err.startswith("error: nn.FractionalMaxPool2d() (1): ")
     shape = call("compile", "model.py:layers", "--input-range", -1, 1, "--example-shape", "7", "--insecure")
     assert shape.err.startswith(

@@ -108,7 +108,7 @@ def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("epsilon", "gaussian(noise_multiplier=0)", "--delta", "1e-5"), "line 1, column 10"),
         (("epsilon", "gaussian(noise_multiplier=-2)", "--delta", "1e-5"), "out of range"),
         (("epsilon", "sampled_gaussian(p=2, noise_multiplier=1)", "--delta", "1e-5"), "[0, 1]"),
-        (("epsilon", "gaussian(noise_multiplier=nan)", "--delta", "1e-5"), "no usable number"),
+        (("epsilon", "gaussian(noise_multiplier=nan)", "--delta", "1e-5"), "not a usable number"),
         (("epsilon", "gaussian(noise_multiplier=1) * 1e30", "--delta", "1e-5"), "too large"),
         (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "0"), "(0, 1)"),
         (("epsilon", "gaussian(noise_multiplier=1)", "--delta", "1"), "(0, 1)"),

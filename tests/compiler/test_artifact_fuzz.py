@@ -1,4 +1,4 @@
-"""Artifacts of strangers: what the server computes in the clear is bounded, and only HeliographErrors come out."""
+"""Untrusted artifacts: what the server computes in the clear is bounded, and only HeliographErrors come out."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ BOMBS = {
         "slots<4194304, plain>",
     ),
     "an op on ciphertexts": ("not in order", "{0} = level_drop(%1) {levels = 1} : tensor<3x4, plain>"),
-    "slots as an input": ("no tensor", '{0} = input() {name = "v", secret = false, slots = 512} : slots<512, plain>'),
+    "slots as an input": ("not a tensor", '{0} = input() {name = "v", secret = false, slots = 512} : slots<512, plain>'),
 }
 
 
@@ -179,7 +179,7 @@ def test_mutants_short(kind: str) -> None:
 
 
 def test_a_report_that_is_read_can_be_drawn() -> None:
-    """`heliograph inspect` on a stranger's artifact never ends in a traceback."""
+    """`heliograph inspect` on an untrusted artifact never ends in a traceback."""
     rng = random.Random(3)
     drawn = 0
     for _ in range(120):

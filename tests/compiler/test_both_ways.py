@@ -139,6 +139,6 @@ output y = sum(x * relu(weights))
 """
     written = replace(parse(text), output_names=program.output_names)
     assert circuit(compile(program, TOY).program) == circuit(compile(written, TOY).program)
-    with pytest.raises(Exception, match="plain names 'w', which is no input"):
+    with pytest.raises(Exception, match="plain names 'w', which is not an input"):
         trace(Scorer(), example, plain=("w",))
     assert np.isclose(float(torch.as_tensor(Scorer()(torch.ones(1, 3), torch.ones(1, 3)))), 3.0)

@@ -1,4 +1,4 @@
-"""The record of a report's figures: its JSON, what a file holds and the checks of a stranger's follow from its fields."""
+"""The record of a report's figures: its JSON, what files hold and how they are checked follow from its fields."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_complex_slots_are_not_for_authors(line: str) -> None:
 def test_what_an_artifact_says_of_bounded_values_is_checked(
     artifact: hg.Artifact, op: str, changes: dict[str, Any]
 ) -> None:
-    """The watch of ranges looks these up for every value, also for artifacts of strangers."""
+    """The watch of ranges looks these up for every value, also for untrusted artifacts."""
     new: dict[Node, Node] = {}
     for node in artifact.program.nodes:
         attrs = dict(node.attrs)

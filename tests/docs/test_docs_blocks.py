@@ -53,6 +53,13 @@ def test_coming_from_opacus() -> None:
     assert not names["torch"].equal(before, names["module"].weight)
 
 
+def test_a_bracket_in_python() -> None:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(python("privacy.md"), {})
+    assert shown.getvalue().startswith("epsilon in [")
+
+
 def test_a_sampler_is_given_to_the_trainer() -> None:
     block = python("samplers.md")
     names = records(600)
@@ -104,7 +111,7 @@ def test_every_page_with_python_runs_somewhere() -> None:
     pages = {path.name for path in DOCS.glob("*.md") if re.search(r"^```python$", path.read_text(), re.MULTILINE)}
     from test_docs_pages import PAGES
 
-    here = {"from_opacus.md", "samplers.md", "transfer.md", "approximation.md"}
+    here = {"from_opacus.md", "samplers.md", "transfer.md", "approximation.md", "privacy.md"}
     assert pages == {*here, *(page for page in PAGES if page in pages), *ELSEWHERE, *NOT_RUN}
     for page, test in ELSEWHERE.items():
         text = (ROOT / test).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def printed(cell: object) -> list[str]:
         if output.get("name") != "stderr"
     ]
     return steady("".join(texts))
+
+
+def rows(cell: object) -> list[str]:
+    """What the rows of the tables that a cell shows are called: the kept ones have those that the bill has now."""
+    pages = [output.get("data", {}).get("text/html", "") for output in cell.outputs]  # type: ignore[attr-defined]
+    return re.findall(r"<tr><td>([^<]+)", "".join(pages))
 
 
 def test_the_notebook_runs_and_prints_what_it_shows(
@@ -49,6 +56,7 @@ def test_the_notebook_runs_and_prints_what_it_shows(
     assert len(pairs) >= 6
     for old, new in pairs:
         assert printed(new) == printed(old), old.source
+        assert rows(new) == rows(old), old.source
         assert old.outputs or not new.outputs
     # Kernels are compiled once on a machine; all else is well below a minute.
     print(f"the notebook took {time.monotonic() - begun:.0f} s")

@@ -133,14 +133,14 @@ def test_certificates_of_other_relations() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"format": "other"}, "no certificate"),
+        ({"format": "other"}, "not a certificate"),
         ({"version": 9}, "version"),
         ({"delta": 2}, "needs an expression"),
         ({"expression": 3}, "needs an expression"),
         ({"neighboring_relation": "none"}, "not known"),
         ({"directions": {"add": [0, 1]}}, "both directions"),
         ({"directions": {"add": [0], "remove": [0, 1]}}, "lower, upper"),
-        ({"directions": {"add": [0, "x"], "remove": [0, 1]}}, "no number"),
+        ({"directions": {"add": [0, "x"], "remove": [0, 1]}}, "not a number"),
         ({"expression": "gaussian(noise_multiplier=0)"}, "out of range"),
     ],
 )

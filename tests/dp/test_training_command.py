@@ -117,7 +117,7 @@ def test_planned_shares_by_epoch(file: Path, tmp_path: Path, capsys: pytest.Capt
         (("--epsilon 2", ""), "either epsilon or noise"),
         (("--batch-size 50", "--batch-size 5000"), "batch size"),
         (("--epsilon 2", "--epsilon 1e-9"), "epsilon"),
-        (("--clip 1", "--clip 1 --planned-norm-share 1,x"), "no share"),
+        (("--clip 1", "--clip 1 --planned-norm-share 1,x"), "not a share"),
         (("--clip 1", "--clip 1 --planned-norm-share 1,0.5"), "2 planned shares for 3 epochs"),
     ],
 )
@@ -156,7 +156,7 @@ def test_shuffle_prints_both_figures(capsys: pytest.CaptureFixture[str]) -> None
     code, printed, _ = run(capsys, *["shuffle", "--batches", "100", "--noise", "1.0", "--delta", "1e-5"])
     assert code == 0
     assert "at least 4.06" in printed
-    assert "no bound for shuffled batches" in printed
+    assert "not a bound for shuffled batches" in printed
     values = json.loads(run(capsys, *["shuffle", "--batches", "100", "--noise", "1.0", "--delta", "1e-5", "--json"])[1])
     assert values["epsilon_lower"] > 5 * values["poisson"]["upper"]
 

@@ -449,7 +449,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mixing loss": ({"loss": lambda o, y: LOSS(o - o.mean(0), y)}, "another record"),
     "loader": ({"train_set": DataLoader(TensorDataset(*data()), batch_size=40, shuffle=True)}, "without replacement"),
     "stream": ({"train_set": Stream()}, "index"),
-    "nothing": ({"train_set": 3}, "no data set"),
+    "nothing": ({"train_set": 3}, "not a data set"),
     "lengths": ({"train_set": (torch.zeros(3, 4), torch.zeros(2))}, "3 inputs"),
     "size costs all": ({"public_size": None, "size_noise": 0.5}, "size_noise"),
 }

@@ -132,7 +132,7 @@ def test_steps_of_a_pipeline_are_one_map() -> None:
     make, data, _ = ESTIMATORS["scaler, PCA, logistic"]
     artifact = hg.compile(hg.from_sklearn(fitted(make(), data), data[0]), TOY)
     assert artifact.report.values["depth"] == 1
-    assert artifact.report.values["predicted_ms_by_layer"][0]["layer"] == "logisticregression"
+    assert artifact.report.values["predicted_ms_by_layer"][0]["layer"] == "standardscaler+pca+logisticregression"
 
 
 def test_layers_have_the_names_of_the_steps() -> None:

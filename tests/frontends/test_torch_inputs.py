@@ -269,3 +269,11 @@ def test_batches_are_finished_too() -> None:
 def test_outputs_takes_one_word() -> None:
     with pytest.raises(ProgramError, match="outputs is 'probabilities'"):
         hg.trace(nn.Linear(4, 2), ROWS[:1], outputs="probabilities")
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_an_example_that_cannot_be_written_is_taken_in_silence() -> None:
+    """As `np.load(..., mmap_mode="r")` gives it."""
+    example = np.zeros((1, 3), dtype=np.float32)
+    example.flags.writeable = False
+    assert hg.trace(torch.nn.Linear(3, 2).eval(), example).inputs[0].type.shape == (3,)

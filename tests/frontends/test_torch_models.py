@@ -150,14 +150,15 @@ class Nested(nn.Module):
 @pytest.mark.parametrize("file", [Path(hg.__file__).parent / "demo.py", "<stdin>", "<string>"])
 def test_without_a_line_of_the_user_the_layer_is_shown(file: Path | str) -> None:
     """The demonstration, and lines that are in no file."""
-    module = nn.Sequential(nn.Linear(3, 2), nn.Conv1d(1, 2, 2), nn.ReLU()).eval()
+    module = nn.Sequential(nn.Linear(3, 2), nn.Conv1d(1, 2, 2), nn.BatchNorm1d(2, eps=1e-3), nn.ReLU()).eval()
     code = "found = trace(module, torch.zeros(1, 1, 3), input_range=(-1, 1))"
     names: dict[str, Any] = {"trace": trace, "module": module, "torch": torch}
     run = threading.Thread(target=exec, args=(compile(code, str(file), "exec"), names))
     run.start()  # a thread has no frames of this file around it
     run.join()
     shorts = [node.loc.short for node in names["found"].nodes]
-    assert shorts == ["input", "nn.Linear(3, 2)", "nn.Conv1d(1, 2, kernel_size=(2,), stride=(1,))", "nn.ReLU()"]
+    convolution = "nn.Conv1d(1, 2, kernel_size=(2,), stride=(1,))"
+    assert shorts == ["input", "nn.Linear(3, 2)", convolution, "nn.BatchNorm1d(2, eps=0.001)", "nn.ReLU()"]
 
 
 def test_an_installed_model_is_shown_from_its_package_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -385,6 +385,11 @@ def test_torchscript() -> None:
     assert "TorchScript" in str(error)
 
 
+def test_onnx() -> None:
+    with pytest.raises(ProgramError, match="ONNX files are not read: trace the PyTorch module"):
+        trace("model.onnx")  # type: ignore[arg-type]
+
+
 def test_failures_leave_no_noise(capfd: pytest.CaptureFixture[str]) -> None:
     def loop(x: torch.Tensor) -> torch.Tensor:
         while x.sum() > 1:

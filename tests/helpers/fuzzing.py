@@ -29,14 +29,14 @@ class Tally:
 
 
 def fuzz(make: Callable[[random.Random], Any], attempt: Callable[[Any], int], rounds: int, seed: int) -> Tally:
-    """What became of so many mutants from `make`.
+    """What became of this many mutants from `make`.
 
     `attempt` returns the length of the message that refuses one, 0 for a usable one. Whatever it raises is a failure, as are
     a mutant that takes too long and a message that is too long.
     """
     random_, tally = random.Random(seed), Tally()
     with warnings.catch_warnings():
-        # What numpy says of overflows on a stranger's numbers.
+        # What numpy says of overflows on untrusted numbers.
         warnings.simplefilter("ignore", RuntimeWarning)
         for number in range(rounds):
             mutant = make(random_)

@@ -1,4 +1,4 @@
-"""Artifacts as a stranger might write them: mutated bytes, fields and texts, and plain ops with hurtful attributes."""
+"""Artifacts as an attacker might write them: mutated bytes, fields and texts, and plain ops with hurtful attributes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ input x: secret tensor[6] in [-1, 1]
 output y = argmax(x, gap=0.05)
 """
 _INPUTS = 12
-# So many kills in a row before a run is let to its end.
+# This many kills in a row before a run is let to its end.
 _IN_A_ROW = 3
 
 
@@ -72,7 +72,7 @@ class Scenario:
     finished: Callable[[], bool] = lambda: False
 
     def run(self, after: float | None) -> float | None:
-        """Run the command, killed after so many seconds; the seconds that it took, None where it was killed."""
+        """Run the command, killed after this many seconds; the seconds that it took, None where it was killed."""
         if self.finished():
             return 0.0
         temporary = self.folder / "tmp"
@@ -116,7 +116,7 @@ class Scenario:
 
 
 def kill(scenario: Scenario, kills: int, seed: int) -> Tally:
-    """Kill the scenario's command so many times, at moments spread over all of its run."""
+    """Kill the scenario's command this many times, at moments spread over all of its run."""
     rng, tally = random.Random(seed), Tally()
     whole = scenario.run(None)
     assert whole is not None

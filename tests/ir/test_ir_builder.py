@@ -76,7 +76,7 @@ def test_shapes_are_those_of_tensors_only() -> None:
     x = Builder("p", Stage.TENSOR).input("x", shape=(2, 3))
     assert (shape_of(x), size_of(x)) == ((2, 3), 6)
     slots = Builder("p", Stage.PACKED).input("x", slots=8)
-    with pytest.raises(InternalError, match="is no tensor"):
+    with pytest.raises(InternalError, match="is not a tensor"):
         size_of(slots)
 
 

@@ -23,6 +23,7 @@ from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, CipherType, Location, Node, Program, Stage
 from heliograph.ir.depth import program_depth
 from heliograph.ir.liveness import last_use_table, peak_towers
+from heliograph.ir.location import joined
 from heliograph.ir.ranges import RangeEntry
 from heliograph.ir.transforms import rotation_steps
 from heliograph.passes.approximate import Approximate
@@ -138,11 +139,32 @@ def test_runs_of_linear_ops_become_one_map() -> None:
         m, v = b.constant(R.normal(size=4), "bn.mean"), b.constant(R.uniform(1, 2, 4), "bn.var")
         y = b.op("batch_norm", (y,), loc("bn"), mean=m, variance=v, eps=1e-5)
         y = b.op("avg_pool", (y,), kernel=(2, 2), stride=(2, 2), padding=(0, 0), count_include_pad=True)
-        return lin(b, b.op("reshape", (y,), shape=(36,)), 5)
+        return lin(b, b.op("reshape", (y,), shape=(36,)), 5, "fc")
 
     program = apply(FuseLinear(), tensor(body, 2, 6, 6))
     assert ops(program) == {"input": 1, "affine": 1}
+    assert program.nodes[-1].loc.layer == "conv+bn+fc"
     assert program_depth(replace(program, stage=Stage.POLYNOMIAL)) == 1
+
+
+def test_a_map_is_named_by_the_layers_that_it_was() -> None:
+    """Each once, within their module, on the line of the last; of many the first and the last."""
+
+    def name(*layers: str) -> str:
+        return joined([Location("net.py", line + 1, layer=layer) for line, layer in enumerate(layers)]).layer
+
+    assert name("conv1") == "conv1"
+    assert name("block.conv1", "block.bn1", "block.bn1") == "block.conv1+bn1"
+    assert name("stem.conv", "head.fc") == "stem.conv+head.fc"
+    assert name("a.0", "a.1", "a.2", "a.3") == "a.0+...+3"
+    assert joined([Location("net.py", 3, layer="conv"), Location("net.py", 4, layer="bn")]).short == "net.py:4"
+    without = joined([Location("nn.Linear(2, 3)", layer="0"), Location("nn.BatchNorm1d(3)", layer="1")])
+    assert str(without) == "nn.Linear(2, 3) + nn.BatchNorm1d(3) (0+1)"
+
+    def branches(b: Builder, x: Node) -> Node:
+        return b.op("add", (lin(b, lin(b, x, 4, "conv1"), 3, "conv2"), lin(b, x, 3, "shortcut")))
+
+    assert apply(FuseLinear(), tensor(branches, 4)).nodes[-1].loc.layer == "conv1+conv2+shortcut"
 
 
 def test_residual_sums_stay_sums() -> None:

@@ -22,7 +22,7 @@ def files(tmp_path):
 def run(*arguments) -> str:
     result = CliRunner().invoke(cli, [str(argument) for argument in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_inspect_prints_the_bill(files):

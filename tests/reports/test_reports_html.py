@@ -17,11 +17,11 @@ import pytest
 from reports_support import SmallConv, artifact
 
 import heliograph as hg
-from heliograph.report.depth import artifact_depth
+from heliograph.report.depth import DepthRow, artifact_depth
 from heliograph.report.drawing import graph_svg, layers_svg, place
 from heliograph.report.figures import LayerTime
 from heliograph.report.html import html_report
-from heliograph.report.layers import layer_graph
+from heliograph.report.layers import layer_graph, runs
 from heliograph.report.plots import dot_text, save_plots
 
 MEASURED = {"evaluate_ms": 61.25, "ms_by_layer": {"fc1": 20.0, "relu": 11.0}, "server_peak_bytes": 168_000_000}
@@ -104,6 +104,21 @@ def test_the_layers_are_a_graph_of_their_own():
         assert set(shown) == {row.layer or row.op for row in rows}
         drawn = layers_svg(boxes, made.ring.levels)
         assert drawn.count("<g>") == len(boxes)
+
+
+def test_what_only_carries_a_value_ties_no_layers_together():
+    """A switch of chains stands at its reader, a level drop at what made the value: neither is work of theirs."""
+
+    def row(name, op, layer, *inputs):
+        return DepthRow(name, op, inputs, "managed", 0, 1, 30.0, f"net.py ({layer})", layer, False)
+
+    rows = [
+        row("%0", "input", "x"), row("%1", "mul_ct", "relu", "%0"), row("%2", "switch_chain", "conv", "%1"),
+        row("%3", "linear_transform", "conv", "%2"), row("%4", "level_drop", "relu", "%2"),
+        row("%5", "add_ct", "sum", "%3", "%4"),
+    ]  # fmt: skip
+    assert [box.layer for box in layer_graph(rows)] == ["x", "relu", "conv", "sum"]
+    assert [run.layer for run in runs(rows)] == ["x", "relu", "conv", "sum"]
 
 
 def test_bootstraps_have_boxes_and_a_colour_of_their_own():

@@ -1,4 +1,4 @@
-"""Artifacts from strangers: altered fields, texts, constants and flipped bits give WireErrors and nothing else."""
+"""Untrusted artifacts: altered fields, texts, constants and flipped bits give WireErrors and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes from strangers: every message and every place in it, cut, flipped, grown, forged; only WireErrors come out."""
+"""Untrusted bytes: every message and every place in it, cut, flipped, grown, forged; only WireErrors come out."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.fixture
 def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let so many bytes be available."""
+    """Let this many bytes be available."""
 
     def set_bytes(count: int) -> None:
         for module in ("memory", "server"):

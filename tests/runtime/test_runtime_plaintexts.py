@@ -32,7 +32,7 @@ def test_it_stays_within_its_bound_and_in_order() -> None:
     ahead = EncodeAhead(following, 35)
     for i in [*range(10), *range(10), 0, 1]:
         assert ahead.take(encoding(i)) == i * i
-        # Three of ten bytes fit: at most so many were made beyond the one taken.
+        # Three of ten bytes fit: at most this many were made beyond the one taken.
         assert len(made) <= 23 + 3
     # An evaluation that begins anew.
     assert [ahead.take(encoding(i)) for i in (0, 1, 2)] == [0, 1, 4]

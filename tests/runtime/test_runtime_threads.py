@@ -38,7 +38,7 @@ def wide() -> Program:
 
 
 def in_threads(work: Callable[[int], None]) -> list[str]:
-    """What failed, of so many threads that do the work at once."""
+    """What failed, of this many threads that do the work at once."""
     failures: list[str] = []
 
     def guarded(number: int) -> None:

@@ -60,7 +60,7 @@ def train() -> None:
 
 
 def compiled(size: int) -> hg.Artifact:
-    """The artifact that is predicted to take least time for so many images."""
+    """The artifact that is predicted to take least time for this many images."""
     import torch
 
     with np.load(MODEL, allow_pickle=False) as file:

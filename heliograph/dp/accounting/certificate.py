@@ -108,7 +108,7 @@ def is_certificate(value: object) -> bool:
 def check(value: object) -> Checked:
     """Check a certificate from its expression, relation and claims alone. Raises WireError where it is none."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise WireError("this is no certificate", where="format")
+        raise WireError("this is not a certificate", where="format")
     if value.get("version") != VERSION:
         raise WireError(f"version {value.get('version')!r} of a certificate is not known", where="version")
     expression, at, relation = value.get("expression"), value.get("delta"), value.get("neighboring_relation")
@@ -170,7 +170,7 @@ def _epsilon(value: object, where: str) -> float:
     if value == "inf":
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or math.isinf(value):
-        raise WireError(f"an epsilon of {value!r} is no number", where=where)
+        raise WireError(f"an epsilon of {value!r} is not a number", where=where)
     return float(value)
 
 

@@ -114,7 +114,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
     shift = 0.0
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 + pair.atoms.relative_error)
-        # A gap of a rounding is no gap: an atom that belongs on a node stays on it.
+        # A gap of a rounding is not a gap: an atom that belongs on a node stays on it.
         noise = 64 * UNIT * (1 + np.abs(loss))
         below = np.searchsorted(index, np.floor((loss - offset + noise) / step).astype(np.int64))
         gap = loss - nodes[below]

@@ -80,7 +80,7 @@ def _opacus(history: Any) -> Composition:
         except (TypeError, ValueError):
             raise WireError("an entry is (noise_multiplier, sample_rate, steps)", where=where) from None
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise WireError(f"steps = {steps!r} is no count", where=where)
+            raise WireError(f"steps = {steps!r} is not a count", where=where)
         mechanism = Gaussian(multiplier) if rate == 1 else SampledGaussian(rate, multiplier)
         items.append((mechanism, steps))
     return Composition(tuple(items))
@@ -108,7 +108,7 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
     if kind == "SelfComposedDpEvent":
         count = get("count")
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise WireError(f"count = {count!r} is no count", where=where)
+            raise WireError(f"count = {count!r} is not a count", where=where)
         return [(mechanism, each * count) for mechanism, each in _event(get("event"), f"{where}.event", depth + 1)]
     if kind == "ComposedDpEvent":
         found: list[tuple[Mechanism, int]] = []

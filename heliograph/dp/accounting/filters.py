@@ -1,6 +1,6 @@
 """Privacy filters and odometers: accounting where each mechanism may be chosen after seeing what the others released.
 
-With adaptively chosen mechanisms a composed bracket of what was run is no guarantee: the parameters depend on outcomes.
+With adaptively chosen mechanisms a composed bracket of what was run is not a guarantee: the parameters depend on outcomes.
 What holds is a budget fixed beforehand: if Renyi divergences of one order, each computed for the mechanism as it was
 chosen, never sum to more than rho, the whole is (order, rho)-Renyi private (Feldman and Zrnic 2021, theorem 3.1; Lecuyer
 2021). So a filter fixes its order and budget when it is made; `spend` refuses what would pass it, before any noise is

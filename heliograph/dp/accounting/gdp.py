@@ -1,4 +1,4 @@
-"""The central-limit estimate: the composition as one Gaussian mechanism. It is no bound, on either side.
+"""The central-limit estimate: the composition as one Gaussian mechanism. It is not a bound on either side.
 
 A Gaussian mechanism of parameter mu has `delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)`. For steps of
 DP-SGD mu^2 = steps * p^2 * (e^(1/s^2) - 1) (Bu, Dong, Long, Su 2020); for others mu^2 is the variance of the total loss.
@@ -53,7 +53,7 @@ class CentralLimit:
 
     name = "gdp"
     proved = False
-    remark = "a central-limit estimate: no bound, and often below the true value"
+    remark = "a central-limit estimate: not a bound, and often below the true value"
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """The epsilon of the limiting Gaussian; infinite losses are ignored."""

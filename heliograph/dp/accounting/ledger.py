@@ -108,7 +108,7 @@ class Ledger:
                 raise WireError("a release needs a mechanism in the expression language", where=where)
             count = entry.get("count", 1)
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise WireError(f"count = {count!r} is no positive integer", where=where)
+                raise WireError(f"count = {count!r} is not a positive integer", where=where)
             try:
                 items = (parse(entry["mechanism"]) * count).items
             except ProgramError as error:
@@ -121,7 +121,7 @@ class Ledger:
             for key in ("sensitivity", "noise_std", "sampling_probability"):
                 value = entry.get(key)
                 if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                    raise WireError(f"{key} = {value!r} is no number", where=where)
+                    raise WireError(f"{key} = {value!r} is not a number", where=where)
                 numbers.append(value)
             release = Release(str(entry.get("name", "")), items[0][0], items[0][1], *numbers)
             _check_stated(release, where)
@@ -265,7 +265,7 @@ def _number(value: object) -> float | None:
     if isinstance(value, str) and value in ("inf", "Infinity"):
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise WireError(f"an epsilon of {value!r} is no number", where="epsilon")
+        raise WireError(f"an epsilon of {value!r} is not a number", where="epsilon")
     return float(value)
 
 

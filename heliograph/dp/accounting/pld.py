@@ -404,7 +404,7 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
         stalled = stalled + 1 if best.width > 0.7 * before else 0
         if best.width <= goal or stalled == 2:
             break
-        # Far from the goal the width is no power of the mesh; then a fixed factor.
+        # Far from the goal the width is not a power of the mesh; then a fixed factor.
         shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
         finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)))
         if finer > 0.9 * step:

@@ -80,7 +80,7 @@ def parse(text: str) -> Composition:
         raise _syntax_error(error, text) from None
     value = _composed(tree.children[0])
     if isinstance(value, int):
-        raise ProgramError("a number alone is no mechanism", where="line 1, column 1")
+        raise ProgramError("a number alone is not a mechanism", where="line 1, column 1")
     return value
 
 
@@ -165,7 +165,7 @@ def _composed(node: Any) -> Composition | int:
         items: list[tuple[Mechanism, int]] = []
         for child, value in zip(node.children, values, strict=True):
             if isinstance(value, int):
-                raise ProgramError("a number is no mechanism, so it cannot be added", where=_where(child))
+                raise ProgramError("a number is not a mechanism, so it cannot be added", where=_where(child))
             items.extend(value.items)
         return _placed(node, lambda: Composition(tuple(items)))
     count = 1
@@ -218,7 +218,7 @@ def _count(token: Token) -> int:
 def _float(token: Token) -> float:
     value = float(token)
     if value != value or value in (float("inf"), float("-inf")):
-        raise ProgramError(f"{_short(str(token))} is no usable number", where=_where(token), why="it is not finite")
+        raise ProgramError(f"{_short(str(token))} is not a usable number", where=_where(token), why="it is not finite")
     return value
 
 

@@ -74,7 +74,7 @@ class TrainingAudit:
 
     def words(self) -> str:
         """The audit in words."""
-        verdict = "THE GUARANTEE IS REFUTED" if self.refuted else "not refuted, which is no proof"
+        verdict = "THE GUARANTEE IS REFUTED" if self.refuted else "not refuted, which proves nothing"
         if not self.refuted and self.most < self.epsilon_upper:
             verdict += "; this audit had too few canaries or guesses to refute it at all"
         return (

@@ -81,7 +81,7 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
     if settings.bands is not None:
         if settings.bands > total:
             raise PlanningError(f"{settings.bands} bands for {total} steps", where="bands", hint="use fewer bands")
-        # Each record's group has its turn once in so many steps; the plan counts a record's turns.
+        # Each record's group has its turn once in this many steps; the plan counts a record's turns.
         cycles, turn = -(-total // settings.bands), min(p * settings.bands, 1.0)
         return _cyclic(settings, epsilon, delta, turn, cycles, steps)
     if settings.method == "dp_sgd":

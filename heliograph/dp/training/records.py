@@ -89,7 +89,7 @@ class Records:
             self._dataset = source  # type: ignore[assignment]
         else:
             raise ProgramError(
-                f"{type(source).__name__} is no data set",
+                f"{type(source).__name__} is not a data set",
                 where=where,
                 hint="give (inputs, targets) as tensors or arrays, or a map-style torch Dataset of such pairs",
             )

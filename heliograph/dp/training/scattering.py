@@ -2,7 +2,7 @@
 
 For each image the transform of Mallat and Bruna (2013) with `scales` J and `angles` L up to second order: one average,
 J L moduli of wavelets and L^2 J (J - 1) / 2 moduli of moduli, averaged (81 channels for J = 2, L = 8), each of
-size / 2^J per side (7x7 for 28x28). It looks at one image at a time and has no parameters, so that it is no release and
+size / 2^J per side (7x7 for 28x28). It looks at one image at a time and has no parameters, so that it is not a release and
 costs no privacy: Tramer and Boneh (2021) train on it. Their normalisation by means and variances of the training set is a
 release of its own and not offered; `normalised` looks at single images.
 

@@ -135,7 +135,7 @@ class Settings:
             raise ProgramError(
                 "a seed and secure noise exclude each other",
                 where="seed, secure_noise",
-                why="noise that can be drawn again from a seed is no secret",
+                why="noise that can be drawn again from a seed is not secret",
                 hint="leave the seed out",
             )
 

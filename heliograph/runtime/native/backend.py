@@ -204,7 +204,7 @@ class KeyForms:
     def read(
         self, data: Bytes, key: EvaluationKey, client: str, room: Array | None = None
     ) -> SwitchingKey | SparseKeys:
-        """The key of that description in a stranger's bytes; a WireError where it is another or none.
+        """The key of that description in untrusted bytes; a WireError where it is another or none.
 
         Its residues come into `room`, of `numbers(key)`, where it is given.
         """

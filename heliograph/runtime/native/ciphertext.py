@@ -36,7 +36,7 @@ class SwitchingKey:
 
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
-    """A ciphertext of two parts in a stranger's bytes; a WireError where it is another or none."""
+    """A ciphertext of two parts in untrusted bytes; a WireError where it is another or none."""
     form = ciphertext_template(ring, level)
     residues = np.empty((2, level + 1, ring.ring_dim), dtype=np.uint64)
     seeded = ciphertext_form(ring.ring_dim, form.blocks_moduli)
@@ -51,14 +51,14 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
 
 
 def key_over(room: Array, form: Template, ring: Ring) -> SwitchingKey:
-    """A rotation or relinearization key with its residues in `room`, which has so many numbers."""
+    """A rotation or relinearization key with its residues in `room`, which has this many numbers."""
     return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
 
 
 def read_key(
     data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
 ) -> SwitchingKey:
-    """Such a key in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    """Such a key in untrusted bytes, into `room` where it is given; a WireError where it is another or none."""
     key = key_over(_room(form) if room is None else room, form, ring)
     read_rows(data, form, seeded, tag, what, _rows(key))
     return key
@@ -74,7 +74,7 @@ class SparseKeys:
 
 
 def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
-    """The pair with its residues in `room`, which has so many numbers."""
+    """The pair with its residues in `room`, which has this many numbers."""
     there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
     # The first prime of the chain, and special ones.
     primes = form.blocks_moduli[: SPARSE_BLOCKS // 2]
@@ -88,7 +88,7 @@ def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
 def read_sparse_keys(
     data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
 ) -> SparseKeys:
-    """The pair in a stranger's bytes, into `room` where it is given; a WireError where it is another or none."""
+    """The pair in untrusted bytes, into `room` where it is given; a WireError where it is another or none."""
     pair = sparse_keys_over(_room(form) if room is None else room, form, ring)
     read_rows(data, form, seeded, tag, what, [*_rows(pair.there), *_rows(pair.back)])
     return pair

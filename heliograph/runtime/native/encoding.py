@@ -13,7 +13,7 @@ from heliograph.runtime.native.elementwise import scaled_residues
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.native.transforms import forward_rows
 
-# Coefficients of so many bits are exact as floating-point numbers and as numbers of 64 bits.
+# Coefficients of this many bits are exact as floating-point numbers and as numbers of 64 bits.
 _EXACT_BITS = 62
 
 

@@ -128,7 +128,7 @@ class ChainTables:
         return self.ring_dim // 2
 
     def _digits(self, towers: int) -> Digits:
-        """The digits of a polynomial with so many primes."""
+        """The digits of a polynomial with this many primes."""
         primes, alpha = self.primes[:towers], self.alpha
         every = primes + self.special
         inverse = self.ring_dim
@@ -147,7 +147,7 @@ class ChainTables:
         return self._division(self.primes[:towers], self.special, rows, self.nearest)
 
     def _rescaling(self, towers: int) -> Division:
-        """Division by the last of so many primes."""
+        """Division by the last of this many primes."""
         return self._division(self.primes[: towers - 1], self.primes[towers - 1 : towers], self.rows[:towers])
 
     def _division(self, kept: tuple[int, ...], last: tuple[int, ...], rows: Array, nearest: bool = False) -> Division:

@@ -49,7 +49,7 @@ def rows_of(ring_dim: int) -> int:
 
 
 def columns_of(ring_dim: int) -> int:
-    """C, below the square root of N where that is no power of two."""
+    """C, below the square root of N where that is not a power of two."""
     return 1 << ((ring_dim.bit_length() - 1) // 2)
 
 

@@ -24,7 +24,7 @@ _PATIENCE_S = 3.0
 
 @functools.cache
 def warm_up() -> None:
-    """Call every kernel once. Says so on standard error where that takes long, which is when they are compiled."""
+    """Call every kernel once. Says so on standard error where that takes long: they are compiled, or the machine is busy."""
     notice = threading.Timer(_PATIENCE_S, _tell)
     notice.daemon = True
     notice.start()
@@ -35,7 +35,7 @@ def warm_up() -> None:
 
 
 def _tell() -> None:
-    text = "compiling kernels for this processor; once on a machine, about half a minute"
+    text = "getting kernels ready: compiled on first use (about half a minute), loaded from the disk afterwards"
     if UNKEPT:
         text = (
             "compiling kernels for this processor, about half a minute for each process: no folder for them can be written "

@@ -18,7 +18,7 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import bootstrap_context, pair_context
 from heliograph.runtime.openfhe.template import moved, transferred
 
-# What a first iteration leaves over is made larger by so many bits for the second: it is below 2**-16 of a value of size
+# What a first iteration leaves over is made larger by this many bits for the second: it is below 2**-16 of a value of size
 # one, and the second adds less than its own floor from ten bits on.
 _ERROR_BITS = 12
 # Which numbers of slots are set up, with imaginary parts or without, and how many evaluators hold them.
@@ -27,7 +27,7 @@ _holders: dict[Ring, int] = {}
 
 
 def prepare(ring: Ring, slots: int, paired: bool = False) -> None:
-    """Set up bootstraps of so many slots; what is there already costs nothing. Not inside an evaluation."""
+    """Set up bootstraps of this many slots; what is there already costs nothing. Not inside an evaluation."""
     assert ring.bootstrap is not None
     if (slots, paired) in _ready.get(ring, ()):
         return

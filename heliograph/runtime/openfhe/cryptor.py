@@ -89,7 +89,7 @@ class OpenFHECryptor:
         if ring not in self._lower:
             whole, lower = secret_key_template(self.ring), secret_key_template(ring)
             if lower.blocks_moduli != whole.blocks_moduli[: ring.towers]:
-                raise InternalError(f"{ring} is no lower part of {self.ring}")
+                raise InternalError(f"{ring} is not a lower part of {self.ring}")
             data = lower.fill(self._secret_blocks()[: ring.towers], self.tag)
             self._lower[ring] = library().DeserializePrivateKeyString(data, library().BINARY)
         return self._lower[ring]
@@ -133,7 +133,7 @@ class OpenFHECryptor:
         largest = float(np.abs(values).max(initial=0.0))
         if largest > 0 and math.log2(largest) + log_scale > log_modulus - 1:
             raise RangeError(
-                "the result is no number that was computed: it does not fit the modulus",
+                "the result does not fit the modulus: it is not what was computed",
                 why="a value left the range that it was planned for",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             )

@@ -27,14 +27,14 @@ from heliograph.runtime.residues import (
 )
 from heliograph.runtime.seeded import SeededForm
 
-# More than any error that OpenFHE draws, of standard deviation 3.19; what is no error is of the size of a prime.
+# More than any error that OpenFHE draws, of standard deviation 3.19; what is not an error is of the size of a prime.
 _LARGEST_ERROR = 1 << 10
 
 
 class Reseeding:
     """One secret key of a chain, as what coefficients are multiplied by, modulo its primes and the special ones.
 
-    `secret` gives the values of the secret modulo the first primes of the chain, so many as it is asked for.
+    `secret` gives the values of the secret modulo the first primes of the chain, as many as it is asked for.
     """
 
     def __init__(self, ring_dim: int, primes: tuple[int, ...], secret: Callable[[], list[bytes]]) -> None:

@@ -58,7 +58,7 @@ def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) ->
 def check_ciphertext(ciphertext: Any, ring: Ring, level: int, tag: str, what: str) -> None:
     """Raise a WireError unless the object is a ciphertext of two parts of this ring, level and key."""
     if not isinstance(ciphertext, library().Ciphertext):
-        raise WireError(f"{what} is no ciphertext but {type(ciphertext).__name__}")
+        raise WireError(f"{what} is not a ciphertext but {type(ciphertext).__name__}")
     if str(ciphertext.GetKeyTag()) != tag:
         raise WireError(f"{what} is under another key than the one expected", hint="use one client's ciphertexts")
     good = (

@@ -1,7 +1,7 @@
 """Weighted sums (runtime/sums.py) of OpenFHE's ciphertexts.
 
-They come and go as the bytes of their coefficients (template.py), which OpenFHE checks nowhere: what a stranger sent was
-checked against its template before it is here.
+They come and go as the bytes of their coefficients (template.py), which OpenFHE checks nowhere: untrusted bytes were
+checked against the template before they get here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 OpenFHE reads its own format without checks: a changed length, identifier or modulus makes it allocate without bound or
 end the process. But for one ring, the bytes of a ciphertext or key are fixed except for the coefficients and the name of
-the key. So the expected bytes are learned from objects made here, under a key that is thrown away, and a stranger's bytes
+the key. So the expected bytes are learned from objects made here, under a key that is thrown away, and untrusted bytes
 must equal them everywhere outside the coefficients, and every coefficient must be below its prime. What passes is
 something that OpenFHE itself could have written.
 """
@@ -126,7 +126,7 @@ def other_form(what: str, offset: int) -> WireError:
 
 
 def too_large(what: str) -> WireError:
-    """The refusal of an object with a number that is no residue."""
+    """The refusal of an object with a number that is not a residue."""
     return WireError(f"{what} holds a coefficient that is not below its prime")
 
 
