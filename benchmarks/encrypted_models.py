@@ -92,7 +92,7 @@ class Encoder(nn.Module):
 class Reader(nn.Module):
     """The encoder behind its table of words; the table stays on the client."""
 
-    def __init__(self, words: int = 16, width: int = 16, vocabulary: int = 10_000) -> None:
+    def __init__(self, words: int = 8, width: int = 8, vocabulary: int = 10_000) -> None:
         super().__init__()
         self.table, self.encoder = nn.Embedding(vocabulary, width), Encoder(words, width)
 
@@ -130,7 +130,7 @@ def clothes() -> Images:
     return Images(images[0], labels[0], images[1], labels[1], (0.0, 1.0))
 
 
-def reviews(words: int = 16) -> Images:
+def reviews(words: int = 8) -> Images:
     """IMDb reviews as the words that say most in the training reviews: `words` of each, in order, 0 where there are fewer.
 
     What a word says is the logarithm of how much oftener it is in good reviews than in bad ones, or the other way round.
