@@ -1,13 +1,15 @@
-"""Three kinds of models on real data, trained here and encrypted: `--network` names one of them.
+"""Four kinds of models on real data, trained here and encrypted: `--network` names one of them.
 
 gru: the rows of a digit as a sequence of 8. unet: a U-Net block that finds the strokes of a digit in noise, with transposed
-convolutions. mixer: an MLP-Mixer block on patches of clothes.
+convolutions. mixer: an MLP-Mixer block on patches of clothes. transformer: an encoder of two layers on words of reviews,
+whose vectors the client looks up.
 """
 
 from __future__ import annotations
 
 from deep_network import Images, arguments, benchmark, hg, once  # first: it imports heliograph
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -71,6 +73,33 @@ class Mixer(nn.Module):
         return self.head(x.mean(1))
 
 
+class Encoder(nn.Module):
+    """Two layers of attention on the vectors of words, the mean of the words."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.place = nn.Parameter(0.02 * torch.randn(words, width))
+        layer = nn.TransformerEncoderLayer(
+            width, 2, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x + self.place).mean(1))
+
+
+class Reader(nn.Module):
+    """The encoder behind its table of words; the table stays on the client."""
+
+    def __init__(self, words: int = 8, width: int = 8, vocabulary: int = 10_000) -> None:
+        super().__init__()
+        self.table, self.encoder = nn.Embedding(vocabulary, width), Encoder(words, width)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.encoder(self.table(words))
+
+
 def pixels(images: np.ndarray, size: int) -> np.ndarray:
     """Images of 28 x 28 as (n, 1, size, size): padded to 32 x 32, then means of squares. In [0, 1]."""
     padded, factor = np.pad(images, ((0, 0), (2, 2), (2, 2))), 32 // size
@@ -101,10 +130,44 @@ def clothes() -> Images:
     return Images(images[0], labels[0], images[1], labels[1], (0.0, 1.0))
 
 
+def reviews(words: int = 8) -> Images:
+    """IMDb reviews as the words that say most in the training reviews: `words` of each, in order, 0 where there are fewer.
+
+    What a word says is the logarithm of how much oftener it is in good reviews than in bad ones, or the other way round.
+    """
+    with np.load(data("imdb_tokens_top10k.npz"), allow_pickle=False) as file:
+        tokens, offsets, labels, apart = (file[name] for name in ("tokens", "offsets", "y", "is_test"))
+    labels, apart = labels.astype(np.int64), apart.astype(bool)
+    review = np.repeat(np.arange(len(labels)), np.diff(offsets))
+    counts = np.ones((2, int(tokens.max()) + 1))
+    for label in (0, 1):
+        counts[label] += np.bincount(tokens[(labels[review] == label) & ~apart[review]], minlength=counts.shape[1])
+    says = np.abs(np.log(counts[1] / counts[0]))
+    says[:2] = -1.0  # padding, and all words that are not in the table
+    made = np.zeros((len(labels), words), np.int64)
+    for row, (start, end) in enumerate(itertools.pairwise(offsets)):
+        of = tokens[start:end]
+        chosen = np.sort(np.argsort(-says[of], kind="stable")[:words])
+        made[row, : len(chosen)] = of[chosen]
+    # In another order than the file's, in which all bad reviews come before all good ones.
+    order = np.random.default_rng(0).permutation(np.flatnonzero(apart))
+    return Images(made[~apart], labels[~apart], made[order], labels[order], (0.0, float(len(says))))
+
+
+def looked_up(table: nn.Embedding, images: Images) -> Images:
+    """The vectors of the words, as a client makes them."""
+    vectors = table.weight.detach().numpy()
+    interval = float(vectors.min()), float(vectors.max())
+    return Images(
+        vectors[images.train], images.train_labels, vectors[images.test[:5000]], images.test_labels[:5000], interval
+    )
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Images], int]] = {
     "gru": (Rows, rows, 12),
     "unet": (UNet, strokes, 3),
     "mixer": (Mixer, clothes, 6),
+    "transformer": (Reader, reviews, 3),
 }
 
 
@@ -119,6 +182,8 @@ def main() -> None:
         module,
         lambda: train(module, images.train, images.train_labels, epochs),
     )
+    if isinstance(module, Reader):
+        images, module = looked_up(module.table, images), module.encoder
     benchmark(options.network, module.eval(), images, hg.Options(degree=options.degree, memory_bytes=MEMORY), options)
 
 

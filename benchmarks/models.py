@@ -24,9 +24,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import model_idioms  # noqa: F401  (they fill the table)
+import model_sequence  # noqa: F401
+import model_tabular  # noqa: F401
+import model_vision  # noqa: F401
 import numpy as np
 import torch
-from model_table import TABLE, TOKENS, Entry
+from model_entries import TABLE, TOKENS, Entry
 
 from heliograph.interpret import interpret_batch
 

@@ -2,8 +2,48 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from heliograph.errors import ProgramError
 from heliograph.ir import Program
+
+
+def program_of(model: Any, what: str, example_input: Any, calibration: Any, input_range: Any) -> Program:
+    """The program itself, or that of a PyTorch module or an estimator, with what `trace` and `from_sklearn` take.
+
+    A program has its inputs: with it these are refused. Anything else is refused as `require_program` does.
+    """
+    given = {"example_input": example_input, "calibration": calibration, "input_range": input_range}
+    useless = [name for name, value in given.items() if value is not None]
+    if isinstance(model, Program):
+        if useless:
+            raise ProgramError(
+                f"{useless[0]} is of no use here",
+                where=what,
+                why="the program has its inputs",
+                hint="leave it out, or give the model itself",
+            )
+        return model
+    if is_estimator(model):
+        if calibration is None:
+            raise ProgramError("an estimator is compiled with samples", where=what, hint="give calibration=samples")
+        from heliograph.frontends.sklearn_estimators import from_sklearn
+
+        return from_sklearn(model, calibration, input_range=input_range)
+    # A module is there only where its package has been imported.
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
+        from heliograph.frontends.torch_export import trace
+
+        return trace(model, example_input, input_range=input_range, calibration=calibration)
+    require_program(model, what)
+    return model  # type: ignore[no-any-return]
+
+
+def is_estimator(model: object) -> bool:
+    """Whether it is made as scikit-learn's estimators are."""
+    return hasattr(model, "get_params") and hasattr(model, "fit")
 
 
 def require_program(value: object, what: str) -> None:
@@ -13,6 +53,6 @@ def require_program(value: object, what: str) -> None:
         raise ProgramError(
             f"{what} takes a program, not {kind.__module__}.{kind.__qualname__}",
             hint="make one of the estimator first: hg.from_sklearn(estimator, samples)"
-            if hasattr(value, "get_params") and hasattr(value, "fit")
+            if is_estimator(value)
             else "trace a PyTorch module first: hg.trace(model, example_input, calibration=samples)",
         )

@@ -35,6 +35,8 @@ _COMPARED = 24
 _SIZE_MARGIN = 0.5
 # Of so many values from runs before all combinations of levels are tried.
 _MOST_ENTRIES = 3
+# So many levels of a chain are kept from placing bootstraps, one after the other, where fewer were too few.
+_SPARE = (0, 1, 2)
 # On so many of the fastest chains.
 _MOST_WITH_ENTRIES = 16
 # Baby steps of the maps in bootstraps, where OpenFHE's own number takes more keys.
@@ -105,19 +107,30 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
         packing = pack_passes(program, rings[0], options)
         packed = packing[-1].program
         for pairs in (True, False):
-            choices, failure = _choices(packed, rings, options, {}, pairs)
-            if not choices:
-                sizes = observed_sizes(packed, pack_samples(packed, wanted.inputs), size_margin(packed, options))
-                choices, failure = _choices(packed, rings, options, sizes, pairs)
             coarse: _TooCoarseError | None = None
-            while choices:
-                try:
-                    return _first_fitting(_in_order(choices, packed, options), packing, options, wanted, pairs)
-                except RangeError as out_of_range:
-                    raise PlanningError(out_of_range.what, why=out_of_range.why) from None
-                except _TooCoarseError as failed:
-                    failure, coarse = failed.what, failed
-                    choices = [choice for choice in choices if bootstrap_error(choice.ring) <= failed.serves]
+            # Scales that have to meet may take levels: then once more with some to spare.
+            for spare in _SPARE:
+                few = False
+                choices, failure = _choices(packed, rings, options, {}, pairs, spare)
+                for nearby in (False, True) if not choices else ():
+                    samples, margin = pack_samples(packed, wanted.inputs), size_margin(packed, options)
+                    sizes = observed_sizes(packed, samples, margin, nearby)
+                    choices, failure = _choices(packed, rings, options, sizes, pairs, spare)
+                    if choices:
+                        break
+                while choices:
+                    try:
+                        return _first_fitting(_in_order(choices, packed, options), packing, options, wanted, pairs)
+                    except RangeError as out_of_range:
+                        raise PlanningError(out_of_range.what, why=out_of_range.why) from None
+                    except TooFewLevelsError as found_few:
+                        failure, few = found_few.what, True
+                        break
+                    except _TooCoarseError as failed:
+                        failure, coarse = failed.what, failed
+                        choices = [choice for choice in choices if bootstrap_error(choice.ring) <= failed.serves]
+                if not few:
+                    break
             # Pairs are a bit coarser: once more without, if there were any.
             if coarse is None or not coarse.paired:
                 break
@@ -143,13 +156,15 @@ class _TooCoarseError(PlanningError):
 
 
 def _choices(
-    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool
+    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool, spare: int
 ) -> tuple[list[_Choice], str]:
     """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
     found, failure = [], ""
     prepared = Prepared.of(packed, rings[0].slots)
     every = itertools.product(rings, (False, True), (False, True))
-    passes = [PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs) for ring, one_size, low in every]
+    passes = [
+        PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs, spare=spare) for ring, one_size, low in every
+    ]
     for place, placed in zip(passes, place_all(passes, prepared), strict=True):
         if isinstance(placed, TooFewLevelsError):
             failure = placed.what
@@ -160,14 +175,14 @@ def _choices(
     fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
     with_entries = itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True), _entries(packed))
     passes = [
-        PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried)
+        PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried, spare=spare)
         for ring, one_size, carried in with_entries
     ]
     for place, placed in zip(passes, place_all(passes, prepared), strict=True):
         if not isinstance(placed, TooFewLevelsError):
             found.append(_Choice(placed, place.ring))
     if options.chains != 1:
-        found += _with_lower(prepared, found, options, sizes, pairs)
+        found += _with_lower(prepared, found, options, sizes, pairs, spare)
     # Those that place the same bootstraps in the same chains once.
     return list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values()), failure
 
@@ -213,7 +228,12 @@ def _entries(program: Program) -> list[dict[str, int]]:
 
 
 def _with_lower(
-    prepared: Prepared, found: Sequence[_Choice], options: Options, sizes: Mapping[Node, int], pairs: bool
+    prepared: Prepared,
+    found: Sequence[_Choice],
+    options: Options,
+    sizes: Mapping[Node, int],
+    pairs: bool,
+    spare: int,
 ) -> list[_Choice]:
     """Choices with one or more lower parts that bootstrap too: on each ring the part that saves most time, then the next.
 
@@ -224,7 +244,9 @@ def _with_lower(
         best[choice.ring] = min(choice.cost_ms, best.get(choice.ring, choice.cost_ms))
 
     def placed(tried: Sequence[tuple[Ring, tuple[Ring, ...]]]) -> list[_Choice]:
-        passes = [PlaceBootstraps(ring, options.costs, sizes, pairs=pairs, lower=lower) for ring, lower in tried]
+        passes = [
+            PlaceBootstraps(ring, options.costs, sizes, pairs=pairs, lower=lower, spare=spare) for ring, lower in tried
+        ]
         made = zip(tried, place_all(passes, prepared), strict=True)
         return [_Choice(one, *how) for how, one in made if not isinstance(one, TooFewLevelsError)]
 

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.allocation import allocate
-from heliograph.compiler.arguments import require_program
+from heliograph.compiler.arguments import program_of
 from heliograph.compiler.bill import bill
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes
@@ -35,19 +35,37 @@ _ERROR_SAMPLES = 64
 _FEW_APART = 8
 
 
-def compile(program: Program, options: Options | None = None, *, watch: Watch | None = None) -> Artifact:
+def compile(
+    program: Any,
+    options: Options | None = None,
+    *,
+    watch: Watch | None = None,
+    example_input: Any = None,
+    calibration: Any = None,
+    input_range: Any = None,
+) -> Artifact:
     """The artifact of a program on tensors or on slots: polynomials, packing, levels, keys and order decided, and the bill.
 
-    Raises ProgramError (PlanningError where no parameters do) with the layer and its line. The same program, options and
-    prices give the same artifact on one machine, byte for byte. Between processors, which sum in other orders, they nearly
-    always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint in several places
-    ships the artifact and does not compile it again. Paths of sources are kept as compiler/places.py has them.
+    In place of a program a PyTorch module in evaluation mode may be given, with `example_input`, `calibration` and
+    `input_range` as for `trace`, or a fitted estimator of scikit-learn with calibration samples.
+
+    Raises ProgramError (PlanningError where no parameters do) with the layer and its line, and what `trace` raises. The same
+    program, options and prices give the same artifact on one machine, byte for byte. Between processors, which sum in other
+    orders, they nearly always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint
+    in several places ships the artifact and does not compile it again. Paths of sources are kept as compiler/places.py has
+    them.
     `watch(name, program)` sees the program after each pass, when all passes of its part of the pipeline have run, and of the
     plans that were tried those of the one that is taken (report/explain.py has one that explains).
     """
-    require_program(program, "compile")
     if options is not None and not isinstance(options, Options):
-        raise ProgramError(f"options is {type(options).__name__}, not Options", hint="hg.Options(degree=15)")
+        raise ProgramError(
+            f"options is {type(options).__name__}, not Options",
+            hint="hg.Options(degree=15)"
+            if isinstance(program, Program)
+            else "hg.Options(degree=15); an example of a module's inputs and its samples have names: "
+            "hg.compile(model, example_input=x, calibration=samples)",
+        )
+    program = program_of(program, "compile", example_input, calibration, input_range)
     last = ["the linear passes"]
 
     def followed(name: str, made: Program) -> None:

@@ -92,6 +92,30 @@ def opposite(call: Call, x: Any) -> Value:
     return elementwise(call, "sub", 1, _flag(call, x))
 
 
+# ---------------------------------------------------------------------------------------------- functions that jump
+
+
+@rule("aten.hardshrink")
+def hardshrink(call: Call, x: Any, lambd: float = 0.5) -> Value:
+    """x beyond +-lambd, 0 between: no polynomial follows the jumps, two comparisons do."""
+    beyond = [
+        elementwise(call, "mul", x, elementwise(call, comparison, x, bound))
+        for comparison, bound in (("gt", float(lambd)), ("lt", -float(lambd)))
+    ]
+    return elementwise(call, "add", *beyond)
+
+
+@rule("aten.threshold")
+def threshold(call: Call, x: Any, threshold: float, value: float) -> Value:
+    """x above the threshold, `value` elsewhere: where the two are equal a ReLU, else a comparison."""
+    if float(threshold) == float(value):
+        shifted = elementwise(call, "sub", x, float(value))
+        return elementwise(call, "add", Value(call.emit("relu", shifted.node), shifted.batch), float(value))
+    above = elementwise(call, "gt", x, float(threshold))
+    kept = elementwise(call, "mul", elementwise(call, "sub", x, float(value)), above)
+    return elementwise(call, "add", kept, float(value))
+
+
 # ---------------------------------------------------------------------------------------------- choice
 
 

@@ -48,7 +48,8 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
     """
     if given is None:
         raise ProgramError(
-            "trace needs example_input", hint="give one tensor, or a tuple of tensors, with a batch axis"
+            "trace needs example_input",
+            hint="give one tensor, or a tuple of tensors, with a batch axis; or calibration samples for every input",
         )
     for path, parameter in model.named_parameters():
         if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
@@ -93,6 +94,26 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
             )
         made.append(pytree.tree_unflatten([tensor(name, leaf) for leaf in leaves], spec))
     return Example(tuple(made[: len(args)]), dict(zip(kwargs, made[len(args) :], strict=True)))
+
+
+def first_sample(model: torch.nn.Module, samples: Any) -> Any:
+    """The first calibration sample as an example with a batch axis of one; None where some input has no samples."""
+    wanted = [
+        parameter.name
+        for parameter in inspect.signature(model.forward).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if isinstance(samples, DataLoader):
+        samples = next(iter(samples), None)
+        if isinstance(samples, Mapping):
+            samples = {name: samples[name] for name in wanted if name in samples} or samples
+        elif isinstance(samples, list | tuple):
+            samples = tuple(samples[: max(1, len(wanted))])
+    if samples is None or (isinstance(samples, list | tuple) and any(part is None for part in samples)):
+        return None
+    if isinstance(samples, list) and len(wanted) == 1:
+        samples = torch.as_tensor(np.asarray(samples))
+    return pytree.tree_map(lambda leaf: leaf[:1] if isinstance(leaf, torch.Tensor | np.ndarray) else leaf, samples)
 
 
 def _call(model: torch.nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

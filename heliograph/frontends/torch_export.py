@@ -31,7 +31,7 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
 from heliograph.frontends.torch_arguments import Arguments, Inputs
 from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
-from heliograph.frontends.torch_examples import example_of
+from heliograph.frontends.torch_examples import example_of, first_sample
 from heliograph.frontends.torch_fuse import depending_on, fusions
 from heliograph.frontends.torch_graph import all_nodes, check_batch_numbers, depending, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
@@ -88,8 +88,9 @@ def trace(
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
     `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
-    program has none. A dict gives arguments by name; one whose keys are not arguments, or a dataclass, is one argument. An
-    `ExportedProgram` brings its own and needs none. Whole numbers that choose rows of tables are one-hot inputs.
+    program has none. A dict gives arguments by name; one whose keys are not arguments, or a dataclass, is one argument. Where
+    it is left out the first calibration sample is the example; an `ExportedProgram` brings its own. Whole numbers that
+    choose rows of tables are one-hot inputs.
 
     `input_range` is the interval (low, high) of the input's elements; `calibration` is an array of samples with a leading
     sample axis; with several inputs both are tuples in argument order, None where an input has none. Samples may come in
@@ -140,7 +141,7 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples = example_of(model, example_input)
+        examples = example_of(model, first_sample(model, calibration) if example_input is None else example_input)
         exported = export(model, examples, caller)
         start = forward_location(model) or caller
     else:

@@ -1,7 +1,7 @@
 """The general way in for functions of one value: an activation whose meaning is the torch function itself.
 
 Each call of an op of `POINTWISE` becomes an activation named after the op and its numbers (`torch_elu`,
-`torch_hardshrink_lambd_0p2`), which is evaluated by torch in double precision and fitted on the range that calibration
+`torch_softshrink_lambd_0p2`), which is evaluated by torch in double precision and fitted on the range that calibration
 shows, as any function that a user registers. Where the function has corners is in the table, or is looked for on a grid.
 """
 
@@ -48,9 +48,7 @@ POINTWISE: Mapping[str, Corners | None] = {
     "hardswish": _at(-3.0, 3.0),
     "hardsigmoid": _at(-3.0, 3.0),
     "log_sigmoid": _none,
-    "hardshrink": _both(0.5),
     "softshrink": _both(0.5),
-    "threshold": lambda threshold, value: (float(threshold),),
     "rrelu": _at(0.0),
     "exp2": _none,
     "expm1": _none,

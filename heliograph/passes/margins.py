@@ -7,7 +7,7 @@ or of a thousand units, is passed by the next samples far more often than that o
 
 A wider interval makes a polynomial worse inside it. So margin and degree are chosen together: the degree is the smallest of
 `DEGREES` at which the error under the distribution of the samples is no larger than that of the usual degree on an interval
-a tenth wider than the samples.
+a tenth wider than the samples, nor a large part of what the function varies by.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ DEGREES = (15, 31, 63)
 WORTH_A_PROOF = 1.2
 # An error this much larger is not worth a level.
 _SLACK = 1.08
+# The usual degree is too low where its error is more than this share of the deviation of the function's values.
+_WORST = 0.15
 # Room on top, for each layer of the network: polynomials move the inputs of those behind them, and a network is left where
 # any of its layers is; what leaves the first ruins all that follow.
 _ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.03, 0.3
@@ -155,10 +157,20 @@ class Normals:
 
     def error(self, polynomial: Fit, function: Callable[[Array], Array]) -> float:
         """The root mean square error of a polynomial on its interval."""
-        x: Array = np.linspace(polynomial.low, polynomial.high, _GRID, dtype=np.float64)
-        width = np.maximum(self.std, (polynomial.high - polynomial.low) * 1e-3)
-        weight = density(x, self.mean, width, self.shares)
-        return math.sqrt(float((weight * (polynomial(x) - function(x)) ** 2).sum() / weight.sum()))
+        x, weight = self._grid(polynomial.low, polynomial.high)
+        return math.sqrt(float((weight * (polynomial(x) - function(x)) ** 2).sum()))
+
+    def deviation(self, function: Callable[[Array], Array], low: float, high: float) -> float:
+        """The standard deviation of a function's values on an interval."""
+        x, weight = self._grid(low, high)
+        values = function(x)
+        return math.sqrt(float((weight * (values - (weight * values).sum()) ** 2).sum()))
+
+    def _grid(self, low: float, high: float) -> tuple[Array, Array]:
+        """Points of an interval with their shares."""
+        x: Array = np.linspace(low, high, _GRID, dtype=np.float64)
+        weight = density(x, self.mean, np.maximum(self.std, (high - low) * 1e-3), self.shares)
+        return x, weight / weight.sum()
 
 
 # A polynomial of a degree on an interval; least squares are weighted by one normal or by several with their shares.
@@ -205,8 +217,11 @@ class Chooser:
         assert seen.tails is not None
         normals = Normals.of(seen.tails, sizes)
         degree = degree or seen.degree
-        allowed = math.inf if degree else _SLACK * self._usual_error(node, function, make, seen)
         size = 1.0 if sizes is None else float(np.sqrt(np.mean(sizes**2)))
+        allowed = math.inf
+        if not degree:
+            usual = self._usual_error(node, function, make, seen, low, high)
+            allowed = min(_SLACK * usual, _WORST * normals.deviation(function, low, high) * size)
         for tried in (degree,) if degree else DEGREES:
             made = make(tried, low, high, normals.mean, normals.std, normals.shares)
             if normals.error(made, function) * size <= allowed:
@@ -214,8 +229,13 @@ class Chooser:
         self.degrees[operand] = tried
         return made
 
-    def _usual_error(self, node: Node, function: Callable[[Array], Array], make: Maker, seen: Observed) -> float:
-        """The error, under the distribution of the samples, of the first degree on a range a tenth wider than theirs."""
+    def _usual_error(
+        self, node: Node, function: Callable[[Array], Array], make: Maker, seen: Observed, low: float, high: float
+    ) -> float:
+        """The error, under the distribution of the samples, of the first degree on a range a tenth wider than theirs.
+
+        Where the function has no value a tenth outside, the range ends at `low` or `high`, the interval that is taken.
+        """
         assert seen.tails is not None
         if node in self.usual:
             group = self.usual[node]
@@ -224,5 +244,8 @@ class Chooser:
             plain = make(DEGREES[0], -reach, reach, seen.mean / size, max(seen.std / size, 1e-3 * reach), None)
             return Normals.of(seen.tails, sizes).error(plain, function) * size
         width = USUAL_MARGIN * max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
-        plain = make(DEGREES[0], seen.low - width, seen.high + width, seen.mean, seen.std, None)
+        ends = np.array((seen.low - width, seen.high + width))
+        with np.errstate(all="ignore"):
+            ends = np.where(np.isfinite(function(ends)), ends, (low, high))
+        plain = make(DEGREES[0], float(ends[0]), float(ends[1]), seen.mean, seen.std, None)
         return Normals.of(seen.tails, None).error(plain, function)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import minimum_filter1d
 
 from heliograph.approx.evaluate import plan_polynomial
 from heliograph.ckks.costs import BUILT_IN, CostTable
@@ -48,6 +49,8 @@ _NS = 1e6
 _LATER = np.zeros(1, dtype=np.int64)
 # At this many values at most it is looked how large they are; each doubles what the search has to try.
 _MOST_SIZES = 128
+# Values near a place are so large a part of the program, on either side.
+_NEARBY = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +117,16 @@ def slot_periods(program: Program) -> dict[Node, int]:
     return periods
 
 
-def observed_sizes(program: Program, samples: Mapping[Node, Array], margin: float) -> dict[Node, int]:
+def observed_sizes(
+    program: Program, samples: Mapping[Node, Array], margin: float, nearby: bool = False
+) -> dict[Node, int]:
     """For each secret value of a packed program the bits of its largest slot on the samples, with twice the margin on it.
 
-    `samples` are slot vectors by input node, with a leading sample axis.
+    `samples` are slot vectors by input node, with a leading sample axis. Only where the program is narrow; with `nearby`
+    where it is narrower than near that place, so that there are such values in every part of it.
     """
     largest: dict[Node, float] = {}
-    few = _where_few_live(program)
+    few = _where_few_live(program, nearby)
 
     def look(node: Node, value: Array) -> None:
         # A bootstrap of one value would take the imaginary parts of a complex one for nothing.
@@ -139,11 +145,13 @@ def _made_by_server(node: Node) -> bool:
     return node.type.secret and node.op != "input"
 
 
-def _where_few_live(program: Program) -> set[Node]:
+def _where_few_live(program: Program, nearby: bool) -> set[Node]:
     """The secret values at whose place fewest others wait to be read, `_MOST_SIZES` at most: where a program is narrow. Of a
     statement that has none of these, those at whose place fewest wait within it.
 
-    Inside a product of matrices there are many ciphertexts for each one before it and behind it.
+    Inside a product of matrices there are many ciphertexts for each one before it and behind it. With `nearby` what counts
+    is how many more wait than at the narrowest place nearby: behind its first layer a program with a residual stream is
+    nowhere as narrow as before.
     """
     ends = last_use_table(program.nodes, program.outputs)
     live, waiting = 0, {}
@@ -152,12 +160,20 @@ def _where_few_live(program: Program) -> set[Node]:
             waiting[node] = live
             live += 1
         live -= sum(_made_by_server(program.nodes[place]) for place in freed)
+    if nearby and waiting:
+        counts = np.array(list(waiting.values()))
+        above = counts - minimum_filter1d(counts, 2 * math.ceil(_NEARBY * len(counts)) + 1, mode="nearest")
+        waiting = dict(zip(waiting, above.tolist(), strict=True))
     kept: set[Node] = set()
     for most in sorted(set(waiting.values()), reverse=True):
         kept = {node for node, others in waiting.items() if others <= most}
         if len(kept) <= _MOST_SIZES:
             break
         kept = set()
+    if nearby:
+        # Too many even of the narrowest: some of them, all along the program.
+        narrowest = [node for node, others in waiting.items() if not others]
+        return kept or set(narrowest[:: math.ceil(len(narrowest) / _MOST_SIZES) or 1])
     # While values wait for long, a whole statement may have none of these: it has its own narrowest ones.
     statements: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in waiting:
@@ -393,7 +409,8 @@ class PlaceBootstraps:
     bootstraps return to: rotations then happen lower in the chain, with smaller keys, and more values are bootstrapped.
     `pairs` says that PairBootstraps follows. `lower` are lower parts of the chain with bootstraps of their own: each
     bootstrap is priced in the cheapest that comes back high enough. `carried` has, for inputs that come from a run before,
-    by how many levels they come above the one at which bootstraps begin (0 where it is not said).
+    by how many levels they come above the one at which bootstraps begin (0 where it is not said). `spare` levels are kept
+    for scales that have to meet: PlanLevels brings them together by products that are not known here.
 
     Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
     """
@@ -406,6 +423,7 @@ class PlaceBootstraps:
     pairs: bool = True
     lower: tuple[Ring, ...] = ()
     carried: Mapping[str, int] = field(default_factory=dict)
+    spare: int = 0
 
     name: ClassVar[str] = "place-bootstraps"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -491,10 +509,10 @@ class PlaceBootstraps:
     ) -> Search:
         """The search among all ways to run the program on the ring."""
         ring = self.ring
-        begin, back, highest = 0, 0, ring.levels
+        begin, back, highest = 0, 0, ring.levels - self.spare
         if ring.bootstrap is not None:
-            begin, back = ring.bootstrap_input_level, ring.bootstrap_level
-            highest = back if self.low_inputs else ring.levels
+            begin, back = ring.bootstrap_input_level, ring.bootstrap_level - self.spare
+            highest = back if self.low_inputs else highest
         frame = next((known for known in prepared.frames if known.serves(self)), None) if not ways else None
         if frame is None:
             frame = self._frame(prepared, ways or {}, groups)

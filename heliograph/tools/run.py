@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.artifact.artifact import Artifact
+from heliograph.compiler.arguments import program_of
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import ProgramError
@@ -109,38 +110,18 @@ def _artifact(
     say: Callable[[str], None],
 ) -> Artifact:
     """The artifact itself, or what the model is compiled to."""
-    given = {"calibration": calibration, "input_range": input_range, "options": options}
-    if isinstance(model, (Artifact, Program)):
+    if isinstance(model, Artifact):
+        given = {"calibration": calibration, "input_range": input_range, "options": options}
         useless = [name for name, value in given.items() if value is not None]
-        if isinstance(model, Program):
-            useless = [name for name in useless if name != "options"]
         if useless:
             raise ProgramError(
                 f"{useless[0]} is of no use here",
                 where="run",
-                why="the artifact is compiled already" if isinstance(model, Artifact) else "the program has its inputs",
+                why="the artifact is compiled already",
                 hint="leave it out, or give the model itself",
             )
-    if isinstance(model, Artifact):
         return model
-    program = model if isinstance(model, Program) else _program(model, inputs, calibration, input_range)
-    artifact = compile(program, options)
+    example = None if isinstance(model, Program) else tuple(np.require(value, requirements="W")[np.newaxis] for value in inputs)
+    artifact = compile(program_of(model, "run", example, calibration, input_range), options)
     say(f"compiled {artifact!r}")
     return artifact
-
-
-def _program(model: Any, inputs: Sequence[Any], calibration: Any, input_range: Any) -> Program:
-    """The program of a module, with the sample as its example, or of an estimator."""
-    if hasattr(model, "get_params") and hasattr(model, "fit"):
-        from heliograph.frontends.sklearn_estimators import from_sklearn
-
-        if calibration is None:
-            raise ProgramError("an estimator is compiled with samples", where="run", hint="give calibration=samples")
-        return from_sklearn(model, calibration, input_range=input_range)
-    import torch
-
-    from heliograph.frontends.torch_export import trace
-
-    examples = tuple(torch.as_tensor(np.require(value, requirements="W"))[None] for value in inputs)
-    example = examples[0] if len(examples) == 1 else examples
-    return trace(model, example, calibration=calibration, input_range=input_range)

@@ -18,12 +18,66 @@ output y = relu(2 * x) with degree = 3, range = [-2, 2]
 """
 
 
-@pytest.mark.parametrize("function", [hg.compile, hg.approximate, hg.top1])
+@pytest.mark.parametrize("function", [hg.approximate, hg.top1])
 def test_a_module_is_no_program(function: Any) -> None:
     with pytest.raises(hg.ProgramError) as caught:
         function(torch.nn.Sequential(torch.nn.Linear(4, 2)))
     assert caught.value.what == f"{function.__name__} takes a program, not torch.nn.modules.container.Sequential"
     assert "hg.trace(model, example_input" in caught.value.hint
+
+
+def _as_loader(rows: torch.Tensor) -> Any:
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows, rows[:, 0]), batch_size=8)
+
+
+@pytest.mark.parametrize(
+    "form", [lambda x: x, lambda x: x.numpy(), lambda x: x.tolist(), lambda x: (x,), lambda x: {"input": x}, _as_loader]
+)
+def test_a_module_is_traced_with_its_samples(form: Any) -> None:
+    rows = torch.linspace(-1, 1, 96).reshape(24, 4)[torch.randperm(24, generator=torch.Generator().manual_seed(0))]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Sigmoid()).eval()
+    artifact = hg.compile(model, TOY, calibration=form(rows))
+    expected = hg.compile(hg.trace(model, rows[:1], calibration=rows), TOY)
+    assert artifact.fingerprint == expected.fingerprint
+    np.testing.assert_allclose(hg.simulate(artifact, rows[3]), model(rows[3:4])[0].detach(), atol=1e-2)
+
+
+def test_a_module_of_two_inputs_is_compiled() -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * y
+
+    x, y = torch.linspace(-1, 1, 12).reshape(4, 3), torch.linspace(0, 2, 12).reshape(4, 3)
+    artifact = hg.compile(Two().eval(), TOY, calibration=(x, y))
+    np.testing.assert_allclose(hg.simulate(artifact, x[1], y[1]), x[1] * y[1], atol=1e-3)
+    exported = torch.export.export(Two().eval(), (x[:1], y[:1]))
+    again = hg.compile(exported, TOY, input_range=((-1, 1), (0, 2)))
+    np.testing.assert_allclose(hg.simulate(again, x[1], y[1]), x[1] * y[1], atol=1e-3)
+    with pytest.raises(hg.ProgramError, match="trace needs example_input"):
+        hg.compile(Two().eval(), TOY, calibration=(x, None))
+
+
+def test_an_estimator_is_compiled_with_its_samples() -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    rows = np.linspace(-1, 1, 40).reshape(10, 4)
+    estimator = linear.LinearRegression().fit(rows, rows[:, 0])
+    artifact = hg.compile(estimator, TOY, calibration=rows)
+    np.testing.assert_allclose(hg.simulate(artifact, rows[2]), rows[2, :1], atol=1e-3)
+    with pytest.raises(hg.ProgramError, match="an estimator is compiled with samples"):
+        hg.compile(estimator, TOY)
+
+
+def test_what_is_neither_program_nor_module_is_refused() -> None:
+    with pytest.raises(hg.ProgramError) as caught:
+        hg.compile(len)
+    assert caught.value.what == "compile takes a program, not builtins.builtin_function_or_method"
+    with pytest.raises(hg.ProgramError, match="trace needs example_input"):
+        hg.compile(torch.nn.Linear(4, 2).eval())
+    with pytest.raises(hg.ProgramError, match="options is Tensor, not Options") as caught:
+        hg.compile(torch.nn.Linear(4, 2).eval(), torch.zeros(1, 4))  # type: ignore[arg-type]
+    assert "example_input=x, calibration=samples" in caught.value.hint
+    with pytest.raises(hg.ProgramError, match="calibration is of no use here"):
+        hg.compile(hg.parse(SOURCE), TOY, calibration=np.zeros((2, 4)))
 
 
 def test_options_are_options() -> None:

@@ -14,7 +14,7 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.depth import node_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, slot_periods
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes, slot_periods
 from heliograph.passes.placement import Search
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
 
@@ -188,3 +188,47 @@ def test_periods_follow_maps_and_folds() -> None:
 def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
     small, large = (BUILT_IN.bootstrap_ms(Ring(16, 60, 55, levels, 6, None, (3, 3)), 1 << 12) for levels in (20, 26))
     assert small < large < BUILT_IN.bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15)
+
+
+def _chain(builder: Builder, node: Node, length: int) -> list[Node]:
+    made = [node]
+    for _ in range(length):
+        made.append(builder.op("negate", (made[-1],)))
+    return made[1:]
+
+
+def test_sizes_are_looked_at_behind_a_value_that_is_kept() -> None:
+    """A residual stream: everything in its second half is computed while the end of the first half waits."""
+    builder = Builder("g", Stage.PACKED)
+    x = builder.input("x", slots=SLOTS, chunk=0)
+    before = _chain(builder, x, 100)
+    behind = _chain(builder, before[-1], 100)
+    program = builder.finish({"y": builder.op("add_ct", (before[-1], behind[-1]))})
+    (given_input,) = program.inputs
+    samples = {given_input: np.ones((1, SLOTS))}
+    place = {node: number for number, node in enumerate(program.nodes)}
+
+    def halves(nearby: bool) -> tuple[int, int]:
+        sizes = observed_sizes(program, samples, 0.5, nearby)
+        assert set(sizes.values()) <= {0, 1, 2}
+        first = sum(place[node] <= 100 for node in sizes)
+        return first, len(sizes) - first
+
+    first, second = halves(False)
+    assert first >= 99
+    assert second <= 2
+    first, second = halves(True)
+    assert first + second <= 128
+    assert min(first, second) >= 40
+
+
+@settings(deadline=None, max_examples=20)
+@given(graphs(), st.integers(1, 2))
+def test_levels_are_spared(program: Program, spare: int) -> None:
+    try:
+        placed = PlaceBootstraps(RING, spare=spare).run(program)
+    except TooFewLevelsError:
+        return
+    levels = Levels(placed, RING)
+    assert levels.depth <= RING.levels - spare
+    assert levels.bootstrapped <= RING.bootstrap_level - spare

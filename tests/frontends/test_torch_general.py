@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from heliograph import functions
+from heliograph.compiler.driver import compile
+from heliograph.compiler.options import Options
 from heliograph.errors import UnsupportedError
 from heliograph.frontends import torch_export
 from heliograph.frontends.torch_decompose import decompositions
@@ -22,7 +24,9 @@ from heliograph.frontends.torch_linear import LINEAR
 from heliograph.frontends.torch_pointwise import POINTWISE, corners
 from heliograph.frontends.torch_values import RULES
 from heliograph.interpret import interpret_batch
+from heliograph.ir import Stage
 from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.tools.simulate import simulate
 
 BATCHES = st.sampled_from([1, 3])
 Draw = Callable[[Any], Any]
@@ -188,6 +192,7 @@ ONE_VALUE: dict[str, Callable[..., Any]] = {
     "hardshrink": lambda x, a: F.hardshrink(x, a),
     "softshrink": lambda x, a: F.softshrink(x, a),
     "threshold": lambda x, a: F.threshold(x, a, -a),
+    "threshold_without_jump": lambda x, a: F.threshold(x, a, a),
     "rrelu": lambda x, a: F.rrelu(x),
     "glu": lambda x, a: F.glu(x, 1),
     "prelu": lambda x, a: F.prelu(x, torch.tensor([a, -a, 0.5, 1.0], dtype=x.dtype)),
@@ -217,13 +222,12 @@ def test_functions_of_one_value_agree_with_torch(name: str, number: float, batch
 
 @pytest.mark.parametrize("name", POINTWISE)
 def test_every_function_of_the_table_is_that_of_torch(name: str) -> None:
-    numbers: dict[str, tuple[float, ...]] = {"threshold": (0.5, 0.1)}
     target = getattr(torch.ops.aten, name)
     x = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.5 + 0.4
     x = x + 1 if name == "acosh" else x
-    module = Fn(lambda x: target(x, *numbers.get(name, ())))
+    module = Fn(target)
     program = torch_export.trace(module, x[:1], input_range=(0, 2))
-    np.testing.assert_allclose(interpret_batch(program, x.numpy())[0], target(x, *numbers.get(name, ())), rtol=1e-12)
+    np.testing.assert_allclose(interpret_batch(program, x.numpy())[0], target(x), rtol=1e-12)
 
 
 # Functions with poles, and such that torch makes of two pieces which do not quite meet.
@@ -234,18 +238,47 @@ UNEVEN = {"tan", "lgamma", "digamma", "special_bessel_j0", "special_bessel_j1", 
     "name", [name for name, points in POINTWISE.items() if points is not None and name not in UNEVEN]
 )
 def test_corners_of_the_table_are_those_that_are_found(name: str) -> None:
-    numbers: dict[str, tuple[float, ...]] = {"threshold": (0.5, 0.1)}
-    given = numbers.get(name, ())
     target = getattr(torch.ops.aten, name)
 
     def evaluate(x: Any) -> Any:
-        return target(torch.tensor(x, dtype=torch.float64), *given).numpy()
+        return target(torch.tensor(x, dtype=torch.float64)).numpy()
 
     boundary = POINTWISE[name]
     assert boundary is not None
-    expected = sorted(boundary(*given))
+    expected = sorted(boundary())
     reach = 32.0 if np.isfinite(evaluate(np.linspace(-32, 32, 65))).all() else 0.9
     assert corners(evaluate, reach) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("module", [torch.nn.Hardshrink(0.5), torch.nn.Threshold(0.25, -1.0)])
+def test_functions_that_jump_are_comparisons(module: torch.nn.Module) -> None:
+    x = torch.linspace(-3, 3, 256).reshape(32, 8)
+    # A comparison is undecided near its threshold.
+    x = torch.where(((x.abs() - 0.5).abs() > 0.08) & ((x - 0.25).abs() > 0.08), x, 1.0)
+    program = torch_export.trace(module, x[:1], calibration=x)
+    assert {node.op for node in program.nodes} & {"gt", "lt"}
+    polynomial: list[Any] = []
+    compile(program, Options(security_bits=None), watch=lambda _, made: polynomial.append(made))
+    made = next(program for program in reversed(polynomial) if program.stage is Stage.POLYNOMIAL)
+    error = interpret_batch(made, x.double().numpy())[0] - module(x).numpy()
+    assert np.abs(error).max() < 1e-2
+
+
+def test_a_logarithm_of_a_sum_stays_above_zero() -> None:
+    x = torch.randn(128, 8, generator=torch.Generator().manual_seed(1))
+    program = torch_export.trace(Fn(lambda x: torch.logsumexp(x, 1)), x[:1], calibration=x)
+    artifact = compile(program, Options(security_bits=None))
+    assert simulate(artifact, x[0]) == pytest.approx(float(torch.logsumexp(x[0], 0)), abs=1e-2)
+
+
+def test_a_cusp_takes_a_higher_degree() -> None:
+    x = torch.randn(128, 8, generator=torch.Generator().manual_seed(1))
+    degrees = []
+    for function in (lambda x: (x.abs() + 0.1) ** 0.3, torch.relu):
+        program = torch_export.trace(Fn(function), x[:1], calibration=x)
+        artifact = compile(program, Options(security_bits=None))
+        degrees += [entry["degree"] for entry in artifact.report.to_dict()["ranges"]]
+    assert degrees == [31, 15]
 
 
 @settings(max_examples=30, deadline=None)

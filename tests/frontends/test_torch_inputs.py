@@ -210,12 +210,6 @@ def test_a_loader_of_two_inputs_and_labels() -> None:
         hg.trace(nn.Linear(4, 2), ROWS[:1], calibration=DataLoader(TensorDataset(ROWS[:0]), batch_size=2))
 
 
-def test_a_module_is_no_program() -> None:
-    with pytest.raises(ProgramError, match="compile takes a program") as caught:
-        hg.compile(nn.Linear(4, 2), ROWS[:1])  # type: ignore[arg-type]
-    assert "hg.trace(model" in caught.value.hint
-
-
 # ---------------------------------------------------------------------------------------------- outputs
 
 
