@@ -12,7 +12,8 @@ ResNet-20 with one chain that bootstraps and with several. `--times` allocates d
 from __future__ import annotations
 
 from deep_network import (  # first: it imports heliograph
-    ROOT, Compiled, Images, accuracy, cifar10, compiled_program, encrypt, hg, machine, scores_of, simulate, speaker,
+    BACKENDS, ROOT, Compiled, Images, accuracy, cifar10, compiled_program, encrypt, hg, machine, scores_of, simulate,
+    speaker,
 )  # fmt: skip
 
 import argparse
@@ -35,7 +36,7 @@ from heliograph.ir import Builder, Location, Stage
 from heliograph.passes.calibrate import Calibrate
 from heliograph.report.text import bytes_text
 from heliograph.tools.measure import peak_rss_bytes
-from ola_models import NETWORKS, Augment, Network
+from ola_models import NETWORKS, PRECISION_BITS, Augment, Network
 
 MODES = ("uniform", "paper", "joint", "refined")
 CALIBRATION = 512
@@ -57,6 +58,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--chains", action="store_true", help="one encrypted image with one chain, one with several")
     parser.add_argument("--times", action="store_true", help="seconds and memory of allocating")
     parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run")
+    parser.add_argument(
+        "--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives and bootstraps are planned and run"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     return parser.parse_args()
@@ -64,12 +68,13 @@ def arguments() -> argparse.Namespace:
 
 def chosen_options(network: Network, mode: str, loss: float) -> hg.Options:
     """The options of a mode; a refined program has its polynomials."""
-    if mode == "uniform":
-        return hg.Options(degree=network.degree, **network.options)  # type: ignore[arg-type]
+    base = hg.Options(precision_bits=PRECISION_BITS)
     if mode == "refined":
-        return hg.Options()
-    allocate = {"paper": "paper", "joint": "plan"}[mode]
-    return hg.Options(allocate=allocate, accuracy_loss=loss, **network.options)  # type: ignore[arg-type]
+        return base
+    base = replace(base, **network.options)  # type: ignore[arg-type]
+    if mode == "uniform":
+        return replace(base, degree=network.degree)
+    return replace(base, allocate={"paper": "paper", "joint": "plan"}[mode], accuracy_loss=loss)
 
 
 def refined(network: Network, program: hg.Program, images: Images, options: argparse.Namespace) -> hg.Program:

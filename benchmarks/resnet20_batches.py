@@ -25,7 +25,7 @@ import torch
 
 from heliograph.errors import PlanningError
 from ola import CALIBRATION, refined
-from ola_models import NETWORKS
+from ola_models import NETWORKS, PRECISION_BITS
 
 KEYS = ("bootstraps", "levels", "rotations", "plaintext_products", "server_peak_bytes", "evaluation_key_bytes")
 
@@ -40,7 +40,8 @@ def planned(batch: int, options: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     program = refined(network, program, images, options)
     try:
-        artifact = hg.compile(program, hg.Options(batch=batch, memory_bytes=options.memory_bytes))
+        chosen = hg.Options(batch=batch, memory_bytes=options.memory_bytes, precision_bits=PRECISION_BITS)
+        artifact = hg.compile(program, chosen)
     except PlanningError as error:
         return {"batch": batch, "refused": str(error)}
     folder = options.folder / f"resnet20-batch{batch}-{artifact.fingerprint[:12]}"

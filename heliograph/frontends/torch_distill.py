@@ -15,7 +15,7 @@ import copy
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -151,6 +151,46 @@ def distil(
     return run.result
 
 
+class Judge:
+    """How good a module is on samples: beside the teacher, whose outputs on them are kept."""
+
+    def __init__(self, student: nn.Module, teacher: nn.Module, samples: Sequence[Tensor], training: Training) -> None:
+        self.student, self.temperature = student, training.temperature
+        batch = min(training.batch, len(samples[0]))
+        self.parts = [[each[i : i + batch] for each in samples] for i in range(0, len(samples[0]), batch)]
+        teacher.eval()
+        with torch.no_grad():
+            self.wanted = [_outputs(teacher, part)[0] for part in self.parts]
+        self.classes = _are_scores(self.wanted)
+
+    def look(self) -> tuple[float, float, float]:
+        """How good the student is, which is left in eval mode: the agreement less what samples that diverge cost, minus the
+        loss, and the agreement.
+        """
+        self.student.eval()
+        losses, agreed, diverged, count = [], 0.0, 0, 0
+        with torch.no_grad():
+            for part, wanted in zip(self.parts, self.wanted, strict=True):
+                found, _ = _outputs(self.student, part)
+                losses.append(float(self.loss(found, wanted)) * len(part[0]))
+                count += len(part[0])
+                diverged += int(_diverged(found, wanted))
+                if self.classes:
+                    agreed += float((found[0].argmax(1) == wanted[0].argmax(1)).sum())
+        loss = sum(losses) / count
+        loss = loss if math.isfinite(loss) else math.inf
+        agreement = agreed / count if self.classes else max(0.0, 1.0 - loss)
+        return agreement - _DIVERGED * diverged / count, -loss, agreement
+
+    def loss(self, found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+        """Cross entropy in excess of the teacher's own, in units of a temperature of 1; or relative squared errors."""
+        if not self.classes:
+            return torch.stack([_relative(left, right) for left, right in zip(found, wanted, strict=True)]).mean()
+        t = self.temperature
+        own, theirs = (F.log_softmax(each[0] / t, 1) for each in (found, wanted))
+        return F.kl_div(own, theirs, reduction="batchmean", log_target=True) * t * t
+
+
 class _Run:
     """One training, with all that a step needs."""
 
@@ -165,7 +205,7 @@ class _Run:
         augment: Augment | None,
     ) -> None:
         self.student, self.teacher, self.training, self.augment = student, teacher.eval(), training, augment
-        self.samples, self.apart = list(samples), list(apart)
+        self.samples = list(samples)
         self.fading = list(fading) or [None] * len(student.polynomials)
         count = len(self.samples[0])
         self.batch = min(training.batch, count)
@@ -184,40 +224,14 @@ class _Run:
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, list(rates), total_steps=self.total + 1, pct_start=_WARM_UP, cycle_momentum=False
         )
-        with torch.no_grad():
-            self.wanted = [self.outputs(self.teacher, part)[0] for part in self.parts(self.apart)]
-        self.classes = _are_scores(self.wanted)
+        self.judge = Judge(student, self.teacher, apart, training)
         self.best = (-math.inf, -math.inf, 0.0)
         self.result = Distilled(0.0, 0.0, {})
 
-    def outputs(self, module: nn.Module, inputs: Sequence[Tensor], places: Sequence[int] = ()) -> tuple[Any, Any]:
-        """The outputs as a list, and the values at these places."""
-        found, kept = module.kept(inputs, places) if isinstance(module, ProgramModule) else (module(*inputs), [])
-        return list(found.values()) if isinstance(found, dict) else _listed(found), kept
-
-    def parts(self, inputs: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        for start in range(0, len(inputs[0]), self.batch):
-            yield [each[start : start + self.batch] for each in inputs]
-
     def look(self) -> tuple[float, float, float]:
-        """On the samples kept apart, as the program will be (nothing fades or is held): how good the state is, which is the
-        agreement less what samples that diverge cost, minus the loss, and the agreement.
-        """
+        """What the judge says of the state, as the program will be: nothing fades or is held."""
         self.still()
-        self.student.eval()
-        losses, agreed, diverged, count = [], 0.0, 0, 0
-        with torch.no_grad():
-            for part, wanted in zip(self.parts(self.apart), self.wanted, strict=True):
-                found, _ = self.outputs(self.student, part)
-                losses.append(float(self.loss(found, wanted)) * len(part[0]))
-                count += len(part[0])
-                diverged += int(_diverged(found, wanted))
-                if self.classes:
-                    agreed += float((found[0].argmax(1) == wanted[0].argmax(1)).sum())
-        loss = sum(losses) / count
-        loss = loss if math.isfinite(loss) else math.inf
-        agreement = agreed / count if self.classes else max(0.0, 1.0 - loss)
-        return agreement - _DIVERGED * diverged / count, -loss, agreement
+        return self.judge.look()
 
     def still(self) -> None:
         """Nothing fades, bounds are the intervals, and nothing is folded."""
@@ -257,9 +271,9 @@ class _Run:
         for each in self.folds:
             each.folds_norms = True
         with torch.no_grad():
-            wanted, theirs = self.outputs(self.teacher, inputs, self.theirs)
-        found, own = self.outputs(self.student, inputs, self.own)
-        loss = self.loss(found, wanted)
+            wanted, theirs = _outputs(self.teacher, inputs, self.theirs)
+        found, own = _outputs(self.student, inputs, self.own)
+        loss = self.judge.loss(found, wanted)
         weight = self.training.penalty * len(inputs[0]) ** self.given(done)
         for excess in self.student.range_excesses():
             # In logarithms, so that one sample or layer that is far out does not silence the others.
@@ -278,14 +292,6 @@ class _Run:
         self.optimizer.step()
         self.schedule.step()
         return float(loss.detach())
-
-    def loss(self, found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-        """Cross entropy in excess of the teacher's own, in units of a temperature of 1; or relative squared errors."""
-        if not self.classes:
-            return torch.stack([_relative(left, right) for left, right in zip(found, wanted, strict=True)]).mean()
-        t = self.training.temperature
-        own, theirs = (F.log_softmax(each[0] / t, 1) for each in (found, wanted))
-        return F.kl_div(own, theirs, reduction="batchmean", log_target=True) * t * t
 
     def set_polynomials(self, done: float) -> None:
         """What is left of what fades, and how far arguments may lie, when that share of the training is done."""
@@ -344,7 +350,7 @@ class _Run:
         hooks = [norm.eval().register_forward_pre_hook(follow) for norm in norms]
         try:
             with torch.no_grad():
-                _, kept = self.outputs(self.teacher, inputs, [places[key] for key in known])
+                _, kept = _outputs(self.teacher, inputs, [places[key] for key in known])
                 wanted.update(zip(known, kept, strict=True))
                 self.student(*inputs)
         finally:
@@ -373,6 +379,12 @@ class _Run:
         self.best = (state["best"][0], state["best"][1], state["agreement"])
         epochs = [Epoch(*each) for each in state["epochs"]]
         self.result = Distilled(state["before"], state["agreement"], dict(state["state"]), epochs)
+
+
+def _outputs(module: nn.Module, inputs: Sequence[Tensor], places: Sequence[int] = ()) -> tuple[Any, Any]:
+    """The outputs as a list, and the values at these places."""
+    found, kept = module.kept(inputs, places) if isinstance(module, ProgramModule) else (module(*inputs), [])
+    return list(found.values()) if isinstance(found, dict) else _listed(found), kept
 
 
 def _listed(value: Any) -> list[Tensor]:

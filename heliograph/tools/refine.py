@@ -22,7 +22,9 @@ from heliograph.compiler.polynomials import approximate
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file, write_file
 from heliograph.ir import Array, Builder, ConstantName, Node, Program, shape_of
+from heliograph.ir.depth import depth_of_degree
 from heliograph.passes.allocate_degrees import Point
+from heliograph.passes.squares import fits_a_square
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +44,9 @@ _ROOM, _FARTHEST = 0.6, 4.0
 _CALIBRATION = 512
 # One sample of this many is never trained on, and no more than the second number of them.
 _APART, _MOST_APART = 8, 1024
+# A polynomial takes fewer levels where training needed no more: where the agreement on the samples kept apart does not fall
+# and the loss on them grows by no more than this share.
+_SPARED_LOSS = 0.01
 # A round takes the next allocation that is predicted to take at most this share of the time.
 _CHEAPER = 0.8
 
@@ -414,18 +419,60 @@ class _Refiner:
                 stacklevel=3,
             )
         program = _on_intervals(self.program, np.clip(ends, -_FARTHEST, _FARTHEST).tolist())
-        last = [each for each in self.rounds if each.kept][-1]
+        agreement = [each for each in self.rounds if each.kept][-1].agreement
+        if not self.interrupted:
+            program, agreement = self.spared(program)
         return Refined(
             program,
             to_torch(program, train_coefficients=True),
             _degrees(program),
             tuple(self.rounds),
             self.rounds[0].before,
-            last.agreement,
+            agreement,
             len(self.apart[0]),
             time.perf_counter() - self.begun,
             self.interrupted,
         )
+
+    def spared(self, program: Program) -> tuple[Program, float]:
+        """The program without the degrees that training has left unused, and its agreement.
+
+        Of each polynomial in turn the one of fewer levels nearest to it is looked at, those first that change least by it.
+        """
+        import torch
+
+        from heliograph.frontends.torch_distill import Judge, reaches
+        from heliograph.frontends.torch_modules import to_torch
+
+        module = to_torch(program, train_coefficients=True)
+        judge = Judge(module, self.teacher, self.apart, self.training)
+        best = judge.look()
+        tries = []
+        seen = reaches(module, self.apart)
+        for place, (node, reach) in enumerate(zip(_polynomials(program), seen, strict=True)):
+            old = program.array(node.attrs["coefficients"]).astype(np.float64)
+            degree = _fewer_levels(old.size - 1)
+            if degree is None or not math.isfinite(reach.deviation):
+                continue
+            new = _projected(old, degree, reach.mean, _WIDER * max(reach.deviation, 1e-3))
+            if degree == 2 and not fits_a_square(new):
+                continue
+            change = np.abs(np.pad(new, (0, old.size - new.size)) - old).sum() / np.abs(old).sum()
+            tries.append((float(change), place, node, new))
+        changes: dict[Node, tuple[Array, float, float]] = {}
+        for _, place, node, new in sorted(tries, key=lambda each: each[:2]):
+            coefficients: Any = module.polynomials[place].coefficients
+            before = coefficients.detach().clone()
+            with torch.no_grad():
+                coefficients.copy_(torch.from_numpy(np.pad(new, (0, len(before) - new.size))))
+            found = judge.look()
+            # (goodness, minus the loss, agreement)
+            if found[0] >= best[0] and -found[1] <= -best[1] * (1 + _SPARED_LOSS):
+                best, changes[node] = found, (new, -1.0, 1.0)
+            else:
+                with torch.no_grad():
+                    coefficients.copy_(before)
+        return _with_polynomials(program, changes), best[2]
 
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         import torch
@@ -447,6 +494,17 @@ def _degrees(program: Program) -> dict[str, int]:
 
 
 # ---------------------------------------------------------------------------------------------- polynomials
+
+
+def _fewer_levels(degree: int) -> int | None:
+    """The highest degree that takes fewer levels than this one; of degree 2 as a square (passes/squares.py)."""
+    if degree < 3:
+        return None
+    return (
+        2
+        if degree == 3
+        else next(low for low in range(degree, 0, -1) if depth_of_degree(low) < depth_of_degree(degree))
+    )
 
 
 def _moved(coefficients: Array, low: float, high: float) -> Array:

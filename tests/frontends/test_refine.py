@@ -76,7 +76,8 @@ def test_low_degrees_keep_the_classes(program: Program, degree: int) -> None:
 
 def test_degrees_by_layer_and_the_compiled_artifact(program: Program) -> None:
     refined = refine(program, torch.from_numpy(TRAIN), degrees={"2": 3, "7": 2}, epochs=2)
-    assert refined.degrees == {"2": 3, "4": 15, "7": 2}
+    # At most those: 15 levels off to 7, and 3 to a square, where that does nothing.
+    assert (refined.degrees["2"] in (2, 3), refined.degrees["4"] in (7, 15), refined.degrees["7"]) == (True, True, 2)
     artifact = hg.compile(refined.program, hg.Options(security_bits=None))
     with torch.no_grad():
         ours = refined.module(torch.from_numpy(TEST[:4])).argmax(1)
@@ -89,6 +90,21 @@ class Stub:
     degrees: Mapping[str, int]
     predicted_ms: float
     loss: float = 0.0
+
+
+def test_degrees_that_do_nothing_go(program: Program) -> None:
+    """With polynomials that are nearly the float network's, some of the levels are for nothing; with lines none is."""
+    kept = refine(program, TRAIN, degrees=1, epochs=1)
+    assert (kept.degrees, kept.agreement) == (dict.fromkeys(("2", "4", "7"), 1), kept.rounds[0].agreement)
+    spared = refine(program, TRAIN, degrees=31, epochs=1, training=Training(rate=1e-9, fade=0.0))
+    (only,) = spared.rounds
+    assert set(only.degrees.values()) == {31}
+    assert set(spared.degrees.values()) <= {31, 15}
+    assert min(spared.degrees.values()) == 15
+    # What is said of the agreement is of the network that comes out.
+    assert spared.agreement >= only.agreement
+    apart = TRAIN[7::8]
+    assert spared.agreement == (classes(spared.program, apart) == classes(program, apart)).mean()
 
 
 def curve(*degrees: int) -> Any:
@@ -118,8 +134,9 @@ def test_a_round_that_changes_too_much_is_undone(program: Program) -> None:
     training = Training(batch=1000, rate=1e-9, fade=0.0)
     refined = refine(program, TRAIN, allocate=curve(9, 1), epochs=1, rounds=5, accuracy_loss=0.05, training=training)
     assert [each.kept for each in refined.rounds] == [True, False]
-    assert refined.degrees == {"2": 9, "4": 9, "7": 9}
-    assert refined.agreement == refined.rounds[0].agreement > refined.rounds[1].agreement
+    assert set(refined.rounds[0].degrees.values()) == {9}
+    assert set(refined.degrees.values()) <= {9, 7}
+    assert refined.agreement >= refined.rounds[0].agreement > refined.rounds[1].agreement
     assert (classes(refined.program) == classes(program)).mean() > 0.9
 
 
