@@ -88,8 +88,8 @@ def trace(
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
     `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
-    program has none. A dict gives arguments by name; one whose keys are not arguments, or a dataclass, is one argument. Where
-    it is left out the first calibration sample is the example; an `ExportedProgram` brings its own. Whole numbers that
+    program has none. A dict gives arguments by name; one whose keys are not arguments, or a dataclass, is one argument.
+    Where it is left out the first calibration sample is the example; an `ExportedProgram` brings its own. Whole numbers that
     choose rows of tables are one-hot inputs.
 
     `input_range` is the interval (low, high) of the input's elements; `calibration` is an array of samples with a leading

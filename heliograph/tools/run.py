@@ -121,7 +121,11 @@ def _artifact(
                 hint="leave it out, or give the model itself",
             )
         return model
-    example = None if isinstance(model, Program) else tuple(np.require(value, requirements="W")[np.newaxis] for value in inputs)
+    example = (
+        None
+        if isinstance(model, Program)
+        else tuple(np.require(value, requirements="W")[np.newaxis] for value in inputs)
+    )
     artifact = compile(program_of(model, "run", example, calibration, input_range), options)
     say(f"compiled {artifact!r}")
     return artifact

@@ -86,7 +86,10 @@ BOMBS = {
         "slots<4194304, plain>",
     ),
     "an op on ciphertexts": ("not in order", "{0} = level_drop(%1) {levels = 1} : tensor<3x4, plain>"),
-    "slots as an input": ("not a tensor", '{0} = input() {name = "v", secret = false, slots = 512} : slots<512, plain>'),
+    "slots as an input": (
+        "not a tensor",
+        '{0} = input() {name = "v", secret = false, slots = 512} : slots<512, plain>',
+    ),
 }
 
 

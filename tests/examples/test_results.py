@@ -146,7 +146,7 @@ def test_the_kinds_of_work_add_up_to_the_prediction() -> None:
     text = (
         "program low\ninput x: secret slots[16] in [-1, 1]\ny = bootstrap(3 * x * x)\noutput z = y * y - rotate(y, 1)\n"
     )
-    options = hg.Options(security_bits=None, log_ring=11)
+    options = hg.Options(security_bits=None, log_ring=11, bootstrap_by="openfhe")
     artifact = hg.compile(hg.parse(text), options)
     report = artifact.report.to_dict()
     # Calls at low levels are priced in the part of the chain where they happen.
