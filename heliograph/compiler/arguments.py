@@ -27,7 +27,11 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
         return model
     if is_estimator(model):
         if calibration is None:
-            raise ProgramError("an estimator is compiled with samples", where=what, hint="give calibration=samples")
+            raise ProgramError(
+                "an estimator is compiled with samples",
+                where=what,
+                hint="give calibration=samples, or make its program first: hg.from_sklearn(estimator, samples)",
+            )
         from heliograph.frontends.sklearn_estimators import from_sklearn
 
         return from_sklearn(model, calibration, input_range=input_range)

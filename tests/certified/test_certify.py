@@ -151,8 +151,8 @@ def test_answers_are_read_with_care(artifact: hg.Artifact) -> None:
     assert (read(-3.02, 0.0, 0.1).label, read(-3.02, 0.0, 0.1).votes) == (0, 8)
     undecided = read(0.01, 0.02, -0.03)
     assert (undecided.label, undecided.votes, undecided.certified) == (None, target - 1, False)
-    assert "no single class" in read(1.0, -4.0, 0.0).withdrawn
-    assert "no single class" in read(0.5, 0.0, 0.0).withdrawn
+    assert "not a single class" in read(1.0, -4.0, 0.0).withdrawn
+    assert "not a single class" in read(0.5, 0.0, 0.0).withdrawn
     assert f"{n + 1} of {n} votes" in read(2.0, 0.0, 0.0).withdrawn
     assert "-3 of 12 votes" in read(0.0, -14.0, 0.0).withdrawn
     assert "overflowed" in read(math.nan, 0.0, 0.0).withdrawn
