@@ -12,9 +12,9 @@ from heliograph.texts import shown_lines
 class HeliographError(Exception):
     """Base of every error that is meant for the user; the command line prints it without a traceback.
 
-    `what` is one sentence; `where` is a place the user knows (a file and line, a layer, an argument); `why` is the
-    cause; `hint` is what to try. Empty parts are left out of the text. Whatever an untrusted file put into them, the
-    text has no control characters but line ends.
+    `what` is one sentence; `where` is a place that the user knows (a file and line, a layer, an argument); `why` is the
+    cause; `hint` is what to try. Empty parts are left out of the text. The text never has control characters other than
+    line ends, even if parts of it come from an untrusted file.
     """
 
     def __init__(self, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
@@ -46,15 +46,15 @@ class ProgramError(HeliographError):
 
 
 class UnsupportedError(ProgramError):
-    """The program uses something that Heliograph does not carry; the hint says what to write instead."""
+    """The program uses something that Heliograph does not support; the hint says what to write instead."""
 
 
 class PlanningError(ProgramError):
-    """No parameters meet what was asked (levels, precision, security, memory); the text has the nearest that do."""
+    """No parameters meet the requirements (levels, precision, security, memory); the text has the nearest that do."""
 
 
 class RangeError(ProgramError):
-    """A value lies outside the interval that a polynomial or an encoding was planned for."""
+    """A value is outside the interval that a polynomial or an encoding was planned for."""
 
 
 class WireError(HeliographError):
@@ -62,19 +62,19 @@ class WireError(HeliographError):
 
 
 class SecurityError(HeliographError):
-    """Going on would give up security that was asked for."""
+    """Continuing would give up security that was requested."""
 
 
 class CompositionWarning(UserWarning):
-    """Private data are used by a second run, whose guarantee does not include the first one's."""
+    """A second run uses private data, and its guarantee does not include the first run."""
 
 
 class InsecureWarning(UserWarning):
-    """Something goes on without security because the caller allowed it."""
+    """Something runs without security because the caller allowed it."""
 
 
 class MissingPackageError(HeliographError, ImportError):
-    """A package that only some installations need is not there; the hint is what to install."""
+    """An optional package is not installed; the hint says what to install."""
 
 
 class VerifyError(HeliographError):
@@ -82,7 +82,7 @@ class VerifyError(HeliographError):
 
 
 class InternalError(HeliographError):
-    """Something that cannot happen did. This is our bug."""
+    """Something happened that cannot happen. This is our bug."""
 
 
 @contextlib.contextmanager

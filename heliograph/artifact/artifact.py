@@ -50,9 +50,9 @@ def _without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
 class Artifact:
     """A compiled program with its report.
 
-    `stages` holds the text of the program after the passes of each stage, for reading; `program` is what runs. Of the report
-    a file holds what does not follow from the program (figures.py).
-    `compile_s` is known only where it was compiled: a saved artifact is the same bytes on every run.
+    `stages` holds the text of the program after the passes of each stage, for reading; `program` is what runs. A file
+    stores only the part of the report that does not follow from the program (figures.py). `compile_s` is known only to
+    the process that compiled: a saved artifact has the same bytes on every run.
     """
 
     program: Program
@@ -78,27 +78,27 @@ class Artifact:
 
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
-        """The keys that a server of this program takes."""
+        """The keys that a server of this program needs."""
         return program_keys(self.program)
 
     @property
     def plain_inputs(self) -> tuple[str, ...]:
-        """The names of the inputs that the server is given in the clear, at run time."""
+        """The names of the inputs that the server receives in the clear, at run time."""
         return tuple(
             node.attrs["name"] for node in self.program.inputs if not node.type.secret and "drawn" not in node.attrs
         )
 
     @property
     def drawn_inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """What the server draws by itself, anew for each run: name -> (distribution, shape)."""
+        """What the server draws itself, afresh for each run: name -> (distribution, shape)."""
         drawn = [node.attrs for node in self.program.inputs if "drawn" in node.attrs]
         return {a["name"]: (a["drawn"], tuple(a["shape"])) for a in drawn}
 
     @property
     def fingerprint(self) -> str:
-        """Names the artifact: program, constants, report and the texts of its stages, but not the places in the sources.
+        """Identifies the artifact: program, constants, report and the texts of its stages, but not source locations.
 
-        It is that of the public part.
+        The public part has the same fingerprint.
         """
         return self._public.fingerprint
 
@@ -118,7 +118,7 @@ class Artifact:
         return digest.hexdigest()
 
     def public(self) -> PublicArtifact:
-        """The part that a client needs; no weights."""
+        """The part that a client needs, without weights."""
         return self._public
 
     @functools.cached_property
@@ -171,16 +171,16 @@ class Artifact:
 
     @staticmethod
     def from_bytes(data: Bytes, what: str = "data") -> Artifact:
-        """The artifact in `data`; a WireError where it is not an intact one."""
+        """The artifact in `data`; raises WireError unless it is intact."""
         return Artifact._read(unpack(data, "artifact", VERSION, MAX_ARTIFACT_BYTES, what), what)
 
     def save(self, path: str | Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the file completely or not at all."""
         write_file(path, self.to_bytes())
 
     @staticmethod
     def load(path: str | Path) -> Artifact:
-        """The artifact in a file; a WireError where it is not an intact one."""
+        """The artifact in a file; raises WireError unless it is intact."""
         return Artifact._read(read_file(path, "artifact", VERSION, MAX_ARTIFACT_BYTES), str(path))
 
     @staticmethod

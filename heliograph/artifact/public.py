@@ -58,15 +58,16 @@ _PUBLIC_FIELDS = {
 
 @dataclass(frozen=True)
 class PublicArtifact:
-    """What a client needs: ring, layouts, ranges, what evaluation keys to make. No weights, no program.
+    """What a client needs: ring, layouts, ranges, and which evaluation keys to make. No weights, no program.
 
-    `server_part` is the SHA-256 of what the server has besides; `fingerprint` names both, and keys and ciphertexts carry it.
-    `chains` are those of the program's parameters, `bootstrap_slots` the numbers of slots that it bootstraps in the whole
-    one, `lower_bootstrap_slots` those in each lower one (empty where none bootstraps), `raising_chains` the chains, by their
-    numbers, to whose top bootstraps that are written out raise the modulus, `conjugation_key` says whether it
-    conjugates in the whole one, `predicted` has some figures of the report, and `certificate` says what the answers
-    certify, where they do. `named` is the fingerprint where it was read from a client's key file, which outlives the
-    formats that fingerprints are computed from; such a part is not written again.
+    `server_part` is the SHA-256 of what only the server has; `fingerprint` covers both parts, and keys and ciphertexts
+    carry it. `chains` are those of the program's parameters. `bootstrap_slots` are the numbers of slots that are
+    bootstrapped in the whole chain, `lower_bootstrap_slots` those in each lower one (empty if none bootstraps).
+    `raising_chains` are the numbers of the chains to whose top written-out bootstraps raise the modulus.
+    `conjugation_key` says whether the program conjugates in the whole chain. `predicted` has some figures of the
+    report, and `certificate` says what the answers certify, if anything. `named` is the fingerprint if the part was
+    read from a client's key file, which outlives the formats that fingerprints are computed from; such a part is not
+    written again.
     """
 
     name: str
@@ -101,10 +102,10 @@ class PublicArtifact:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Names the artifact: the first half of SHA-256 over all fields here, that of the server's part among them.
+        """Identifies the artifact: the first half of SHA-256 over all fields and the digest of the server's part.
 
-        Whoever was told the fingerprint by somebody he trusts knows that the security, the ranges and the predicted error
-        here are those that were compiled.
+        Anyone who was told the fingerprint by a trusted person knows that the security, the ranges and the predicted
+        error here are as compiled.
         """
         if self.named is not None:
             return self.named
@@ -113,12 +114,12 @@ class PublicArtifact:
 
     @property
     def given(self) -> tuple[PublicSpec, ...]:
-        """The inputs of a run, without those that come from the run before."""
+        """The inputs that a client supplies for a run: all but the carried ones."""
         return tuple(spec for spec in self.inputs if not spec.carried)
 
     @property
     def carried(self) -> tuple[PublicSpec, ...]:
-        """The inputs that come from the run before."""
+        """The inputs that come from the previous run."""
         return tuple(spec for spec in self.inputs if spec.carried)
 
     @property

@@ -20,21 +20,23 @@ from heliograph.report.figures import CERTIFIED_KINDS, radius_of
 class Certificate:
     """A smoothed classifier and its test (Cohen et al. 2019; Phoenix, section 6).
 
-    `n` noisy copies of the input vote; the class that the mean logits of `n0` others (a power of two) name is certified
-    where more than a share tau of all noise would vote for it, which `n` votes show with an error of at most `alpha`.
+    `n` noisy copies of the input vote. The mean logits of `n0` others (a power of two) choose the class. It is
+    certified if more than a share tau of all noise would vote for it, which the `n` votes show with an error of at most
+    `alpha`.
 
-    kind="l2": normal noise of deviation `sigma`; no change of the input shorter than sigma Phi^-1(tau - zeta) changes the
-        class.
-    kind="l1": noise uniform on [-eta, eta]; no change with an l1 norm below 2 eta (tau - zeta - 1/2) does.
-    kind="fair": `theta` has for each feature how far apart two individuals must be in it to count as dissimilar; changes
-        shorter than sqrt(1 / lipschitz), in features divided by theta, do not change the class. Noise is normal, with
-        deviation theta times `scale`, 1 by default with tau = Phi(sqrt(1 / lipschitz)) + zeta; where `tau` is given, the
-        scale follows from it.
+        kind="l2": normal noise of deviation `sigma`; no change of the input shorter than sigma Phi^-1(tau - zeta) changes
+            the class.
+        kind="l1": noise uniform on [-eta, eta]; no change with an l1 norm below 2 eta (tau - zeta - 1/2) changes it.
+        kind="fair": `theta` says, for each feature, how far apart two individuals must be to count as dissimilar; changes
+            shorter than sqrt(1 / lipschitz), in features divided by theta, do not change the class. Noise is normal, with
+            deviation theta times `scale`; by default `scale` is 1 and tau = Phi(sqrt(1 / lipschitz)) + zeta. If `tau` is
+            given, the scale follows from it.
 
-    `zeta` is the share of copies that may fail without harm: nearer to a tie than the argmax tells apart, or where the
-    polynomials are not the network. It is taken off `tau` (Fischer et al. 2020, lemma 2). tau - zeta is above 1/2.
+    `zeta` is the share of copies that may fail without harm: those closer to a tie than the argmax can resolve, or for
+    which the polynomials differ from the network. It is subtracted from `tau` (Fischer et al. 2020, lemma 2). tau -
+    zeta is above 1/2.
 
-    Raises ProgramError for what cannot be certified, n too small for alpha among them.
+    Raises ProgramError if nothing can be certified, for instance because n is too small for alpha.
     """
 
     kind: str = "l2"
@@ -85,14 +87,14 @@ class Certificate:
 
     @property
     def threshold(self) -> float:
-        """The share of votes that the test shows, zeta included: the tau of the test."""
+        """The share of votes that the test demonstrates, zeta included: the tau of the test."""
         if self.tau is not None:
             return self.tau
         return float(scipy.special.ndtr(math.sqrt(1.0 / self.lipschitz))) + self.zeta
 
     @property
     def scale(self) -> float:
-        """What theta is multiplied by: the deviation of the noise of fairness."""
+        """What theta is multiplied by: the deviation of the noise for fairness."""
         return math.sqrt(1.0 / self.lipschitz) / float(scipy.special.ndtri(self.threshold - self.zeta))
 
     @property
@@ -107,14 +109,14 @@ class Certificate:
 
     @property
     def deviation(self) -> float:
-        """What the drawn numbers are multiplied by; of fairness, beside theta."""
+        """What the drawn numbers are multiplied by; for fairness, in addition to theta."""
         for size in (self.sigma, self.eta):
             if size is not None:
                 return size
         return self.scale
 
     def radius_of(self, share: float) -> float:
-        """The radius where more than that share of all noise votes for the class."""
+        """The radius if more than this share of all noise votes for the class."""
         return radius_of(self.kind, self.deviation, share)
 
     @property

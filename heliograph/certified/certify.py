@@ -62,24 +62,23 @@ def certify(
 ) -> Artifact:
     """The artifact of a smoothed classifier whose answers are certified (Phoenix, sections 6 and 7).
 
-    `program` is a network with one encrypted input and the logits of its classes as output; train it with noise
-    (heliograph.certified.train). Its calibration samples are training inputs: the range of the logits and the smallest
-    difference that is told apart are set from them. `held_out` are inputs that had no part in the training, with a leading
-    axis: the rates at which they break these are bounded from them, and the bounds go into xi. Without it every other
-    calibration sample is held out.
+    `program` is a network with one encrypted input whose output are the logits of its classes; train it with noise
+    (heliograph.certified.train). Its calibration samples are training inputs: they determine the range of the logits
+    and the smallest difference that is resolved. `held_out` are inputs that had no part in the training, with a leading
+    axis. They bound the rates at which inputs violate range and gap, and these bounds are part of xi. Without them
+    every other calibration sample is held out.
 
-    Where activations become polynomials there are two networks: the one that was traced, and the one that is evaluated. The
-    smoothed classifier that is certified is by default that `of` the polynomials, whose votes are counted; with
-    of="network" it is that of the traced one, and copies that the polynomials classify differently count as those near a
-    tie: that takes polynomials that are very near to their functions. Networks of products are both.
+    If activations become polynomials there are two networks: the traced one and the evaluated one. By default the
+    smoothed classifier of the evaluated one, whose votes are counted, is certified. With of="network" it is that of the
+    traced network, and copies that the polynomials classify differently count as near a tie; this needs polynomials
+    that are very close to their functions. For networks without activations that need approximation, both are the same.
 
-    `options` are those of `compile`; `seed` is that of the noise that is looked at here. The
-    server's noise is always fresh.
+    `options` are those of `compile`; `seed` is that of the noise used here. The server's noise is always fresh.
 
-    `client.answer(output)` reads an answer, `hg.read_answer` what was decrypted or simulated.
+    `client.answer(output)` reads an answer; `hg.read_answer` reads one that was decrypted or simulated.
 
-    Raises ProgramError for a network or certificate that do not fit, UnsupportedError for functions that have no single
-    polynomial (max pooling: average instead), PlanningError where no parameters carry it.
+    Raises ProgramError for a network or certificate that does not fit, UnsupportedError for functions that have no
+    single polynomial (max pooling: use average pooling), PlanningError if no parameters are large enough.
     """
     require_program(program, "certify")
     check_network(program)

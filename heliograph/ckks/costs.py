@@ -19,10 +19,10 @@ _PIECE_NS = 15.0
 class CostTable:
     """Milliseconds of the primitives, by a linear model of their transforms and products.
 
-    `ntt_ns` prices one butterfly layer of one coefficient, `mul_ns` one modular product of one coefficient, `conv_ns` one
-    product of a base conversion, `add_ns` one sum, `encode_ns` one layer of the encoder's complex transform; `call_us` is
-    the overhead of a call and `switch_us` that of each half of a key switch; `sample_ns` prices one random coefficient of
-    a key. Fitted to medians on `machine`.
+    `ntt_ns` is the time of one butterfly layer for one coefficient, `mul_ns` of one modular product of one coefficient,
+    `conv_ns` of one product in a base conversion, `add_ns` of one sum, `encode_ns` of one layer of the encoder's
+    complex transform. `call_us` is the overhead of a call, `switch_us` that of each half of a key switch, and
+    `sample_ns` the time of one random coefficient of a key. Fitted to medians on `machine`.
     """
 
     machine: str

@@ -102,7 +102,7 @@ def _tolerance_option(text: str) -> Callable[[Command], Command]:
 
 @dp.command()
 @click.argument("expr")
-@click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
+@click.option("--delta", type=_NUMBER, required=True, help="The delta at which to compute epsilon.")
 @_method
 @_tolerance_option("Width of the bracket (default: 1e-3, or 1e-4 of epsilon where that is larger).")
 @_neighbors
@@ -146,7 +146,7 @@ def epsilon(
 
 @dp.command()
 @click.argument("expr")
-@click.option("--epsilon", "epsilon_", type=_NUMBER, required=True, help="The epsilon at which delta is wanted.")
+@click.option("--epsilon", "epsilon_", type=_NUMBER, required=True, help="The epsilon at which to compute delta.")
 @_method
 @_tolerance_option("Width of the bracket as a share of delta (default 0.01).")
 @_neighbors
@@ -250,7 +250,7 @@ def noise(
 @dp.command()
 @click.option("--batches", type=_Whole(), required=True, help="Number of batches in the epoch.")
 @click.option("--noise", "noise_", type=_NUMBER, required=True, help="Noise multiplier.")
-@click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
+@click.option("--delta", type=_NUMBER, required=True, help="The delta at which to compute epsilon.")
 @output_options
 def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: bool) -> None:
     """Bound epsilon of shuffled batches from below.
@@ -274,7 +274,7 @@ def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: boo
 
 @dp.command()
 @click.argument("expr")
-@click.option("--delta", type=_NUMBER, required=True, help="The delta at which epsilon is wanted.")
+@click.option("--delta", type=_NUMBER, required=True, help="The delta at which to compute epsilon.")
 @_tolerance_option("Width of the bracket, for the methods that take one.")
 @output_options
 def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, quiet: bool) -> None:

@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     "--engine",
     type=click.Choice(["local", "ray"]),
     default=None,
-    help="Evaluate in processes of their own: of this machine, or on a Ray cluster (RAY_ADDRESS).",
+    help="Evaluate in separate processes, on this machine or on a Ray cluster (RAY_ADDRESS).",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=None,
-    help="Evaluate so many inputs at once (with --engine, which is local by default).",
+    help="Number of inputs to evaluate at once (with --engine, which is local by default).",
 )
 @click.option("--no-memory-check", is_flag=True, help="Start even if memory seems too small.")
 @force_option
@@ -92,8 +92,8 @@ def evaluate_command(
     """Evaluate ARTIFACT on encrypted inputs. No secret key is needed or accepted.
 
     With several inputs, outputs are written to a folder as they finish, each under its input's name. Run the same command
-    again after an interruption: outputs that are complete are kept, and those whose input has changed are made again.
-    (Beside each output, .NAME.made holds a digest of what it was made from; clients do not need it.)
+    again after an interruption: outputs that are complete are kept, and those whose input has changed are computed again.
+    (Next to each output, .NAME.made holds a digest of what it was computed from; clients do not need it.)
 
     With --engine or --workers, worker processes evaluate the inputs; the input of one that dies goes to another. On the
     native backend they share one copy of the keys, a file mapped-*.keys that stays in the folder of the keys.

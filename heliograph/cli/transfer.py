@@ -54,7 +54,7 @@ def transfer() -> None:
 @click.option("--weight-range", type=float, default=8.0, show_default=True, help="Weights stay within [-W, W].")
 @click.option("--hidden", type=int, default=0, show_default=True, help="Units of a hidden layer; 0: none.")
 @click.option(
-    "--hidden-range", type=float, default=4.0, show_default=True, help="What its activation reads stays within [-H, H]."
+    "--hidden-range", type=float, default=4.0, show_default=True, help="Inputs of its activation stay within [-H, H]."
 )
 @click.option(
     "--patience",

@@ -44,18 +44,21 @@ def compile(
     calibration: Any = None,
     input_range: Any = None,
 ) -> Artifact:
-    """The artifact of a program on tensors or on slots: polynomials, packing, levels, keys and order decided, and the bill.
+    """The artifact of a program on tensors or on slots: polynomials, packing, levels, keys and order, and the bill.
 
-    In place of a program a PyTorch module in evaluation mode may be given, with `example_input`, `calibration` and
+    In place of a program, a PyTorch module in evaluation mode may be given, with `example_input`, `calibration` and
     `input_range` as for `trace`, or a fitted estimator of scikit-learn with calibration samples.
 
-    Raises ProgramError (PlanningError where no parameters do) with the layer and its line, and what `trace` raises. The same
-    program, options and prices give the same artifact on one machine, byte for byte. Between processors, which sum in other
-    orders, they nearly always do: what comes out of BLAS and LAPACK is rounded (rounding.py). Whoever needs one fingerprint
-    in several places ships the artifact and does not compile it again. Paths of sources are kept as compiler/places.py has
-    them.
-    `watch(name, program)` sees the program after each pass, when all passes of its part of the pipeline have run, and of the
-    plans that were tried those of the one that is taken (report/explain.py has one that explains).
+    `watch(name, program)` is called with the program after each pass, once all passes of its part of the pipeline have
+    run, and only for the plan that is chosen (report/explain.py has one that explains).
+
+    On one machine the same program, options and costs give the same artifact, byte for byte. Across processors, which
+    sum in different orders, they nearly always do: results of BLAS and LAPACK are rounded (rounding.py). If you need
+    the same fingerprint in several places, ship the artifact instead of compiling it again. Paths of sources are stored
+    as compiler/places.py describes.
+
+    Raises ProgramError (PlanningError if no parameters are large enough) with the layer and its line, and the errors of
+    `trace`.
     """
     if options is not None and not isinstance(options, Options):
         raise ProgramError(

@@ -156,48 +156,53 @@ def _read_batch(text: str) -> int | str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Compiler options; every default can be left alone.
+    """Compiler options; every one has a default.
 
-    security_bits: 128, or None for no security at all (tests: the report says INSECURE).
-    degree, degrees: polynomial degree of all activations, or of single layers by name (they win), or a list with one for
-        each activation in program order. By default 15, or 31 or 63 where the margin that samples ask for takes it.
-    allocate: "plan" chooses the degree of each layer so that the whole plan, bootstraps included, takes least time; "paper"
-        does as OLA, with a cost for each layer by itself. Degrees that are given for single layers stay.
+    security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
+    degree, degrees: polynomial degree of all activations; or of single layers by name, which override it, or a list
+        with one for each activation in program order. By default 15, or 31 or 63 if the margin that the samples need
+        requires it.
+    allocate: "plan" chooses the degree of each layer so that the whole plan, bootstraps included, is fastest; "paper"
+        works like OLA, with a separate cost for each layer. Degrees given for single layers are kept.
     accuracy_loss: the share of calibration samples whose class an allocation may change.
     target_error: instead of a degree: the largest approximation error of each activation on its range.
-    errors: the largest errors of single ReLUs, by layer name: these become compositions of polynomials where that takes
-        fewer levels than one polynomial (`allocate` does so where one does not serve).
-    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax. Gaussian
-        weighs with one normal, and with one for each unit where the margin is chosen.
-    spread: method gaussian weighs with a normal density this many times as wide as what the samples showed (OLA's r): above
-        1 the polynomial is better in the tails and worse in the middle.
-    margin: by how much an observed range is widened on each side, as a share of its width. By default it follows the tails
-        that the samples show at each layer and the depth, and a degree that is not given is chosen with it.
-    samples_apart: at most this many calibration samples are kept apart, every other one, to bound how often unseen inputs
+    errors: the largest errors of single ReLUs, by layer name. These become compositions of polynomials if that takes
+        fewer levels than one polynomial (`allocate` does this where one polynomial is not enough).
+    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax.
+        Gaussian weights the fit with one normal density, or with one for each unit if the margin is chosen
+        automatically.
+    spread: the gaussian method's density is this many times as wide as the samples showed (OLA's r). Above 1, the
+        polynomial is better in the tails and worse in the middle.
+    margin: how far an observed range is widened on each side, as a share of its width. By default it follows the tails
+        of the samples at each layer and the depth, and a degree that is not given is chosen with it.
+    samples_apart: at most this many calibration samples (every other one) are held out to bound how often unseen inputs
         leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
-    precision_bits: the encryption's own error is at most 2**-precision_bits of the largest output (at most of 1).
-    gap_error: the largest error that encryption may add to a difference that an argmax compares, as a share of its gap, on
-        the samples that errors are simulated on. Without it only what comes out counts, which shows nothing of ties.
+    precision_bits: the error of encryption is at most 2**-precision_bits of the largest output (of 1 if that is larger
+        than 1).
+    gap_error: the largest error that encryption may add to a difference that an argmax compares, as a share of its gap,
+        on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of
+        ties.
     key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
     memory_bytes: bound on the server's predicted peak memory.
-    flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure generator;
-        it hides what decisions (argmax, comparisons) leave of the values they were made on.
-    bootstrap: True or False; by default values are bootstrapped only where no ring carries the program without.
-    bootstrap_iterations: 1, or 2 for bootstraps that are repeated on what the first left over: several bits finer, for
-        twice the time and a level; by default 2 where 1 is too coarse for precision_bits.
-    bootstrap_by: "native" (by default) plans chains for our own bootstraps, which take two levels less, any scale and
-        rings from 2^15 on; such programs run on the native backend alone. "openfhe" plans chains on which both can run.
-    chains: the most moduli chains in which values are bootstrapped: the whole one and lower parts of it, each with keys of
-        its own; by default up to 3, where that pays for the keys.
-    batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts; as many as a
-        ciphertext has slots, or "max": then each element of a tensor is a ciphertext of its own and linear maps are sums of
-        ciphertexts, without rotations and their keys, where the program allows it (elsewhere "max" is as many as fit side by
-        side). Inputs and outputs have a leading axis of samples, and the bill says time and bytes of each.
-    objective: instead of a batch: "latency" or "throughput" plans for one sample, several and "max", and takes what answers
-        soonest, or what takes least time for each sample.
-    log_ring, scale_bits, digits: fix a parameter instead of having it chosen.
-    costs: the prices of primitives: those measured on this machine (`heliograph doctor --calibrate`) or the built-in ones.
-    dump_ir: a folder that gets the program after each pass.
+    flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure
+        generator. It hides what decisions (argmax, comparisons) still reveal about the values that they compared.
+    bootstrap: True or False; by default values are bootstrapped only if no ring is large enough without it.
+    bootstrap_iterations: 1, or 2 to bootstrap the error of the first iteration as well: several bits more precise, for
+        twice the time and a level. By default 2 if 1 is too coarse for precision_bits.
+    bootstrap_by: "native" (the default) plans chains for our own bootstraps, which take two levels less, any scale, and
+        rings from 2^15 on; such programs run on the native backend only. "openfhe" plans chains on which both backends
+        run.
+    chains: the largest number of moduli chains in which values are bootstrapped: the whole one and lower parts of it,
+        each with its own keys. By default up to 3, if the time saved is worth the keys.
+    batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts. With as many
+        as a ciphertext has slots, or "max", each element of a tensor is a separate ciphertext, and linear maps are sums
+        of ciphertexts, without rotations and their keys, if the program allows it (otherwise "max" is as many as fit
+        side by side). Inputs and outputs have a leading axis of samples, and the bill gives time and bytes per sample.
+    objective: instead of a batch: "latency" or "throughput" plans one sample, several, and "max", and takes the plan
+        with the fastest answer, or with the least time per sample.
+    log_ring, scale_bits, digits: fix a parameter that is otherwise chosen.
+    costs: the cost table: the one measured on this machine (`heliograph doctor --calibrate`) or the built-in one.
+    dump_ir: a folder to which the program is written after each pass.
     """
 
     security_bits: int | None = _option(

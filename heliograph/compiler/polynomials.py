@@ -24,10 +24,11 @@ from heliograph.passes.simplify import Simplify
 def approximate(program: Program, options: Options | None = None) -> Program:
     """The program of the tensor stage with its activations replaced by the polynomials that `compile` would choose.
 
-    Convolutions and other layers stay what they are. A polynomial by unit stands between a division and a product by the
-    sizes of the units. Functions that take a composition of polynomials (sign, softmax, ...) stay, and so does a ReLU of
-    what is never negative. `to_torch(approximate(program, options))` is a module whose training can recover what the
-    approximation lost; `compile` takes the result like any program, and holds its polynomials to their intervals.
+    Convolutions and other layers stay as they are. A polynomial with a range for each unit is written between a
+    division and a product by the sizes of the units. Functions that need a composition of polynomials (sign, softmax,
+    ...) stay, and so does a ReLU of a value that is never negative. `to_torch(approximate(program, options))` is a
+    module whose training can recover what the approximation lost; `compile` takes the result like any program, and
+    keeps its polynomials on their intervals.
     """
     require_program(program, "approximate")
     if program.stage is not Stage.TENSOR:

@@ -12,12 +12,12 @@ from heliograph.ir import Builder, Program, Stage, TensorType
 def top1(
     program: Program, *, gap: float | None = None, bits: float | None = None, axis: int = -1, index: bool = False
 ) -> Program:
-    """The program with the one-hot argmax of its only output in place of that output; its number with `index`.
+    """The program with its only output replaced by its one-hot argmax, or by the position of the maximum with `index`.
 
-    `gap` is the smallest difference of the largest and the next logit that must be told apart, in units of the logits (by
-    default what calibration shows); nearer than that the result is soft. `bits` is how near to 0 and 1 it comes. Logits do
-    not leave the server, and slots that carry no result are proved to depend on no input. What is left of them in the
-    distance from 0 and 1 is hidden by `Options(flood=...)`.
+    `gap` is the smallest difference between the largest and the next logit that must be resolved, in units of the
+    logits (by default what calibration shows); for smaller differences the result lies between the two. `bits` says how
+    close to 0 and 1 the result is. Logits do not leave the server, and slots that carry no result are proved to depend
+    on no input. What the distance from 0 and 1 still reveals about them is hidden by `Options(flood=...)`.
     """
     require_program(program, "top1")
     if program.stage is not Stage.TENSOR or len(program.outputs) != 1:

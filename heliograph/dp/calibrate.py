@@ -1,8 +1,8 @@
 """Calibration: the smallest noise, the most steps, the largest sampling probability for a target (epsilon, delta).
 
 Each answer is proved by the upper bound on epsilon at the answer, and is within 0.1 % of the best: the lower bound at
-0.999 of the noise (1.001 of the probability, one step more) exceeds the target. Where the bracket cannot be made narrow
-enough to show that, the answer says so (`tight`).
+0.999 of the noise (1.001 of the probability, one step more) exceeds the target. If the bracket cannot be made narrow
+enough to show this, the answer says so (`tight`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHARE = 5e-4
 
 @dataclass(frozen=True)
 class Calibration:
-    """A parameter, the bracket on epsilon there, and whether the answer was shown to be within 0.1 % of the best."""
+    """A parameter, the bracket on epsilon there, and whether it was shown to be within 0.1 % of the best."""
 
     parameter: str
     value: float
@@ -82,9 +82,10 @@ def smallest_noise(
     build: Callable[[float], Composition],
     limits: tuple[float, float] = (1e-3, 1e6),
 ) -> Calibration:
-    """The smallest noise multiplier with which `build` of it is (target, delta)-private, for mechanisms of several kinds.
+    """The smallest x for which the composition `build(x)` is (target, delta)-private, for several kinds of mechanisms.
 
-    The epsilon of `build(x)` must fall in x, for x within the limits. Raises PlanningError as `noise_multiplier` does.
+    The epsilon of `build(x)` must decrease in x, for x within the limits. Raises PlanningError as `noise_multiplier`
+    does.
     """
     _check_target(target)
     check_delta(delta)
@@ -119,7 +120,7 @@ def largest_p(
 def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, *, limit: int = 10**8) -> Calibration:
     """The largest number of runs of a mechanism (or a composition) that is (target, delta)-private, at most `limit`.
 
-    `tight` says that one run more (0.1 % more, from 1,000 runs on) is proved to exceed the target.
+    `tight` says that one more run (0.1 % more, from 1,000 runs on) is proved to exceed the target.
     """
     _check_target(target)
     check_delta(delta)

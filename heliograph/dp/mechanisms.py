@@ -35,7 +35,7 @@ _NOISE_RANGE = (1e-3, 1e9)
 
 @dataclass(frozen=True)
 class Mechanism(ABC):
-    """A mechanism: its parameters, checked when it is made, and its dominating pairs."""
+    """A mechanism: its parameters, checked on construction, and its dominating pairs."""
 
     name: ClassVar[str] = ""
     """What the expression language calls it."""
@@ -51,9 +51,9 @@ class Mechanism(ABC):
         """The dominating pair (A, B) in a direction."""
 
     def replaced(self) -> Mechanism:
-        """The record of this mechanism for neighbours of which one record is replaced by another.
+        """The record of this mechanism for neighbours that differ by one replaced record.
 
-        Raises UnsupportedError where no tight pair is known.
+        Raises UnsupportedError if no tight pair is known.
         """
         raise UnsupportedError(
             f"{self.name} has no pair for the neighbouring relation 'replace'",
@@ -63,24 +63,25 @@ class Mechanism(ABC):
         )
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition | None:
-        """Mechanisms with pairs whose composition bounds `count` runs of this one from a side; None: it has a pair itself.
+        """Mechanisms with pairs whose composition bounds `count` runs of this one from a side.
 
-        `delta` is about where bounds are wanted: what is cut off a tail counts as little beside it.
+        None if it has a pair itself. `delta` is the size of the deltas that matter: what is cut off a tail must be
+        small compared to it.
         """
         return None
 
     @property
     def distance(self) -> float:
-        """A bound on the total variation between one run and the mechanism that `bounded` stands for, on any data set.
+        """A bound on the total variation between one run and the mechanism that `bounded` returns, on any data set.
 
-        From (e, d) of the latter follows (e, d + (1 + exp(e)) distance) of this one, and the other way about.
+        If the latter is (e, d)-private, this one is (e, d + (1 + exp(e)) distance)-private, and vice versa.
         """
         return 0.0
 
     def displaced(self, count: int) -> Composition | None:
-        """Where there is a `distance`: mechanisms with pairs that bound `count` runs from above without it, or None.
+        """If there is a `distance`: mechanisms with pairs that bound `count` runs from above without it; else None.
 
-        Wider where the distance is small, and a bound where it is not.
+        This bound is wider if the distance is small, and still a bound if it is not.
         """
         return None
 
@@ -262,10 +263,11 @@ class DiscreteLaplace(Mechanism):
 
 @dataclass(frozen=True)
 class RandomizedResponse(Mechanism):
-    """The true one of `categories` answers with probability e^epsilon / (e^epsilon + categories - 1), else another.
+    """The true one of `categories` answers with probability e^epsilon / (e^epsilon + categories - 1), else another one.
 
-    The neighbour is the same person with another answer: a record that is replaced. Alone it is accounted so whatever
-    relation is asked for; beside mechanisms whose pair is for a record added or removed only under `replace`.
+    The neighbour is the same person with a different answer: a replaced record. Alone it is accounted for in this way
+    whatever relation is requested; together with mechanisms whose pair is for an added or removed record, only under
+    `replace`.
     """
 
     epsilon: float

@@ -1,10 +1,11 @@
-"""Ways to draw the batches of an epoch, each of which also says what it is accounted as: one object, so that they agree.
+"""Ways to draw the batches of an epoch. Each also says how it is accounted for, so the two agree.
 
 A sampler is a record of public parameters. `plan` gives, for a public number of records, the steps of an epoch and the
 mechanism of a step (or of an epoch); `epoch` draws the batches of an epoch. A record adds a vector of norm at most 1 to
-every batch that it is in, so that the noise multiplier is noise standard deviation over the clipping bound.
+every batch that contains it, so the noise multiplier is the standard deviation of the noise divided by the clipping
+bound.
 
-What is drawn is secret: indices, and for Poisson sampling the sizes of batches too.
+What is drawn is secret: the indices and, for Poisson sampling, the sizes of batches too.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """An epoch: its steps, what a step is accounted as, or what the whole epoch is (then `mechanism` ran once)."""
+    """An epoch: its steps, and the mechanism of a step, or of the whole epoch (then `mechanism` runs once)."""
 
     steps: int
     mechanism: Mechanism
     by_epoch: bool = False
 
     def composition(self, epochs: int) -> Composition:
-        """What this many epochs are accounted as."""
+        """The mechanism of this many epochs."""
         return self.mechanism * (epochs if self.by_epoch else epochs * self.steps)
 
 
 class Sampler(ABC):
-    """A way to draw batches. `expected_size` is what sums are divided by: public, never the size of a batch."""
+    """A way to draw batches. Sums are divided by `expected_size`: public, never the size of a batch."""
 
     name: ClassVar[str] = ""
     knows_count: ClassVar[bool] = True
@@ -56,7 +57,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
-        """What an epoch over a public number of records is accounted as."""
+        """The mechanism of an epoch over a public number of records."""
 
     @abstractmethod
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
@@ -73,7 +74,7 @@ def _steps(records: float, size: float) -> int:
 
 @dataclass(frozen=True)
 class PoissonSampler(Sampler):
-    """Every record by its own coin, with probability batch_size / records."""
+    """Each record independently, with probability batch_size / records."""
 
     batch_size: float
     name = "poisson"
@@ -98,7 +99,7 @@ class PoissonSampler(Sampler):
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampler(Sampler):
-    """Poisson sampling of which at most `most` records are kept, chosen at random: a bound on the physical batch."""
+    """Poisson sampling that keeps at most `most` records, chosen at random: a bound on the physical batch."""
 
     batch_size: float
     most: int
@@ -142,7 +143,7 @@ class _OneSize(Sampler):
 
 @dataclass(frozen=True)
 class FixedSizeSampler(_OneSize):
-    """Batches of one size, each drawn without replacement, anew for every step."""
+    """Batches of fixed size, drawn without replacement, afresh for every step."""
 
     name = "fixed_size"
 
@@ -156,7 +157,7 @@ class FixedSizeSampler(_OneSize):
 
 @dataclass(frozen=True)
 class WithReplacementSampler(_OneSize):
-    """Batches of one size, each record of a batch drawn from all."""
+    """Batches of fixed size; each record of a batch is drawn from all records."""
 
     name = "with_replacement"
 
@@ -172,7 +173,8 @@ class WithReplacementSampler(_OneSize):
 class AllocationSampler(Sampler):
     """Balls in bins: at the start of an epoch every record is put into `times` of its batches, chosen uniformly.
 
-    An epoch has `batches` steps; each record is in exactly `times` of them, so that an epoch passes the data that often.
+    An epoch has `batches` steps. Each record is in exactly `times` of them, so an epoch passes over the data that
+    often.
     """
 
     batches: int

@@ -176,7 +176,7 @@ def _render(diagnostics: tuple[Diagnostic, ...], total: int) -> str:
 
 
 class LanguageError(ProgramError):
-    """A text of the language cannot be used; `diagnostics` are its errors in the order of the text."""
+    """A text of the language has errors; `diagnostics` lists them in the order of the text."""
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         self.diagnostics = diagnostics

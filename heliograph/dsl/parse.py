@@ -215,11 +215,11 @@ def parse_source(source: Source, parameters: Mapping[str, Any] | None = None) ->
 
 
 def parse(text_or_path: str | Path, *, parameters: Mapping[str, Any] | None = None) -> Program:
-    """The program that a text of the language describes: stage `tensor`, or `packed` where its inputs are slots.
+    """The program that a text of the language describes: stage `tensor`, or `packed` if its inputs are slots.
 
-    `text_or_path` is a path (a `pathlib.Path`, or a string that ends in `.hg`) or the text itself. `parameters` holds
-    the arrays of the `param` statements that have no value in the text, by name. Files that the text loads must lie in
-    the folder of the file (of the working directory, for a text) or below it. Raises LanguageError, a ProgramError,
-    with every error found and its place; nothing is executed and nothing is written.
+    `text_or_path` is a path (a `pathlib.Path`, or a string that ends in `.hg`) or the text itself. `parameters` has the
+    arrays, by name, of the `param` statements without a value in the text. Files that the text loads must be in the
+    folder of the file (for a text, the working directory) or below it. Raises LanguageError, a ProgramError, with every
+    error and its location; nothing is executed and nothing is written.
     """
     return parse_source(open_source(text_or_path), parameters)

@@ -30,17 +30,17 @@ _TAKES_NUMBERS = {"add", "sub", "mul", "div", "gt", "lt", "ge", "le", "maximum",
 
 
 def to_language(program: Program) -> str:
-    """The text of a tensor program. Where it has an op or constant that the language lacks: an UnsupportedError.
+    """The text of a tensor program. Raises UnsupportedError if it has an op or constant that the language lacks.
 
-    Small constants stand in the text; larger ones are `given("name")`, and `parse(text, parameters=...)` takes them
-    from the program's `constants`. `write_language` writes them to a file instead. Names of layers become names of
-    variables; places in the original source, and records, are not kept.
+    Small constants are written out. Larger ones are `given("name")`, and `parse(text, parameters=...)` takes them from
+    the program's `constants`; `write_language` writes them to a file instead. Names of layers become names of
+    variables; locations in the original source, and records, are not kept.
     """
     return _Printer(program, None).text()
 
 
 def write_language(program: Program, folder: str | Path) -> Path:
-    """Write `NAME.hg`, and `NAME.npz` for its larger constants, into the folder; the path of the former."""
+    """Write `NAME.hg`, and `NAME.npz` for its larger constants, into the folder; returns the path of the former."""
     folder = Path(folder)
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", program.name)[:80] or "program"
     printer = _Printer(program, f"{stem}.npz")

@@ -41,20 +41,21 @@ def from_sklearn(
     name: str | None = None,
     outputs: Literal["probabilities", "scores"] = "probabilities",
 ) -> Program:
-    """The program of the tensor stage that computes what a fitted estimator of scikit-learn computes for one sample.
+    """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
-    `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector machines), a
-    multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array (samples, features) like
-    those it was fitted on; they are the program's calibration. `input_range` is the interval (low, high) of all features,
-    by default from the smallest to the largest number in `samples`. `name` is the estimator's class by default.
+    `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
+    machines), a multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array
+    (samples, features) like the data that it was fitted on; they are the program's calibration. `input_range` is the
+    interval (low, high) of all features, by default from the smallest to the largest number in `samples`. `name` is by
+    default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
-    `classes_`, the largest of which is the predicted one (for two classes z of `decision_function` gives -z/2 and z/2).
-    Where `predict_proba` is the softmax of these the client takes it after decryption, unless outputs="scores". A regressor
-    gives `predict`, with shape (targets,), a transformer `transform`.
+    `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
+    If `predict_proba` is the softmax of these, the client computes it after decryption, unless outputs="scores". A
+    regressor gives `predict`, with shape (targets,), a transformer `transform`.
 
-    Raises UnsupportedError for an estimator that is neither, ProgramError for one that is not fitted or samples that do not
-    fit, RangeError for samples outside `input_range`.
+    Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
+    RangeError for samples outside `input_range`.
     """
     if outputs not in ("probabilities", "scores"):
         raise ProgramError(f"outputs is {outputs!r}", hint='outputs="probabilities" or outputs="scores"')

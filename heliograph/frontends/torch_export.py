@@ -88,25 +88,25 @@ def trace(
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
     `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
-    program has none. A dict gives arguments by name; one whose keys are not arguments, or a dataclass, is one argument.
-    Where it is left out the first calibration sample is the example; an `ExportedProgram` brings its own. Whole numbers that
-    choose rows of tables are one-hot inputs.
+    program has no batch axis. A dict gives arguments by name; a dict whose keys are not arguments, or a dataclass, is
+    one argument. If it is left out, the first calibration sample is the example; an `ExportedProgram` has its own.
+    Integers that select rows of tables become one-hot inputs.
 
-    `input_range` is the interval (low, high) of the input's elements; `calibration` is an array of samples with a leading
-    sample axis; with several inputs both are tuples in argument order, None where an input has none. Samples may come in
-    the form of the example too, or from a DataLoader. Without `input_range` the range is the smallest and largest element
-    of the calibration samples, and without both it stays open. `name` is the module's class by default. `plain` names
-    arguments that are not encrypted: the server gives them at run time. With `outputs="logits"` a softmax that the model
-    ends in is left to the client, which computes it exactly after decryption (the report says so); the logarithm of a
-    softmax at the end always is.
+    `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
+    leading sample axis. For several inputs both are tuples in argument order, with None for an input that has none.
+    Samples may also have the form of the example, or come from a DataLoader. Without `input_range` the range is from
+    the smallest to the largest element of the calibration samples; without both it stays open. `name` is by default the
+    module's class. `plain` names arguments that are not encrypted: the server supplies them at run time. With
+    `outputs="logits"`, a softmax at the end of the model is left to the client, which computes it exactly after
+    decryption (the report says so); the logarithm of a softmax at the end always is.
 
-    The module is left as it was. Parameters keep their precision and their paths as names of constants. Every node has
-    the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the function's
-    name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of `nn.Sequential`) has that of
-    this call, or where that is in no file the layer as it was written.
+    The module is not changed. Parameters keep their precision, and their paths become the names of constants. Every
+    node has the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the
+    function's name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of
+    `nn.Sequential`) has the line of this call, or, if that is in no file, the layer as it was written.
 
     Raises UnsupportedError for an op without a rule, training mode, dynamic shapes and control flow that depends on
-    data, ProgramError for input, range or samples that do not fit; each says where and what to do instead.
+    data, and ProgramError for an input, range or samples that do not fit; each says where, and what to do instead.
     """
     caller = caller_location()
     try:

@@ -35,18 +35,18 @@ Tensor = torch.Tensor
 def to_torch(
     program: Program, *, dtype: torch.dtype = torch.float32, train_coefficients: bool = False
 ) -> ProgramModule:
-    """A module in eval mode that computes what a program of the tensor or polynomial stage computes, batch axis in front.
+    """A module in eval mode that computes what a tensor or polynomial program computes, batch axis in front.
 
-    Weights of linear, convolution and norm layers and entries of sparse maps are parameters, of that `dtype`; so are the
-    polynomials' coefficients with `train_coefficients` (each polynomial its own), buffers otherwise. Any other constant that
-    several ops read stays one tensor.
+    Weights of linear, convolution and norm layers and entries of sparse maps are parameters of that `dtype`. The
+    polynomials' coefficients are parameters with `train_coefficients` (separate for each polynomial), otherwise
+    buffers. Any other constant that several ops read stays one tensor.
 
-    Submodules are called as the program's layers are, and parameters as in torch (`layer1.0.conv1.weight`), so
-    that the module, trained, gives `hg.trace` a program with the same names. Sparse maps stay sparse.
+    Submodules have the names of the program's layers, and parameters those of torch (`layer1.0.conv1.weight`), so that
+    tracing the trained module gives a program with the same names. Sparse maps stay sparse.
 
-    A polynomial is only good on its interval, and training may move its inputs out of it: add a multiple of the module's
-    `range_penalty()` to the loss. The program that is traced next keeps the intervals, and `compile` refuses calibration
-    samples that leave them. Raises UnsupportedError where torch has no counterpart of an op.
+    A polynomial is accurate only on its interval, and training may move its inputs out of it: add a multiple of the
+    module's `range_penalty()` to the loss. When the module is traced again, the program keeps the intervals, and
+    `compile` refuses calibration samples that leave them. Raises UnsupportedError if torch has no counterpart of an op.
     """
     if program.stage.order > Stage.POLYNOMIAL.order:
         raise UnsupportedError(

@@ -53,16 +53,18 @@ def register_function(
     slope: float | None = None,
     torch_op: str | None = None,
 ) -> Function:
-    """Make a function of one variable known by its name: to programs, PyTorch models and `heliograph approx`.
+    """Register a function of one variable by name, for programs, PyTorch models and `heliograph approx`.
 
-    Like every activation it is approximated by a polynomial. `evaluate` maps an array of floats to one of the same shape,
-    finite where it is used; `low`, `high` is the range it is fitted on where nothing else bounds its input. `method`
-    (minimax, gaussian, interpolation) is how it is fitted where neither the op nor `Options.method` says so. `kinks` are
-    points where its slope jumps: a fit puts them among its points. With `slope`, a bound on |f'| (on [low, high] where
-    these are given), errors of its polynomials are proved; without, they are what a fine grid showed, and reported so.
+    Like every activation it is approximated by a polynomial. `evaluate` maps an array of floats to one of the same
+    shape, and must be finite where it is used. `low`, `high` is the range that it is fitted on if nothing else bounds
+    its input. `method` (minimax, gaussian, interpolation) is how it is fitted if neither the op nor `Options.method`
+    says so. `kinks` are points where its slope jumps; fits include them among their points. With `slope`, a bound on
+    |f'| (on [low, high] if these are given), errors of its polynomials are proved; without it they are measured on a
+    fine grid, and the report says so.
 
-    In the language it is called by its name; `torch_op`, such as `aten.mish` or `mylib.bump`, is the op of a traced model
-    that means it. Compiled artifacts hold polynomials only, and need no registration where they run.
+    In the language it is called by its name. `torch_op`, such as `aten.mish` or `mylib.bump`, is the op of a traced
+    model that becomes this function. Compiled artifacts contain only polynomials, so nothing has to be registered where
+    they run.
     """
     if not name.isidentifier():
         raise ProgramError(f"{name!r} is not a name for a function", hint="letters, digits and underscores")

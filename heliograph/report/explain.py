@@ -34,7 +34,7 @@ class Improvement:
 
 @dataclass(slots=True)
 class Recorder:
-    """Keeps the program after each pass; give it to `compile` as `watch`."""
+    """Keeps the program after each pass; pass it to `compile` as `watch`."""
 
     steps: list[tuple[str, Program]] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ class Recorder:
         self.steps.append((name, program))
 
     def explain(self, source: Program, name: str) -> Explanation:
-        """What the pass of that name did when `source` was compiled; a ProgramError with the names there are."""
+        """What the pass of that name did when `source` was compiled; a ProgramError lists the names that exist."""
         names = [step for step, _ in self.steps]
         check_pass(name, names)
         # A pass that ran more than once is explained as it ran last, on the parameters that were chosen.

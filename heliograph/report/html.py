@@ -189,7 +189,7 @@ def _degrees(figures: Figures) -> str:
 
 
 def html_report(artifact: Compiled, report: Report | None = None) -> str:
-    """The page as text; `report` replaces the artifact's own (one with a measured column, say)."""
+    """The report as an HTML page; `report` replaces the artifact's own (for instance one with a measured column)."""
     report = report or artifact.report
     f, depth = report.figures, artifact_depth(artifact)
     rows = depth.rows

@@ -67,8 +67,9 @@ def figures(artifact: Compiled, report: Report | None = None) -> dict[str, Any]:
 
 
 def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = None) -> list[Path]:
-    """Write `levels.png`, `ranges.png`, `times.png` and `allocation.png` into a folder; the paths, without those that have
-    nothing to show.
+    """Write `levels.png`, `ranges.png`, `times.png` and `allocation.png` into a folder; returns their paths.
+
+    Plots that would be empty are left out.
     """
     drawn = figures(artifact, report)
     target = Path(folder)

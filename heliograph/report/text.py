@@ -234,8 +234,8 @@ def _columns(rows: list[tuple[str, ...]]) -> list[str]:
 class Report:
     """Predicted figures of one artifact; `to_dict()` is the JSON, `str()` the table.
 
-    `predicted_max_abs_error` is against the original network on the calibration samples (or random ones): the error of
-    the polynomials, seen there, plus that of encryption, simulated. `scheme_error` is the latter alone.
+    `predicted_max_abs_error` is relative to the original network on the calibration samples (or random ones): the
+    measured error of the polynomials plus the simulated error of encryption. `scheme_error` is the latter alone.
     """
 
     figures: Figures
@@ -248,7 +248,7 @@ class Report:
         return found
 
     def with_measured(self, measured: HasFigures | Mapping[str, Any]) -> Report:
-        """The same report with a measured column, from `runtime.measure.Measurement` or from figures by name."""
+        """The same report with a measured column, from `tools.measure.Measurement` or from figures by name."""
         figures = measured if isinstance(measured, Mapping) else measured.figures()
         return replace(self, measured={**self.measured, **figures})
 
@@ -280,12 +280,12 @@ class Report:
         return fragment(f"{self.figures.name}: the bill", parts)
 
     def badge(self) -> str:
-        """The security as a piece of HTML."""
+        """The security as an HTML fragment."""
         bits = self.figures.security_bits
         return badge("INSECURE: for tests only" if bits is None else f"{bits} bits, classical", bits is None)
 
     def tiles(self) -> list[tuple[str, str]]:
-        """The figures that matter most, in words, and what each of them is."""
+        """The most important figures in words, each with its label."""
         f, predicted = self.figures, self.figures.predicted
         error = ("output error", f"{predicted.max_abs_error:.2g}")
         if predicted.relative_error is not None:
@@ -306,7 +306,7 @@ class Report:
         ]
 
     def figures_table(self) -> str:
-        """Predicted and measured figures as a table of HTML."""
+        """Predicted and measured figures as an HTML table."""
         header = ("", "predicted", "measured") if self.measured else ("", "predicted")
         rows = [row if self.measured else row[:2] for row in self.figure_rows()]
         return table(header, [*rows, *((label, "", text) for label, text in self.circumstances())])
@@ -385,7 +385,7 @@ class Report:
         return "; ".join([f"up to {f.output_magnitude:.3g} on the samples", *ranges, *finished])
 
     def class_agreement(self) -> str:
-        """On how many samples the class is that of the network, in words; empty where there are no classes."""
+        """On how many samples the class agrees with the network's, in words; empty if there are no classes."""
         entry = self.figures.class_agreement
         if not entry:
             return ""
@@ -397,7 +397,7 @@ class Report:
         return {row.layer: row.ms for row in self.figures.predicted_ms_by_layer}
 
     def figure_rows(self) -> list[tuple[str, str, str]]:
-        """Name, predicted and measured of what a run measures; an empty text where a figure is not known."""
+        """Name, predicted and measured value of everything that a run measures; an empty text for unknown values."""
         found = []
         for entry in fields(Predicted):
             about, key = figure_of(entry), key_of(entry)
@@ -409,7 +409,7 @@ class Report:
         return found
 
     def circumstances(self) -> list[tuple[str, str]]:
-        """Under what the measured column was measured: the machine, and the work beside."""
+        """The conditions of the measured column: the machine and its load."""
         found = []
         if "machine" in self.measured:
             found.append(("machine", str(self.measured["machine"])))
@@ -418,7 +418,7 @@ class Report:
         return found
 
     def range_lines(self) -> list[str]:
-        """Which layer rests on which interval, one line each, and the share that is proved."""
+        """The interval of each layer and how it is known, one line each, and the share that is proved."""
         f, lines = self.figures, []
         for entry in f.ranges:
             source = entry["source"]
@@ -448,7 +448,7 @@ class Report:
         return lines
 
     def sharing(self) -> str:
-        """Whether decrypted values may be passed on, and what that costs here."""
+        """Whether decrypted values may be passed on, and what that costs for this artifact."""
         if self.figures.bootstraps:
             return BOOTSTRAPPED
         std = flooding_std(self.figures.scheme_error)
@@ -461,7 +461,7 @@ class Report:
         return f"{SHARING} Here that noise is {round_text(std)} in one value; the outputs are at most {reach:.3g}."
 
     def work_lines(self) -> list[str]:
-        """Rotations, key switches, products with plaintexts and bootstraps of each layer, and of all, as a table."""
+        """Rotations, key switches, products with plaintexts and bootstraps by layer and in total, as a table."""
         work = self.figures.work_by_layer
         rows = [(row.layer, row.rotations, row.key_switches, row.plaintext_products, row.bootstraps) for row in work]
         rows.append(
@@ -478,7 +478,7 @@ class Report:
         return [titles, *(f"{row[0]:<{width}}  {row[1]:>9}  {row[2]:>12}  {row[3]:>18}  {row[4]:>10}" for row in rows)]
 
     def degree_lines(self) -> list[str]:
-        """The table of degrees by layer, and the curve that they were chosen from where they were allocated."""
+        """The table of degrees by layer, and the curve that they were chosen from if they were allocated."""
         f = self.figures
         if not f.degrees:
             return ["no single polynomial: there is no degree to choose"]
@@ -489,7 +489,7 @@ class Report:
         return lines
 
     def depth_lines(self) -> list[str]:
-        """Who spends each level along the longest path, and what would save one."""
+        """What takes each level along the longest path, and what would save one."""
         f, lines = self.figures, []
         for entry in f.depth_by_line:
             lines.append(f"{entry.levels}  {entry.layer or entry.what} ({entry.location}): {entry.what}")
@@ -501,7 +501,7 @@ class Report:
         return lines
 
     def saving_texts(self) -> list[str]:
-        """What would save a level, one sentence for each way, with the places of the layers that it changes."""
+        """What would save a level, one sentence for each way, with the locations of the layers that it changes."""
         return [
             f"{saving.change} ({', '.join(dict.fromkeys(saving.locations))}): depth {saving.depth}, approximation error "
             f"{saving.approximation_error:.2g} instead of {self.figures.approximation_error:.2g}"

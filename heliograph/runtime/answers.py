@@ -19,11 +19,12 @@ _NEAR_WHOLE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The class that the mean of the noisy logits names, with its votes, and whether it is certified.
+    """The class with the largest mean of noisy logits, its votes, and whether it is certified.
 
-    Where it is, no change of the input within `radius` changes the class of the smoothed network, but for a probability of
-    `error` (xi): sampling, inputs beyond the ranges and our approximations together. Where it is not the network abstains.
-    `withdrawn` says why an answer cannot be read: a value left its range, or the guess was a tie.
+    If it is certified, no change of the input within `radius` changes the class of the smoothed network, except with a
+    probability of at most `error` (xi), which covers sampling, inputs outside the ranges and our approximations. If it
+    is not certified, the network abstains. `withdrawn` says why an answer cannot be read: a value left its range, or
+    the guess was a tie.
     """
 
     label: int | None
@@ -34,7 +35,7 @@ class Answer:
 
     @property
     def radius(self) -> float:
-        """How far the input may be changed; 0 where nothing is certified."""
+        """How far the input may be changed; 0 if nothing is certified."""
         return self.certificate.radius if self.certified else 0.0
 
     @property
@@ -76,8 +77,8 @@ def certificate_of(artifact: Artifact | PublicArtifact) -> Certified:
 def read_answer(artifact: Artifact | PublicArtifact, decrypted: Any) -> Answer:
     """The answer in the decrypted output of a certified program, (classes,).
 
-    It holds (votes - (target - 1)) at the guessed class and 0 elsewhere. What is neither, within what encryption adds, is no
-    answer: a range was left, or two classes tied for the guess. Nothing is certified then.
+    It has (votes - (target - 1)) at the guessed class and 0 elsewhere. If it differs from this by more than the error
+    of encryption, a value left its range, or two classes tied for the guess; then nothing is certified.
     """
     known = certificate_of(artifact)
     values = np.asarray(decrypted, dtype=np.float64)

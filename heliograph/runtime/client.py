@@ -33,12 +33,12 @@ from heliograph.runtime.shares import Shares
 
 
 class Client:
-    """Holds one secret key for one artifact; made from its public part, which has no weights.
+    """Holds one secret key for one artifact; made from the public part, which has no weights.
 
-    A whole `Artifact` is accepted too; only its public part is taken.
+    A whole `Artifact` is accepted too; only its public part is used.
 
-    Raises SecurityError for an artifact without 128 bits of security: it comes from the server, the very party that the
-    client protects its data from. `allow_insecure=True`, for tests without secrets, makes that a warning.
+    Raises SecurityError for an artifact without 128 bits of security: it comes from the server, the party that the
+    client protects its data from. `allow_insecure=True`, for tests without secrets, turns this into a warning.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class Client:
         return self._cryptor.tag
 
     def save(self, path: str | Path, passphrase: str | None = None, *, overwrite: bool = False) -> None:
-        """Write the secret key to a file that only its owner can read, protected by a passphrase where one is given.
+        """Write the secret key to a file that only its owner can read, encrypted if a passphrase is given.
 
-        A file that is there already is replaced only with `overwrite=True`: with its key, all that was encrypted for it
-        would be lost. Results that are shared from now on (`decrypt`) are counted beside it, in `NAME.shared`.
+        An existing file is replaced only with `overwrite=True`: with its key, everything that was encrypted for it
+        would be lost. Results that are shared from now on (`decrypt`) are counted next to it, in `NAME.shared`.
         """
         secret = self._cryptor.secret_bytes()
         write_key(path, self.public, self.id, secret, self._shares.count, passphrase, overwrite)
@@ -82,10 +82,10 @@ class Client:
         artifact: Artifact | PublicArtifact | None = None,
         allow_insecure: bool = False,
     ) -> Client:
-        """The client in a key file. Where an artifact is given, the key must have been made for it.
+        """The client in a key file. If an artifact is given, the key must have been made for it.
 
         Raises SecurityError for a missing or wrong passphrase, and for a key without 128 bits of security unless
-        `allow_insecure` is given; WireError for a file that is no key file. Files of all earlier versions are read.
+        `allow_insecure` is given; WireError if the file is not a key file. Files of all earlier versions are read.
         """
         stored = read_key(path, passphrase)
         read = OpenFHECryptor.from_openfhe_bytes if stored.openfhe else OpenFHECryptor.from_secret_bytes
@@ -98,9 +98,9 @@ class Client:
         return client
 
     def for_artifact(self, artifact: Artifact | PublicArtifact, *, allow_insecure: bool = False) -> Client:
-        """The same secret key for another artifact on the same ring, such as that of a model that was trained under it.
+        """The same secret key for another artifact on the same ring, such as that of a model trained under this key.
 
-        It has evaluation keys of its own. Results that are shared count for both. Raises ProgramError for another ring.
+        It has its own evaluation keys. Shared results count for both. Raises ProgramError for a different ring.
         """
         ring = artifact.public().ring
         if ring != self.public.ring:
@@ -125,17 +125,18 @@ class Client:
 
     @property
     def evaluation_key_bytes(self) -> int:
-        """The size of the evaluation keys as they are sent, by their rings and number."""
+        """The size of the evaluation keys as they are sent, computed from their rings and number."""
         return sum(key.sent_bytes for key in self.public.evaluation_keys)
 
     def evaluation_keys(
         self, progress: Progress | None = None, *, check_memory: bool = True, scratch: str | Path | None = None
     ) -> EvaluationKeys:
-        """Fresh keys that the server needs, all in memory. They tell nothing of the secret key.
+        """Fresh keys that the server needs, all in memory. They reveal nothing about the secret key.
 
-        Each call makes other ones. `progress(stage, done, total)` is called after every key. Where the machine has not
-        the memory for them, it is said before the first is made (not with `check_memory=False`). The keys of bootstraps take
-        room on disk while they are made: in the folder `scratch`, by default that for temporary files.
+        Each call makes new ones. `progress(stage, done, total)` is called after every key. If the machine does not have
+        the memory for them, TooLittleMemoryError is raised before the first is made (not with `check_memory=False`).
+        The keys of bootstraps need disk space while they are made: in the folder `scratch`, by default the one for
+        temporary files.
         """
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, False), "making the evaluation keys")
@@ -151,14 +152,15 @@ class Client:
     def write_evaluation_keys(
         self, path: str | Path, progress: Progress | None = None, *, check_memory: bool = True
     ) -> KeyFolder:
-        """Write the keys that the server needs into a folder, each as soon as it is made; only one is in memory at a time.
+        """Write the keys that the server needs into a folder, each as soon as it is made.
 
-        Each file is written whole or not at all. A folder that this client began before, and did not finish, is completed:
-        save the client first, so that it can be loaded again. `progress(stage, done, total)` is called after every key.
+        Only one key is in memory at a time, and each file is written completely or not at all. If this client began the
+        folder earlier and did not finish, it is completed: save the client first, so that it can be loaded again.
+        `progress(stage, done, total)` is called after every key.
 
-        Raises WireError where the folder holds the keys of another client or artifact or another process writes into it,
-        HeliographError where the disk has
-        no room, TooLittleMemoryError (not with `check_memory=False`) where one of them does not fit in memory.
+        Raises WireError if the folder holds the keys of another client or artifact, or another process is writing into
+        it; HeliographError if the disk is full; TooLittleMemoryError (not with `check_memory=False`) if one of the keys
+        does not fit in memory.
         """
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, True), "making an evaluation key")
@@ -179,12 +181,13 @@ class Client:
         )
 
     def encrypt(self, *samples: Any) -> EncryptedInput:
-        """One sample, encrypted: one array per input, without a batch axis; not those that come from the run before.
+        """One sample, encrypted: one array per input, without a batch axis; carried inputs are left out.
 
-        An artifact for several samples at once (`Options.batch`) takes up to that many, with a leading batch axis. Where
-        there are fewer, the last one stands in for the missing ones.
+        An artifact for several samples at once (`Options.batch`) takes up to that many, with a leading batch axis. If
+        there are fewer, the last one is repeated.
 
-        Raises ProgramError for a wrong shape or NaN, RangeError for a value outside the declared range, naming it.
+        Raises ProgramError for a wrong shape or NaN, and RangeError for a value outside the declared range, naming its
+        position.
         """
         specs = self.public.given
         self._check_count(samples, "encrypt")
@@ -192,7 +195,10 @@ class Client:
         return EncryptedInput(self.public.fingerprint, self.id, blobs)
 
     def encrypt_some(self, **values: Any) -> EncryptedInput:
-        """Some inputs by their names, for the outputs that take no others (`Server.look`); errors as of `encrypt`."""
+        """Some inputs, by name, for the outputs that depend on no others (`Server.look`).
+
+        Errors are those of `encrypt`.
+        """
         known = {spec.name: spec for spec in self.public.given}
         if strange := sorted(set(values) - set(known)):
             names = ", ".join(map(repr, known))
@@ -203,7 +209,7 @@ class Client:
         return EncryptedInput(self.public.fingerprint, self.id, blobs)
 
     def decrypt_some(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> dict[str, Array]:
-        """The outputs that an answer holds, by their names; errors and `of` as for `decrypt`."""
+        """The outputs in an answer, by name; errors and `of` are those of `decrypt`."""
         self._check_answer(output, of)
         there, found = set(output.names()), {}
         expected: set[str] = set()
@@ -216,10 +222,10 @@ class Client:
         return found
 
     def encrypt_carried(self, **values: Any) -> CarriedValues:
-        """What the first run finds as left by a run before it: one array for each input that is carried, by its name.
+        """The carried values that the first run starts from: one array for each carried input, by name.
 
-        Raises ProgramError where the names are not those of `public.carried`, for a wrong shape or NaN, and RangeError for a
-        value outside the declared range.
+        Raises ProgramError if the names are not those of `public.carried`, for a wrong shape or NaN, and RangeError for
+        a value outside the declared range.
         """
         specs = self.public.carried
         if {spec.name for spec in specs} != set(values):
@@ -229,9 +235,10 @@ class Client:
         return CarriedValues(self.public.fingerprint, self.id, blobs)
 
     def decrypt_carried(self, values: CarriedValues) -> dict[str, Array]:
-        """What a run left to the next, by the names of the inputs that it becomes.
+        """The values that a run passed to the next, by the names of the inputs that they become.
 
-        Raises RangeError where a value left the range in which it may be carried on: the runs behind it are worth nothing.
+        Raises RangeError if a value left the range in which it may be carried on: the results of later runs are then
+        meaningless.
         """
         if not isinstance(values, CarriedValues):
             raise WireError(f"decrypt_carried takes carried values, not {type(values).__name__}")
@@ -272,10 +279,10 @@ class Client:
             raise ProgramError(f"{self.public.name} takes {count} inputs, not {len(samples)}", where=where)
 
     def encrypt_many(self, *samples: Any) -> Iterator[EncryptedInput]:
-        """Any number of samples, with a leading axis, each time as many as the artifact takes at once.
+        """Any number of samples, with a leading axis, encrypted in groups of as many as the artifact takes at once.
 
-        The last inputs are filled up. Shapes and ranges are checked before the first is encrypted; errors are those of
-        `encrypt`. `decrypt_many` puts the answers together.
+        The last group is padded. Shapes and ranges are checked before the first sample is encrypted; errors are those
+        of `encrypt`. `decrypt_many` puts the answers together.
         """
         self._check_count(samples, "encrypt_many")
         arrays = []
@@ -307,27 +314,26 @@ class Client:
         return joined[0] if len(joined) == 1 else joined
 
     def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
-        """The result: one array, or a tuple where the program has several outputs.
+        """The result: one array, or a tuple if the program has several outputs.
 
-        A softmax or its logarithm that the model ends in, and that was left to the client, is computed here, exactly.
-        Of an artifact for several samples at once it has a leading axis of all of them; where fewer were encrypted the
-        last results are those of the sample that stood in.
+        If the model ends in a softmax (or its logarithm) that was left to the client, it is computed here, exactly. For
+        an artifact that takes several samples at once, the result has a leading axis with all of them; if fewer were
+        encrypted, the last results are those of the repeated sample.
 
-        With `of`, the inputs that were encrypted or their `request`, an answer to other inputs is refused (WireError): one
-        that was taken for another by accident, for a server that lies can write any request on it.
+        With `of`, the encrypted inputs or their `request`, the answer to other inputs is refused (WireError). This
+        detects accidents: a dishonest server can write any request on its answer.
 
-        Raises RangeError where the result shows that a value overflowed on the way. The values are approximate, and
-        their error depends on the key: do not pass them on to people you do not trust, nor tell them whether this raised
-        an error.
+        Raises RangeError if the result shows that a value overflowed on the way. The values are approximate, and their
+        error depends on the key: do not pass them on to people you do not trust, and do not tell them whether this
+        raised an error.
 
-        With `share=True` the values are flooded with noise that hides their error, at a cost of about 23 bits of precision
-        for one value and half a bit more for each doubling of their number (`ckks.sharing.sharing_cost_bits`). It is
-        meant for people you do not trust who see results of a server that computed what it should: the noise is reckoned
-        from the error that the artifact predicts, or from the client's own least one where that is larger, not from a
-        proof. Results are
-        counted, beside the key's file where there is one, before they are returned; SecurityError after
-        `ckks.sharing.SHARE_RESULTS` of them, for an error above the one reckoned with, and for artifacts that
-        bootstrap, whose error we have no bound of; ProgramError where the noise would drown the values.
+        With `share=True`, noise that hides the error is added to the values. It costs about 23 bits of precision for
+        one value and half a bit more for each doubling of their number (`ckks.sharing.sharing_cost_bits`). It is meant
+        for people you do not trust who see the results of a server that computed what it should: the noise is computed
+        from the error that the artifact predicts, or from the smallest error of the client's own model if that is
+        larger, and not from a proof. Results are counted, next to the key's file if there is one, before they are
+        returned. Raises SecurityError after `ckks.sharing.SHARE_RESULTS` results, for an error larger than assumed, and
+        for artifacts that bootstrap, whose error we cannot bound; ProgramError if the noise would swamp the values.
         """
         self._check_answer(output, of)
         if share and self.public.bootstraps:
@@ -373,8 +379,8 @@ class Client:
     def answer(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> Answer:
         """The answer of a certified program (hg.certify): a class, and whether it is certified.
 
-        A result that shows that a value left its range certifies nothing. `of` as for `decrypt`; ProgramError where the
-        artifact certifies nothing.
+        If the result shows that a value left its range, nothing is certified. `of` is that of `decrypt`. Raises
+        ProgramError if the artifact certifies nothing.
         """
         known = certificate_of(self.public)
         try:

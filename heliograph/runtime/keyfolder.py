@@ -36,7 +36,7 @@ _NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,2}")
 class KeyFolder:
     """The evaluation keys in a folder, as a server takes them: `names`, and `blob` for one at a time.
 
-    Raises a WireError where the folder holds no keys.
+    Raises WireError if the folder holds no keys.
     """
 
     kind: ClassVar[str] = "evaluation keys"
@@ -53,19 +53,22 @@ class KeyFolder:
         return f"<KeyFolder {self.path} of client {self.client[:12]}>"
 
     def names(self) -> Sequence[str]:
-        """The names of the keys that are there."""
+        """The names of the keys in the folder."""
         return sorted(file.stem.replace("-", "/") for file in self.path.glob("*.key"))
 
     def blob(self, name: str) -> Bytes:
-        """The serialized form of one key; a WireError where the file is not an intact one of that key."""
+        """The serialized form of one key; raises WireError unless the file is an intact one of that key."""
         return self._read(name, self.file(name))
 
     def file(self, name: str) -> Path:
-        """The file of one key; a WireError for what is not a name of a key."""
+        """The file of one key; raises WireError if the name is not that of a key."""
         return _file(self.path, name)
 
     def adopt(self, name: str, path: str | Path) -> None:
-        """Make a file on the same disk the file of that key; a WireError where it is not an intact one of that key."""
+        """Make a file on the same disk the file of that key.
+
+        Raises WireError unless it is an intact one of that key.
+        """
         self._read(name, Path(path))
         try:
             os.replace(path, self.file(name))

@@ -18,7 +18,7 @@ _CGROUP_V1 = (_CGROUP_ROOT / "memory/memory.limit_in_bytes", _CGROUP_ROOT / "mem
 
 
 class TooLittleMemoryError(HeliographError):
-    """The plan needs more memory than there is."""
+    """The plan needs more memory than is available."""
 
 
 def available_bytes() -> int | None:

@@ -179,7 +179,7 @@ class EvaluationKeys(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedInput(Message):
-    """The encrypted inputs of one sample: objects `name/chunk`, and a `request` that no other has."""
+    """The encrypted inputs of one sample: objects `name/chunk`, and a unique `request`."""
 
     request: str = field(default_factory=fresh_request, kw_only=True)
 
@@ -189,7 +189,7 @@ class EncryptedInput(Message):
 
 
 class CarriedValues(Message):
-    """What a run leaves to the next: objects `name/chunk` of the inputs that come from the run before."""
+    """The values that a run passes to the next: objects `name/chunk` of the carried inputs."""
 
     kind = "carried values"
     max_bytes = 16 * 1024**3
@@ -199,7 +199,8 @@ class CarriedValues(Message):
 class EncryptedOutput(Message):
     """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs.
 
-    It is empty in outputs that were written before there were requests: they stay readable, as the keys that open them do.
+    It is empty in outputs that were written before requests existed; they stay readable, like the keys that decrypt
+    them.
     """
 
     request: str = field(kw_only=True)
@@ -211,7 +212,7 @@ class EncryptedOutput(Message):
     max_bytes = 16 * 1024**3
 
     def check_answers(self, asked: EncryptedInput | str) -> None:
-        """Raise a WireError unless this is the answer to these inputs, or to those with this `request`."""
+        """Raise a WireError unless this is the answer to these inputs, or to the inputs with this `request`."""
         expected = asked if isinstance(asked, str) else asked.request
         if not self.request:
             raise WireError(

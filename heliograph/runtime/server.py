@@ -39,33 +39,33 @@ _PART_CACHE_BYTES = 1 << 28
 class Server:
     """Evaluates one artifact on the ciphertexts of one client.
 
-    `run` may be called from several threads; what belongs to one run is apart from the others. `trace` describes the run
-    that ended last: seconds, seconds by layer, the homomorphic calls. `cache_bytes` bounds the encoded
-    plaintexts that are kept between runs; they are part of the plan that is compared with the free memory, which
-    `check_memory=False` skips.
+    `run` may be called from several threads; each run has its own state. `trace` describes the last run that ended:
+    seconds, seconds by layer, and the homomorphic calls. `cache_bytes` bounds the encoded plaintexts that are kept
+    between runs. They are part of the plan that is compared with the free memory; `check_memory=False` skips that
+    check.
 
-    `backend` is "native" (runtime/native), by default where numba is installed, or "openfhe". Clients cannot tell which it
-    was, but by a smaller error of bootstraps.
+    `backend` is "native" (runtime/native; the default if numba is installed) or "openfhe". Clients see no difference,
+    except a smaller error of bootstraps.
 
-    `key_bytes` bounds the keys of a folder that are in memory at once; by default what the artifact was planned for, else
-    all of them, or, where they do not fit, what the machine has left. Keys of bootstraps stay, the others are loaded before
-    the node that reads them. Such a server runs one sample at a time, threads wait for each other; each change of its keys
-    waits until no other server of the process is inside an evaluation. `keys` is then its loader, which counts what it
-    reads.
+    `key_bytes` bounds the keys of a folder that are in memory at once. The default is what the artifact was planned
+    for, else all of them, or, if they do not fit, what memory the machine has left. Keys of bootstraps stay in memory;
+    the others are loaded before the node that reads them. Such a server runs one sample at a time, and threads wait for
+    each other; each change of its keys waits until no other server of the process is evaluating. `keys` is then its
+    loader, which counts what it reads.
 
-    With `mapped=True` the keys of a folder are expanded once, into a file beside them, and mapped: processes that serve the
-    same folder have them in memory once, together, and the system may let go of them where memory is short. That is for the
-    native backend; `key_bytes` has no meaning then.
+    With `mapped=True` the keys of a folder are expanded once, into a file next to them, and mapped: processes that
+    serve the same folder share one copy in memory, and the system may drop it if memory is short. This needs the native
+    backend; `key_bytes` has no meaning then.
 
-    `plaintexts` names a folder in which the native backend keeps the program's encoded plaintexts, in a file named by the
-    artifact's fingerprint: gigabytes for a deep network. The next server maps it and encodes nothing. It holds the weights,
-    as the artifact does.
+    `plaintexts` names a folder in which the native backend keeps the program's encoded plaintexts, in a file named by
+    the artifact's fingerprint (gigabytes for a deep network). The next server maps it and encodes nothing. It contains
+    the weights, as the artifact does.
 
-    Use it as a context manager, or call `close`, to take its keys out of the process; the garbage collector does it
+    Use it as a context manager, or call `close`, to remove its keys from the process; the garbage collector does this
     too.
 
-    Raises WireError for keys of another artifact, missing, superfluous or malformed ones, SecurityError for an artifact
-    without 128 bits of security unless `allow_insecure` is given.
+    Raises WireError for keys that belong to another artifact, are missing, superfluous or malformed; SecurityError for
+    an artifact without 128 bits of security unless `allow_insecure` is given.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Server:
 
     @property
     def backend(self) -> str:
-        """What evaluates: "native" or "openfhe"."""
+        """The backend in use: "native" or "openfhe"."""
         return self._backend.name
 
     @property
     def keys(self) -> KeyLoader | None:
-        """What loads the keys, None where all of them stay."""
+        """The loader of the keys, or None if all of them stay in memory."""
         return self._backend.loader
 
     def __repr__(self) -> str:
@@ -161,10 +161,10 @@ class Server:
     ) -> EncryptedOutput:
         """The encrypted outputs for one encrypted sample.
 
-        `plain` has the arrays of the program's plain inputs, by name: the server's own values. Noise that the program has
-        drawn is drawn here, where it is not given (to repeat a run, in tests). `progress(stage, done,
-        total)` is called after every operation. Raises WireError for inputs of another artifact or client, or malformed
-        ones, ProgramError or RangeError for plain ones that are not what the program declares.
+        `plain` has the arrays of the program's plain inputs, by name: the server's own values. Noise that the program
+        draws is drawn here unless it is given (to repeat a run, in tests). `progress(stage, done, total)` is called
+        after every operation. Raises WireError for inputs that are malformed or belong to another artifact or client,
+        and ProgramError or RangeError for plain values that do not fit the program's declaration.
         """
         refuse_carried(self.artifact)
         return self._evaluated(encrypted, None, progress, plain)[0]
@@ -177,9 +177,9 @@ class Server:
         plain: Mapping[str, Any] | None = None,
         outputs: Collection[str] | None = None,
     ) -> tuple[EncryptedOutput, CarriedValues]:
-        """As `run`, of a program that carries values from run to run: the outputs, and what the next run takes.
+        """Like `run`, for a program that carries values from run to run: the outputs, and the input of the next run.
 
-        With `outputs` only these are released, and neither evaluated nor given is what the others alone would take
+        With `outputs`, only these are returned, and nothing that only the others need is evaluated or has to be given
         (`Client.encrypt_some`).
         """
         if not isinstance(carried, CarriedValues):
@@ -199,7 +199,7 @@ class Server:
     ) -> EncryptedOutput:
         """Some outputs of a program that carries values, from what a run left; nothing is carried on.
 
-        Only what these outputs take is evaluated, and only its inputs are given (`Client.encrypt_some`).
+        Only what these outputs need is evaluated, and only their inputs are given (`Client.encrypt_some`).
         """
         if not isinstance(carried, CarriedValues):
             raise WireError(f"a look is at carried values, not at {type(carried).__name__}")

@@ -25,12 +25,13 @@ _LOCK = ".lock"
 
 
 class Session:
-    """Runs of one server that go on from each other, kept in `folder`.
+    """Consecutive runs of one server, kept in `folder`; each continues from the one before.
 
-    `start` gives the first run what it takes from a run before; after a kill, a session on the same folder goes on with the
-    round after the last one that was done. `kept` rounds back can be read again, besides those that `keep` was called for.
+    `start` sets the carried values of the first run. After a kill, a session on the same folder continues with the
+    round after the last complete one. The last `kept` rounds can be read again, and so can rounds for which `keep` was
+    called.
 
-    Raises ProgramError for a program that carries nothing, and where another process has the folder; WireError where its
+    Raises ProgramError for a program that carries nothing, or if another process uses the folder; WireError if its
     files belong to another artifact or client.
     """
 
@@ -60,7 +61,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Give the folder to others; nothing in it changes."""
+        """Release the folder for other processes; nothing in it changes."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
         self._lock = -1
@@ -71,11 +72,11 @@ class Session:
 
     @property
     def round(self) -> int:
-        """How many runs are done."""
+        """The number of runs that are complete."""
         return max(self._round, 0)
 
     def start(self, carried: CarriedValues) -> None:
-        """What the first run takes; a ProgramError where runs are done already."""
+        """Set the carried values of the first run; raises ProgramError if there are complete runs already."""
         if self.started:
             raise ProgramError(
                 f"{self.folder} has {self.round} rounds already",
@@ -93,7 +94,7 @@ class Session:
         plain: Mapping[str, Any] | None = None,
         outputs: Collection[str] | None = None,
     ) -> EncryptedOutput:
-        """One run: its outputs (those that are asked for), after they and what it leaves to the next are in the folder."""
+        """One run: its outputs (or the requested ones), returned once they and the carried values are in the folder."""
         if not self.started:
             raise ProgramError(
                 "the first run takes values from one before", where="Session.run", hint="call start first"
@@ -117,20 +118,21 @@ class Session:
         return self._server.look(encrypted, self.carried(), outputs, progress, plain)
 
     def carried(self, number: int | None = None) -> CarriedValues:
-        """What a round left to the next, the last one by default; 0 is what the first run took."""
+        """The carried values after a round, the last one by default; 0 means those of `start`."""
         values: CarriedValues = CarriedValues.load(self._path(self.round if number is None else number, "carried"))
         self._checked(values)
         return values
 
     def output(self, number: int | None = None) -> EncryptedOutput:
-        """What a round released, the last one by default."""
+        """The outputs of a round, the last one by default."""
         found: EncryptedOutput = EncryptedOutput.load(self._path(self.round if number is None else number, "output"))
         return found
 
     def keep(self, number: int) -> None:
-        """Keep the values of a round, and of no other one that was asked for before, however many follow.
+        """Keep the values of a round however many rounds follow; earlier marks are dropped.
 
-        It is kept after a kill too: one between the two marks leaves both, until this is called again.
+        The mark survives a kill. A kill between setting the new mark and dropping the old one leaves both, until the
+        next call.
         """
         write_file(self._path(number, "kept"), b"")
         for other in self._rounds("kept"):
@@ -140,7 +142,7 @@ class Session:
 
     @property
     def marked(self) -> int | None:
-        """The round that `keep` was last called for; None where it never was."""
+        """The round that `keep` was last called for, or None."""
         return max(self._rounds("kept"), default=None)
 
     def _checked(self, values: CarriedValues) -> None:

@@ -36,14 +36,15 @@ class RemoteServer:
         remote.register(client.evaluation_keys())
         answer = client.decrypt(remote.run(client.encrypt(sample)))
 
-    Everything is sent in parts of `part_bytes`; what arrived stays there, so that a call that failed, or a new process with
-    the same keys and inputs, goes on where it stopped. A server that is away or busy is tried again for `patience_s`
-    seconds. `verify` is a file with the certificates to trust, True for the system's. Addresses without TLS are taken on
-    this machine, others with `plain_http=True`. Use it as a context manager, or call `close`.
+    Everything is sent in parts of `part_bytes`. What has arrived stays on the server, so a call that failed, or a new
+    process with the same keys and inputs, resumes where it stopped. If the server is unreachable or busy, calls are
+    retried for `patience_s` seconds. `verify` is a file with the certificates to trust, or True for the system's.
+    Addresses without TLS are accepted on this machine, others only with `plain_http=True`. Use it as a context manager,
+    or call `close`.
 
-    What the server refuses or a job ends with is raised as the error that it is, with the server's words; a
-    HeliographError where it cannot be reached. The server is not trusted with anything but to answer: compare
-    `public().fingerprint` with one that you were told by somebody you trust.
+    What the server refuses, and the error that a job ends with, are raised as that error, with the server's text;
+    HeliographError if the server cannot be reached. The server is trusted only to answer: compare
+    `public().fingerprint` with one that somebody you trust told you.
     """
 
     def __init__(
@@ -78,20 +79,20 @@ class RemoteServer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; everything that was sent stays there."""
+        """Close the connections; everything that was sent stays on the server."""
         self._transport.close()
 
     def artifacts(self) -> dict[str, str]:
-        """What is served: names by fingerprint."""
+        """The artifacts that are served: names by fingerprint."""
         return {
             _text(entry, "artifact"): _text(entry, "name")
             for entry in _list(self._transport.json("GET", "/v1/artifacts"))
         }
 
     def public(self, artifact: str | None = None) -> PublicArtifact:
-        """The public part of an artifact, by its fingerprint or name; of the only one where none is named.
+        """The public part of an artifact, by its fingerprint or name; of the only one if none is named.
 
-        Raises ProgramError where there is no such artifact, or several, WireError where another one comes.
+        Raises ProgramError if there is no such artifact, or several, and WireError if a different one is sent.
         """
         served = self.artifacts()
         found = [key for key, name in served.items() if artifact in (None, key, name)]
@@ -108,10 +109,10 @@ class RemoteServer:
         return public
 
     def register(self, keys: EvaluationKeys | KeyFolder, progress: Progress | None = None) -> None:
-        """Send the evaluation keys that are not there yet; only one is in memory at a time.
+        """Send the evaluation keys that the server does not have yet; only one is in memory at a time.
 
-        `progress("sending keys", done, total)` counts keys, and those that were there count as done. Keys stay with
-        the server until no job has read them for its time, or `forget` is called.
+        `progress("sending keys", done, total)` counts keys, including those that were already there. Keys stay on the
+        server until no job has used them for its retention time, or `forget` is called.
         """
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
@@ -132,25 +133,27 @@ class RemoteServer:
             raise WireError("the server does not have all keys, although they were sent", where=self._transport.url)
 
     def forget(self, keys: EvaluationKeys | KeyFolder | EncryptedInput) -> None:
-        """Delete the client's evaluation keys there; its jobs that have not ended end with an error."""
+        """Delete the client's evaluation keys on the server; its unfinished jobs end with an error."""
         self._transport.json("DELETE", f"/v1/keys/{keys.artifact}/{keys.client}")
 
     def run(self, encrypted: EncryptedInput, progress: Progress | None = None) -> EncryptedOutput:
-        """The encrypted outputs for one encrypted sample; the client's keys were registered before.
+        """The encrypted outputs for one encrypted sample; the client's keys must be registered.
 
-        The job is called as the inputs' `request`: a run that was interrupted and is called again with the same inputs
-        takes up the same job. `progress(stage, done, total)` is called with "sending" (bytes) and "evaluate" (operations).
-        Raises WireError for inputs or an answer of another artifact or client, or malformed ones.
+        The job is identified by the inputs' `request`: if a run was interrupted and is called again with the same
+        inputs, it continues the same job. `progress(stage, done, total)` is called with "sending" (bytes) and
+        "evaluate" (operations). Raises WireError for inputs or an answer that are malformed or belong to another
+        artifact or client.
         """
         return self.result(self.submit(encrypted, progress), progress)
 
     def step(
         self, encrypted: EncryptedInput, carried: CarriedValues, progress: Progress | None = None
     ) -> tuple[EncryptedOutput, CarriedValues]:
-        """As `run`, of a program that carries values from run to run: the outputs, and what the next step takes.
+        """Like `run`, for a program that carries values from run to run: the outputs, and the input of the next step.
 
-        What is carried stays with the client: it is sent with each step, and comes back. Save it (`CarriedValues.save`)
-        before the next one. The same inputs and carried values again take up the same job, or repeat it.
+        The carried values stay with the client: they are sent with each step, and come back. Save them
+        (`CarriedValues.save`) before the next step. The same inputs and carried values continue the same job, or repeat
+        it.
         """
         if not isinstance(carried, CarriedValues):
             raise WireError(f"a step goes on from carried values, not from {type(carried).__name__}")
@@ -160,7 +163,7 @@ class RemoteServer:
         return output.halves()
 
     def submit(self, encrypted: EncryptedInput, progress: Progress | None = None) -> str:
-        """Send the inputs and have them evaluated; the name of the job, for `result`."""
+        """Send the inputs and start their evaluation; returns the name of the job, for `result`."""
         _require_inputs(encrypted)
         return self._submitted(encrypted, progress)
 
@@ -174,7 +177,7 @@ class RemoteServer:
         return encrypted.request
 
     def result(self, job: str, progress: Progress | None = None) -> EncryptedOutput:
-        """The outputs of a job, as soon as it has ended; the server forgets them then.
+        """The outputs of a job, as soon as it has ended; the server then deletes them.
 
         Raises the error that the job ended with.
         """

@@ -119,10 +119,10 @@ def debug(
 ) -> DebugReport:
     """Values of every layer for one sample: original, polynomial and decrypted, and the first layer that deviates.
 
-    `program` is what `trace` or `parse` gave; without it there are no original values. Intermediate ciphertexts are
-    decrypted with a key made here and forgotten: the values are never those of another client. `encrypted=False` leaves
-    encryption out. A layer deviates where its polynomial's interval was left or an error is above `tolerance` times its
-    largest value.
+    `program` is what `trace` or `parse` returned; without it there are no original values. Intermediate ciphertexts are
+    decrypted with a key that is made here and discarded: the values are never those of another client.
+    `encrypted=False` leaves encryption out. A layer deviates if a value left the interval of its polynomial, or if an
+    error is above `tolerance` times its largest value.
     """
     executable = artifact.program
     if program is not None:

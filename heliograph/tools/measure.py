@@ -26,7 +26,10 @@ FLOOR_SAMPLES = 15
 
 @dataclass(slots=True)
 class Measurement:
-    """What some encrypted runs took. Times are medians over the samples after the first, which encodes plaintexts."""
+    """Measurements of encrypted runs.
+
+    Times are medians over the samples after the first, which encodes plaintexts.
+    """
 
     outputs: list[Array] = field(default_factory=list)
     measured_ms: float = 0.0
@@ -42,7 +45,7 @@ class Measurement:
     max_abs_error: float | None = None
 
     def figures(self) -> dict[str, Any]:
-        """The measured column of a report, by the names of its predicted one (see `Report.with_measured`)."""
+        """The measured column of a report, by the names of its predicted figures (see `Report.with_measured`)."""
         found = {
             "evaluate_ms": self.measured_ms,
             "first_ms": self.first_ms,
@@ -87,10 +90,10 @@ def measure(
 ) -> Measurement:
     """Encrypt, evaluate and decrypt each sample; the primitives are timed in between.
 
-    `expected` is what the network gives for each sample in the clear: the largest distance from it is the measured error.
-    `cache_bytes` bounds the encoded plaintexts that the server keeps, `backend` is as for `Server`. The peak of memory
-    includes everything that this process has done before. Raises TooLittleMemoryError, before keys are made, where the
-    server would not fit.
+    `expected` has the network's output in the clear for each sample: the measured error is the largest difference from
+    it. `cache_bytes` bounds the encoded plaintexts that the server keeps, `backend` is as for `Server`. The memory peak
+    includes everything that this process did before. Raises TooLittleMemoryError, before keys are made, if the server
+    would not fit.
     """
     require_server(artifact, cache_bytes=cache_bytes)
     result = Measurement(load_average=os.getloadavg()[0], compile_s=artifact.compile_s or 0.0)

@@ -122,22 +122,24 @@ def refine(
     allocate: Allocate | None = None,
     checkpoint: str | Path | None = None,
 ) -> Refined:
-    """The program with polynomials of low degree, trained to do what it does now; no labels are needed.
+    """The program with polynomials of low degree, trained to compute what it computes now; no labels are needed.
 
-    `program` is what `trace` or `parse` gave, `samples` an array or tensor (a tuple of them with several inputs) with a
-    leading sample axis. Every eighth sample is kept apart, to say how well it went. Where the program has no calibration
-    samples, the first of these are.
+    `program` is what `trace` or `parse` returned, `samples` an array or tensor (a tuple of them for several inputs)
+    with a leading sample axis. Every eighth sample is held out to measure the result. If the program has no calibration
+    samples, the first samples are used.
 
-    With `degrees`, one for all activations or by layer (others have 15), there is one round. Without, and without a degree
-    in the options, each round takes the degrees that `allocate(program, options)` gives for the network as it is then,
-    by default `compiler.allocation`'s, at least a fifth cheaper than those before, until a round changes more than
-    `accuracy_loss` of the classes (by default that of the options): then that round is undone. `augment` gets the tensors
-    of a batch and returns
-    others like them (it should draw from torch, whose generator is seeded); `training` has the other settings, and
-    `epochs` wins over its. `progress(stage, done, total)` is called after every step. `checkpoint` is a file that is
-    written after every epoch, from which the same call goes on; it is removed when nothing is left to do.
+    With `degrees`, one for all activations or by layer (others have 15), there is one round. Without them, and without
+    a degree in the options, each round takes the degrees that `allocate(program, options)` (by default that of
+    `compiler.allocation`) gives for the current network, at least a fifth cheaper than the round before. The rounds end
+    when one changes more than `accuracy_loss` of the classes (by default that of the options); that round is undone.
 
-    On Ctrl-C the best so far is returned. Raises a ProgramError where the training diverges or nothing can be refined.
+    `augment` gets the tensors of a batch and returns others like them; it should draw from torch, whose generator is
+    seeded. `training` has the other settings; `epochs` overrides its value. `progress(stage, done, total)` is called
+    after every step. `checkpoint` is a file that is written after every epoch; the same call resumes from it, and it is
+    removed at the end.
+
+    On Ctrl-C the best state so far is returned. Raises ProgramError if the training diverges or there is nothing to
+    refine.
     """
     from heliograph.frontends.torch_distill import Training
 

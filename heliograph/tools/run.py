@@ -40,17 +40,18 @@ def run(
     allow_insecure: bool = False,
     quiet: bool = False,
 ) -> Any:
-    """What the model gives for one sample, computed on encrypted data: one array, or a tuple for several outputs.
+    """The model's output for one sample, computed on encrypted data: one array, or a tuple for several outputs.
 
-    `model` is an artifact, a program, a PyTorch module or a fitted estimator of scikit-learn; what is not compiled yet is
-    compiled with `options`, and `calibration` and `input_range` are as for `trace` (an estimator needs calibration samples).
-    `inputs` are one array for each encrypted input, without a batch axis; `plain` has the others by name.
+    `model` is an artifact, a program, a PyTorch module or a fitted scikit-learn estimator. Unless it is an artifact it
+    is compiled with `options`; `calibration` and `input_range` are as for `trace` (an estimator needs calibration
+    samples). `inputs` are one array for each encrypted input, without a batch axis; `plain` has the others by name.
 
-    It makes keys, encrypts, evaluates and decrypts, and says so on stderr in a few lines unless `quiet`. Client and server
-    share this process: nothing is hidden from anybody, and keys are made for this one run. To serve, or for many samples,
-    use `Client` and `Server`. An artifact without security is refused without `allow_insecure`.
+    It makes keys, encrypts, evaluates and decrypts, and reports progress on stderr in a few lines unless `quiet`.
+    Client and server share this process, so nothing is hidden from anyone, and keys are made for this one run. To
+    serve, or for many samples, use `Client` and `Server`. An artifact without security is refused without
+    `allow_insecure`.
 
-    Raises what `trace`, `compile`, `Client` and `Server` raise; TooLittleMemoryError before keys are made.
+    Raises the errors of `trace`, `compile`, `Client` and `Server`; TooLittleMemoryError before keys are made.
     """
 
     def say(text: str) -> None:

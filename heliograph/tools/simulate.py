@@ -16,14 +16,13 @@ from heliograph.execution.simulator import Simulator
 
 
 def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
-    """What decryption would give for one sample (one array per input, plain ones included, no batch axis).
+    """What decryption would return for one sample (one array per input, plain ones included, no batch axis).
 
-    Inputs that a server draws may be left out: they are then drawn with `seed`.
+    Inputs that a server draws may be left out: they are then drawn with `seed`. An artifact for several samples at once
+    takes up to that many, with a leading axis, and returns as many results.
 
-    An artifact for several samples at once takes up to this many, with a leading axis, and gives as many results.
-
-    The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised
-    where a polynomial's input leaves its interval: it names the layer, its source line, the element and the excess.
+    The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised if
+    the input of a polynomial leaves its interval: it names the layer, its source line, the element and the excess.
     """
     program = artifact.program
     check_transforms(program, artifact.ring)

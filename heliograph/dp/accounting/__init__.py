@@ -1,6 +1,6 @@
 """Privacy accounting: bounds on epsilon and delta for compositions of mechanisms, floating-point error included.
 
-`epsilon(composition, delta)` and `delta(composition, epsilon)` answer with a `Bracket`; `method` chooses the accountant
+`epsilon(composition, delta)` and `delta(composition, epsilon)` return a `Bracket`; `method` chooses the accountant
 (auto, pld, exact, inversion, prv, rdp, gdp). See docs/privacy.md for what is proved.
 """
 

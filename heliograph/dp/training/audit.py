@@ -96,12 +96,12 @@ def audit_training(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> TrainingAudit:
-    """One run with canaries in the training set, each by a fair coin, and the epsilon that guessing them refutes.
+    """One run with canaries, each in the training set with probability 1/2, and the epsilon that guessing them refutes.
 
-    `kind` is that of the canaries, `gradients` unless `canaries`, (inputs, targets), are given; of the kind `records` they
-    are otherwise made from the training set (`make_canaries`). There are `count` of them, of the kind `gradients` no more
-    than the module has parameters. Half of `guesses` (default: half of the canaries) are the highest scores, guessed in,
-    half the lowest, guessed out.
+    `kind` is the kind of canaries: `gradients` unless `canaries`, (inputs, targets), are given. Canaries of the kind
+    `records` are otherwise made from the training set (`make_canaries`). There are `count` of them; for `gradients`, at
+    most as many as the module has parameters. Half of `guesses` (default: half of the canaries) are the highest scores,
+    guessed in; the other half are the lowest, guessed out.
     """
     if (kind or ("gradients" if canaries is None else "records")) == "gradients":
         return _audit_gradients(build, train_set, count, guesses, confidence, seed)

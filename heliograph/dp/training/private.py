@@ -21,14 +21,14 @@ def make_private(
     loss: Callable[[Tensor, Tensor], Tensor],
     **options: Any,
 ) -> DPTrainer:
-    """A `DPTrainer` on a loader's data set, with its batch size as the expected one, and the optimizer as it is.
+    """A `DPTrainer` on a loader's data set, with its batch size as the expected one, and the given optimizer.
 
-    The loader itself is not used: batches are drawn by the trainer, by Poisson sampling or by `sampler`. Loop over
-    `trainer.steps()`, or call `fit`. `loss` gives one value for each record. `options` are those of `DPTrainer`: delta,
-    epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
+    The loader itself is not used: the trainer draws batches, by Poisson sampling or with `sampler`. Loop over
+    `trainer.steps()`, or call `fit`. `loss` returns one value for each record. `options` are those of `DPTrainer`:
+    delta, epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
 
-    Raises ProgramError for loaders whose meaning would be lost: with a sampler that weighs records or picks some, batches of
-    its own making, a collate function, or a seeded generator; and for an optimizer on other parameters.
+    Raises ProgramError for loaders whose meaning would be lost: those with a sampler that weights or selects records, a
+    batch sampler, a collate function, or a seeded generator; and for an optimizer of other parameters.
     """
     if not isinstance(loader, DataLoader):
         raise ProgramError(

@@ -33,11 +33,11 @@ _ROUGH = Tolerance(absolute=0.01, relative=0.01)
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What a run released and what is proved of it.
+    """What a run released and what is proved about it.
 
     `epsilon_upper` is the guarantee, at `delta`, for data sets that differ by one record added or removed;
-    `epsilon_lower` (None where probabilities were chosen adaptively) says how far from tight it can be. `noise_multiplier`
-    is noise standard deviation over the clipping bound, the least of the run's.
+    `epsilon_lower` (None if probabilities were chosen adaptively) shows how tight it is. `noise_multiplier` is the
+    standard deviation of the noise divided by the clipping bound, the smallest of the run.
     """
 
     settings: Settings
@@ -70,7 +70,7 @@ class PrivacyReport:
     def together(self) -> tuple[float, float]:
         """Epsilon and delta of this run and the earlier ones: their sums.
 
-        Basic composition, which also holds where a run was planned after the results of those before were seen.
+        This is basic composition, which also holds if a run was planned after the results of earlier ones were seen.
         """
         epsilons, deltas = zip((self.epsilon_upper, self.delta), *self.earlier, strict=True)
         return math.fsum(epsilons) * (1 + 1e-12), math.fsum(deltas) * (1 + 1e-12)
@@ -81,7 +81,7 @@ class PrivacyReport:
         return "fixed" if isinstance(self.budget, PlannedBudget) else "filter"
 
     def not_accounted(self) -> list[str]:
-        """What the number leaves out, or is void for."""
+        """What the guarantee does not include, and what would void it."""
         found = list(NOT_ACCOUNTED)
         if self.public_set:
             found.append("the metrics on the public set: its records are not covered by the guarantee")
@@ -97,7 +97,7 @@ class PrivacyReport:
     def by_mechanism(self) -> list[dict[str, Any]]:
         """Each kind of release: an upper bound on its epsilon alone, in both directions, and its part of a filter.
 
-        `renyi_divergence` is at the filter's order. Epsilons of kinds do not add up to that of the run: it is less.
+        `renyi_divergence` is at the filter's order. The epsilons of the kinds add up to more than that of the run.
         """
         rows = []
         for release in self.ledger.releases:

@@ -20,15 +20,16 @@ _MAX_SIZE = 10**10
 
 @dataclass(frozen=True)
 class ImportanceOptions:
-    """The parameters of DPIS beside those of DP-SGD (Wei et al. 2022, table 2); none depends on the data.
+    """The parameters of DPIS in addition to those of DP-SGD (Wei et al. 2022, table 2); none depends on the data.
 
-    `oversampling` is k: a record is a candidate with k times the probability that its last known norm gives it, so that
-    its norm may grow k-fold before it is clipped to it. `norm_floor` is g_L as a share of the clipping bound. `norm_noise`
-    is sigma_K as a share of the number of records. `worst_case_share` is a_E: for this share of the epochs later ones are
-    given noise as if the norms were all at the bound. With `adapt_clipping` the bound of the next epoch is `clip_factor`
-    (lambda) times the mean norm, inside the public `clip_range` (by default a tenth of the first bound to four times it).
-    `planned_norm_share` is the planned mode: norm sums are not released, this public share of N times C, or one such
-    share for each epoch, stands for them. Its noise is that of DP-SGD with batches of batch_size / share.
+    `oversampling` is k: a record is a candidate with k times the probability that its last known norm gives, so its
+    norm may grow k-fold before it is clipped. `norm_floor` is g_L as a share of the clipping bound. `norm_noise` is
+    sigma_K as a share of the number of records. `worst_case_share` is a_E: for this share of the epochs, later epochs
+    are given noise as if all norms were at the bound. With `adapt_clipping` the bound of the next epoch is
+    `clip_factor` (lambda) times the mean norm, inside the public `clip_range` (by default from a tenth of the first
+    bound to four times it). `planned_norm_share` is the planned mode: norm sums are not released; this public share of
+    N times C, or one such share for each epoch, takes their place. Its noise is that of DP-SGD with batches of
+    batch_size / share.
     """
 
     oversampling: float = 5.0
@@ -54,7 +55,7 @@ class ImportanceOptions:
             _number(share, "planned_norm_share", 1e-9, 1.0, "it is a share of N times C")
 
     def planned_shares(self, epochs: int) -> tuple[float, ...] | None:
-        """The planned share of each epoch; None where the norm sums are released."""
+        """The planned share of each epoch; None if the norm sums are released."""
         given = self.planned_norm_share
         return given if given is None or isinstance(given, tuple) else (given,) * epochs
 

@@ -43,32 +43,32 @@ _MOST_TRIED = 512
 
 
 class DPTrainer:
-    """Private training of a module on a data set; `fit` trains and gives the report, `module` is trained in place.
+    """Private training of a module on a data set; `fit` trains `module` in place and returns the report.
 
-    `loss(outputs, targets)` gives one value for each record. `optimizer` is a torch optimizer on the module's
+    `loss(outputs, targets)` returns one value for each record. `optimizer` is a torch optimizer of the module's
     parameters, or a function that makes one from a list of parameters. `train_set` is (inputs, targets) as tensors or
-    arrays, or a map-style dataset of such pairs; the batches are drawn here.
+    arrays, or a map-style dataset of such pairs; the trainer draws the batches.
 
-    Give `epsilon` and the noise is found, or `noise_multiplier` (noise standard deviation over `max_grad_norm`) and
-    epsilon is found. `batch_size` is the expected number of records of a step, `physical_batch_size` how many are
-    computed at a time; an epoch has max(1, floor(N / batch_size)) steps. In place of `batch_size` a `sampler` of
-    `heliograph.dp.samplers` may be given, which draws the batches and says what they are accounted as. N is `public_size`
-    where the number of records is public; otherwise it is released first, with noise of standard deviation `size_noise`. It
-    is never the length of the data set.
+    Give `epsilon` to have the noise computed, or `noise_multiplier` (the standard deviation of the noise divided by
+    `max_grad_norm`) to have epsilon computed. `batch_size` is the expected number of records in a step,
+    `physical_batch_size` how many are computed at a time; an epoch has max(1, floor(N / batch_size)) steps. In place of
+    `batch_size` a `sampler` of `heliograph.dp.samplers` may be given, which draws the batches and says how they are
+    accounted for. N is `public_size` if the number of records is public; otherwise it is released first, with noise of
+    standard deviation `size_noise`. It is never the length of the data set.
 
-    Noise and coins come from a cryptographically secure generator, with values on a grid, unless `secure_noise=False`; a
-    `seed` makes a run repeatable, is not secure, and voids the guarantee for whoever knows it.
+    Noise and coins come from a cryptographically secure generator, with values on a grid, unless `secure_noise=False`.
+    A `seed` makes a run reproducible; it is not secure, and there is no guarantee against anyone who knows it.
 
-    `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
-    folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
-    every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
-    importance sampling; `bands` is how many steps share noise in the method band_mf.
+    `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint`
+    is a folder that is written every epoch, or every `checkpoint_every` steps: if a run is killed, the same call
+    resumes from it. `observer` is called with every release. `dpis` has the parameters of importance sampling; `bands`
+    is the number of steps that share noise in the method band_mf.
 
-    `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. A run
-    of this process that is not among them gives a CompositionWarning.
+    `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. If
+    this process made another run that is not among them, a CompositionWarning is given.
 
-    Where torch.distributed has a process group, its processes make one run: each makes the same trainer, with the whole
-    data set, and computes a share of every batch (see `group`). The module is not to be wrapped.
+    If torch.distributed has a process group, its processes make one run together: each makes the same trainer, with the
+    whole data set, and computes a share of every batch (see `group`). Do not wrap the module.
     """
 
     def __init__(
@@ -168,10 +168,10 @@ class DPTrainer:
         self.report: PrivacyReport | None = None
 
     def fit(self) -> PrivacyReport:
-        """Train, and give the privacy report; the module then has the trained parameters.
+        """Train, and return the privacy report; the module then has the trained parameters.
 
-        A budget that is exhausted ends the training with the module so far, and the report says so. Raises ProgramError
-        for a second call: another run is another release, for another trainer.
+        If the budget is exhausted, the training ends with the current parameters, and the report says so. Raises
+        ProgramError for a second call: another run is another release and needs another trainer.
         """
         for _ in self.steps():
             self.optimizer.step()
@@ -179,17 +179,17 @@ class DPTrainer:
         return self.report
 
     def steps(self, keep: Sequence[Stateful] = ()) -> Iterator[int]:
-        """Every step of the run, for a training loop of one's own: the private gradient is in `.grad` when it is yielded.
+        """Every step of the run, for your own training loop: the private gradient is in `.grad` when it is yielded.
 
             for step in trainer.steps():
                 optimizer.step()
                 scheduler.step()
 
-        gives the number of steps so far. Whatever is done with gradients and parameters is post-processing, as long as it
-        looks at nothing of the training data: schedules, averages of parameters, clipping once more, stopping early on
-        public data. `report` is there when the loop is over, also when it was left early: with the plan's guarantee then.
-        `keep` is what the loop itself keeps (schedulers, averages): objects with `state_dict` and `load_state_dict`, whose
-        state is in the checkpoints and is loaded, in this order, when a killed run goes on.
+        yields the number of steps so far. Anything that is done with gradients and parameters is post-processing, as
+        long as it does not look at the training data: schedules, averages of parameters, further clipping, early
+        stopping on public data. `report` is available when the loop is over, also if it was left early; it then has the
+        plan's guarantee. `keep` is the loop's own state (schedulers, averages): objects with `state_dict` and
+        `load_state_dict`, which is saved in the checkpoints and loaded, in this order, when a killed run resumes.
         """
         if self._run is not None:
             raise ProgramError(
