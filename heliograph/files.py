@@ -151,7 +151,7 @@ def _remove_part(path: str) -> None:
 def lock(handle: int, *, wait: bool) -> None:
     """Lock an open file until it is closed or this process ends.
 
-    Raises a BlockingIOError where another has the lock, not with `wait`; another OSError where there are no locks.
+    Raises BlockingIOError if another process has the lock (not with `wait`), or another OSError if there are no locks.
     """
     if sys.platform == "win32":
         raise OSError(errno.ENOTSUP, "no locks")

@@ -1,7 +1,7 @@
 """One-hot argmax by comparing all pairs: Phoenix's two signs, and a cheaper second polynomial.
 
-Phoenix (section 5): c - 1 rotations and signs summed into scores; a score of c - 1 against at most c - 3 is told apart by
-a second sign on [-1, 1/(2c - 2)]. `best` keeps the score's scaling and replaces the second sign by minimax polynomials for
+Phoenix (section 5): c - 1 rotations and signs are summed into scores; a score of c - 1 is separated from one of at most
+c - 3 by a second sign on [-1, 1/(2c - 2)]. `best` keeps the score's scaling and replaces the second sign by minimax polynomials for
 two intervals: the scores that a row's largest value can have, a short interval, and those that the others can have, the
 long one. Only the largest value need be a gap above the second; other classes may tie.
 """

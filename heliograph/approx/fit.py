@@ -154,7 +154,7 @@ Moments = float | npt.NDArray[np.float64]
 # not those of the samples, and of a mixture, which has them: there it is the first with which the error stays under this
 # share of the function's range, so that what lies far out is off and not lost.
 FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
-# A normal of a mixture is at least so wide, as a share of the interval: a peak at one point is no use to least squares.
+# The smallest width of a normal in a mixture, as a share of the interval: least squares cannot use a peak at one point.
 _NARROWEST = 5e-3
 
 

@@ -471,7 +471,7 @@ def _assumed(figures: Figures) -> list[str]:
     for entry in decisions:
         lines.append(
             f"{entry['layer'] or entry['function']}: differences below {entry['gap']:.3g} ({entry['gap_source']}) are not "
-            "told apart; there the result lies between the two."
+            "resolved; for these the result lies between the two."
         )
     if figures.certificate is not None:
         soft = max((float(entry["max_error"]) for entry in decisions), default=0.0)

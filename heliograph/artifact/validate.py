@@ -38,7 +38,7 @@ _MAX_SHIFTED_PAIRS = 1 << 26
 # Entries of a matrix times the moved copies of its result.
 _MAX_COPIED_ENTRIES = 1 << 28
 _MOST_RAISED = 16
-# By so many bits what is raised is read at another scale, at most; and what bootstraps are written out with.
+# The most bits by which a raised value may be read at another scale; and the ops of bootstraps that are written out.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
 _MAX_CHAINS = 8

@@ -233,7 +233,7 @@ def _cheapest(
             found.append(_Made(artifact, gap, error))
         else:
             refused = PlanningError(
-                f"encryption moves differences of logits by {error:.2g}, and {gap:.2g} of {limits.gap:.2g} is told apart",
+                f"encryption moves differences of logits by {error:.2g}, and {gap:.2g} of {limits.gap:.2g} can be resolved",
                 hint="a larger zeta, or a network whose logits are further apart",
             )
     if not found:

@@ -249,8 +249,8 @@ def _elementwise(copies: Copies, node: Node, operands: Sequence[Value]) -> Value
 def _product(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
     """The product of operands that are multiplied by a power of two first, and divided by it afterwards.
 
-    Maps on both sides take that in. Logits that are nearly equal are to be told apart: by how much they err
-    depends on the size.
+    The maps on both sides absorb the sizes. The argmax must resolve logits that are nearly equal, and their error depends
+    on the size.
     """
     builder, loc = copies.builder, node.loc
     size = copies.sizes.get(node, _SIZE_OF_PRODUCTS)

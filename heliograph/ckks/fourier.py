@@ -25,7 +25,7 @@ Diagonals = dict[int, Array]
 
 @dataclass(frozen=True, slots=True)
 class FourierFactor:
-    """One factor of the transform of so many slots to coefficients, or of its inverse, as it is evaluated.
+    """One factor of the transform of `slots` slots to coefficients, or of its inverse, as it is evaluated.
 
     It is the product of `layers` layers from the one that combines slots `scale` apart on. Its diagonals lie `scale` apart:
     diagonal g * giant + b is the b-th baby step of giant step g. Steps all go to the left, so that what comes out is

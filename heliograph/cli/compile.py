@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -97,8 +98,11 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
-            defined = [key for key in vars(module) if not key.startswith("_")]
-            raise ProgramError(f"{path} defines no {name!r}", hint=f"it has {', '.join(defined[:20])}")
+            from heliograph.dsl.diagnostics import did_you_mean
+
+            defined = _defined(module)
+            hint = did_you_mean(name, defined) or f"it has {', '.join(defined[:20])}"
+            raise ProgramError(f"{path} defines no {name!r}", hint=hint if defined else "")
         found = getattr(module, name)
         return found() if called(found) else found
     except HeliographError:
@@ -108,6 +112,17 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
             # The command line says which of our extras installs it.
             raise
         raise _users_error(error, path) from None
+
+
+def _defined(module: ModuleType) -> list[str]:
+    """The public names of a file that the file itself defines, without what it imports."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and not (isinstance(value, (type, FunctionType)) and value.__module__ != module.__name__)
+    ]
 
 
 def _users_error(error: Exception, path: Path) -> ProgramError:

@@ -27,24 +27,24 @@ from heliograph.passes.base import Step, Trail
 from heliograph.passes.place_bootstraps import PlaceBootstraps, Placed, Prepared, observed_sizes, place_all
 from heliograph.passes.plan_levels import TooFewLevelsError
 
-# A chain within this factor of the fastest is taken where its keys are smaller.
+# A chain within this factor of the fastest is taken if its keys are smaller.
 _NEARLY = 1.1
-# Where the fastest is asked for, so many of the fastest are planned to the end.
+# If the fastest plan is asked for, this many of the fastest are planned completely.
 _COMPARED = 24
-# By how much observed sizes are widened where neither the options nor a range of the program say it.
+# How much observed sizes are widened if neither the options nor a range of the program says it.
 _SIZE_MARGIN = 0.5
-# Of so many values from runs before all combinations of levels are tried.
+# For up to this many carried values, all combinations of their levels are tried.
 _MOST_ENTRIES = 3
-# So many levels of a chain are kept from placing bootstraps, one after the other, where fewer were too few.
+# Levels of a chain that bootstraps may not use: each number in turn, until it is enough.
 _SPARE = (0, 1, 2)
-# On so many of the fastest chains.
+# Combinations are tried on this many of the fastest chains.
 _MOST_WITH_ENTRIES = 16
 # Baby steps of the maps in bootstraps, where OpenFHE's own number takes more keys.
 _BABIES = (8, 4)
-# So many chains bootstrap at most: each has keys and tables of its own.
+# At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
-# Where memory is bounded: choices are planned to the end, the fastest first, so many with all their keys, then with these
-# shares of them (the other rotations are composed, which takes long to plan).
+# If memory is bounded, choices are planned completely, the fastest first: share of the keys -> number of choices. (Other
+# rotations are composed, which takes long to plan.)
 _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
 
 

@@ -75,7 +75,7 @@ def polynomial_passes(
 
 
 def range_passes(program: Program, outputs: Sequence[Array], calibrated: int) -> Program:
-    """The polynomial program with the ranges of its outputs. Its operations stay as they are: there is no step to see."""
+    """The polynomial program with the ranges of its outputs. Its operations do not change, so the trail has no step."""
     return apply(OutputRanges(program.stage, outputs, calibrated), program)
 
 

@@ -242,7 +242,7 @@ class _Terms:
         return found, 2 * float(total.sum()) / self.length
 
     def _wrapped(self, mass: Array, last: Array, values: Array, low: float, high: float) -> float:
-        """A bound on what of the sum's law lies below `low` or above `high`, by Chernoff's bound."""
+        """An upper bound on the mass of the sum below `low` or above `high`, by Chernoff's bound."""
         total = 0.0
         deviation = math.sqrt(self.count) * self.spread
         for end, sign in ((high, 1.0), (low, -1.0)):

@@ -249,7 +249,7 @@ def _profile_pair(epsilons: tuple[float, ...], deltas: tuple[float, ...]) -> Pai
                 points[at] = min(points.get(at, mpf(1)), value)
         hull: list[tuple[mpf, mpf]] = []
         for x, y in sorted(points.items()):
-            # Beyond a point delta is no more than there.
+            # To the right of a point, delta is at most its value there.
             if hull and y >= hull[-1][1]:
                 continue
             while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], (x, y)):

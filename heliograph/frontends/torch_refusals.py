@@ -53,7 +53,7 @@ _HINTS: dict[str, tuple[str, str]] = {
 # Ops of these names are refused as they are, and not written with others: the hint says what is meant instead.
 REFUSED = frozenset(_HINTS)
 
-# What a user calls ops that have a rule, for what is said where one of their forms is refused.
+# What users call ops that have a rule, for the error when one of their forms is refused.
 _NAMES = {
     "gt": "comparison (>)",
     "lt": "comparison (<)",

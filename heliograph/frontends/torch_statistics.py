@@ -129,7 +129,7 @@ def product(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: A
 @rule("aten.cumprod")
 def cumulative_product(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
     nodes, axis = _slices(call, x, dim)
-    # Each result by halves, so that the last one is no deeper than need be.
+    # Each result is combined from two halves, to keep the depth small.
     made: dict[tuple[int, int], Node] = {(place, place + 1): node for place, node in enumerate(nodes)}
 
     def span(start: int, stop: int) -> Node:

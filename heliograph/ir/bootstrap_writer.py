@@ -24,7 +24,7 @@ from heliograph.ir.location import Location
 from heliograph.ir.node import Attr, Node
 from heliograph.ir.slot_runs import cipher
 
-# What a first iteration leaves over is below 2^-17 of a value of size one; it is made larger by so many bits for the second.
+# The error of a first iteration is below 2^-17 for a value of size one; it is scaled up by this many bits for the second.
 _LEFT_BITS = 16
 # In a chain that OpenFHE's bootstraps fit too, messages enter the reduction at this share of the first prime. Rings of
 # our own choose theirs (`Ring.bootstrap_share`): large ones leave more of a coarse scale, small ones bend the sine less.

@@ -44,8 +44,8 @@ second copy. With R = 2:
     slot             0 1 2 3 4 5 6 7
     moved copies     a b c d c d a b
 
-The next map, 4 x 4, then takes 2 diagonals instead of 4: in the second copy stands, without a rotation, what offset 2
-needs. A rotation by 4 adds up the two halves.
+The next map, 4 x 4, then takes 2 diagonals instead of 4: the second copy has, without a rotation, what offset 2 needs. A
+rotation by 4 adds up the two halves.
 
     diagonal 0       W00 W11 W22 W33 W02 W13 W20 W31
 

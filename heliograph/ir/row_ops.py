@@ -2,7 +2,7 @@
 
 Row r stands in the slots behind row r - 1, each row in as many slots as the next power of two holds columns; with a power
 of two of rows their slots are cyclic. Adding up the rows is then log2(rows) rotations and leaves the sum in every row;
-repeating a sum, taking one of equal rows, and padding with rows of zeros are no work at all.
+repeating a sum, taking one of equal rows, and padding with rows of zeros take no operation.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def with_products(
 ) -> tuple[Program, Groups, dict[Node, MatrixProduct]]:
     """The program, with one copy where it takes that, its groups of values, and the ways of its products.
 
-    A PlanningError where there is no choice of ways all the same.
+    Raises PlanningError if there is still no choice of methods.
     """
     groups = group_values(program)
     try:

@@ -35,8 +35,7 @@ from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Interval, transfer
 from heliograph.passes.range_table import range_entry
 
-# The smallest difference that must be told apart, as a share of the range, where neither the program nor calibration
-# says it.
+# The smallest difference that must be resolved, as a share of the range, if neither the program nor calibration gives it.
 DEFAULT_GAP = 0.01
 # A sign comes within 2**-SIGN_BITS of its limit, an entry of a one-hot vector within 2**-ONE_HOT_BITS, where the program
 # does not say how near.

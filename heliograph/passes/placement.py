@@ -27,8 +27,8 @@ Where it has more, the fronts of its levels are thinned evenly in the logarithm 
 goes is replaced by the next one on its front, of less loss and more cost; so what comes out is still what it says it is,
 and only the optimum may be missed.
 
-Costs are whole nanoseconds and losses whole units, so that sums do not depend on the order of the program; what is equal in
-both is told apart by digests of names (`tie`), which do not depend on it either.
+Costs are whole nanoseconds and losses whole units, so that sums do not depend on the order of the program; ties in both are
+broken by digests of names (`tie`), which do not depend on it either.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:
-    """The figures that matter most, each in a tile: what it is, and what of."""
+    """The most important figures, each in a tile with its value and its label."""
     inner = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for value, label in figures
     )

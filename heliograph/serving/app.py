@@ -1,7 +1,7 @@
 """The HTTP application (FastAPI): what a client of a server can ask for. /openapi.json describes it.
 
-Bodies are taken by uploads alone, streamed to the disk; everything else is said in paths and queries, which are short. No
-answer depends on what other tenants have, but for /health, and for operators the page and /metrics.
+Only uploads have bodies, which are streamed to the disk; everything else is in paths and queries, which are short. No
+answer depends on other tenants, except /health and, for operators, the page and /metrics.
 """
 
 from __future__ import annotations

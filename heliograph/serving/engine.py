@@ -137,7 +137,7 @@ def follow(seat: Seat, task: Task, going_on: Callable[[Report], bool], silence_s
 
 
 def bytes_each(memory_bytes: int | None, workers: int) -> int:
-    """What each of so many workers may have of that memory, by default of four fifths of what the machine has left."""
+    """The memory for each worker: its share of `memory_bytes`, by default of four fifths of what the machine has free."""
     if memory_bytes is None:
         memory_bytes = int(_SHARE * (available_bytes() or _UNKNOWN_BYTES))
     return memory_bytes // workers

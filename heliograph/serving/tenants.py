@@ -34,7 +34,7 @@ class Tenants:
         self._database = database
 
     def add(self, name: str, *, operator: bool = False) -> str:
-        """A fresh token for a new tenant; it is said here and never again. A ProgramError where the name is taken."""
+        """A fresh token for a new tenant; it is shown here and never again. Raises ProgramError if the name is taken."""
         if not _NAME.fullmatch(name):
             raise ProgramError(
                 f"{name[:70]!r} is not the name of a tenant",

@@ -271,6 +271,15 @@ def test_compile_refuses_in_words(call: Call, tmp_path: Path, arguments: str, wo
     assert not (tmp_path / "out").exists()
 
 
+def test_a_name_that_a_file_lacks_is_answered_with_its_own_names(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import math\nfrom pathlib import Path\n\ndef network():\n    ...\n\ndef data():\n    ...\n")
+    near = call("compile", f"{file}:networ", "--example-shape", 8)
+    assert "try: did you mean 'network'?" in near.err
+    far = call("compile", f"{file}:model", "--example-shape", 8)
+    assert "try: it has network, data\n" in far.err
+
+
 def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> None:
     result = call("compile", "model.py:failing", "--example-shape", 8)
     line = 1 + (folder / "model.py").read_text().split("\n").index('    return {}["nothing"]')

@@ -154,7 +154,7 @@ def test_the_gap_comes_from_the_program_from_calibration_or_from_a_default() -> 
     default = polynomial(program(op("argmax", axis=0), 5)).ranges[0]
     assert (default.gap_source, default.gap) == ("default", pytest.approx(0.02))
     report = str(compile(program(op("argmax", axis=0), 5), TOY).report)
-    assert "differences below 0.02 (default) are not told apart" in " ".join(report.split())
+    assert "differences below 0.02 (default) are not resolved" in " ".join(report.split())
 
 
 @pytest.mark.parametrize(

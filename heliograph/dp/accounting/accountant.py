@@ -223,7 +223,7 @@ class _Asked:
             assert again.upper is not None
             if again.upper <= epsilon:
                 return Estimate(found.lower, epsilon, epsilon)
-            # A little beyond: the next bound is no more than this, or it goes on.
+            # A little larger: the next bound is at most this, or the search continues.
             epsilon = again.upper + 0.25 * self.tolerance.for_epsilon(again.upper)
         return Estimate(found.lower, math.inf, math.inf)
 

@@ -1,7 +1,7 @@
 """Conversions between accounts of privacy: zero-concentrated DP, Renyi curves, lists of (epsilon, delta).
 
-What goes in is what somebody proved; what comes out is no more than follows from it, and where it is known to be the best
-that follows, or how far off it can be, that is said.
+The input is a proved guarantee, and the output follows from it. Where it is known that nothing better follows, or how far
+from the best the output can be, the docstring says so.
 """
 
 from __future__ import annotations

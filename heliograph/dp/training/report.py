@@ -86,7 +86,7 @@ class PrivacyReport:
         if self.public_set:
             found.append("the metrics on the public set: its records are not covered by the guarantee")
         if self.settings.seed is not None:
-            found.insert(0, "THE SEED: whoever knows it can draw the noise again; for them there is no guarantee")
+            found.insert(0, "THE SEED: anyone who knows it can recompute the noise; against them there is no guarantee")
         elif not self.settings.secure_noise:
             found.append(
                 "a generator that is not cryptographically secure, and the least significant bits of floating-point noise"

@@ -140,7 +140,7 @@ def _is_whole(path: Path, size: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """While no other process makes the file; where there are no locks, each may make it."""
+    """Holds the lock, so that only one process makes the file; without file locks, each may make it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
