@@ -502,7 +502,7 @@ def _assumed(figures: Figures) -> list[str]:
         else "in one file"
     )
     lines.append(
-        f"Memory: of processes without torch. The server caches at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
+        f"Memory: for processes without torch. The server caches at most {PLAINTEXT_CACHE_BYTES >> 20} MiB of encoded "
         f"plaintexts; the keys come {keys}."
     )
     return lines

@@ -117,16 +117,16 @@ def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
     # The last value has a width too.
     levels = [row.level for row in rows]
     upper.step(range(len(rows) + 1), [*levels, *levels[-1:]], where="post", color=LEVEL, linewidth=1.3)
-    upper.set_ylabel("level")
+    upper.set_ylabel("level", fontsize=8)
     upper.locator_params(axis="y", integer=True)
     upper.set_ylim(-0.04 * max(levels, default=1), 1.04 * max(levels, default=1) + 0.1)
     # Points: a line between values and products, which take turns, would fill the plot.
     lower.plot(
         [place + 0.5 for place in range(len(rows))], [row.scale_bits for row in rows], ".", color=SCALE, markersize=2
     )
-    lower.set_ylabel("scale, bits")
+    lower.set_ylabel("scale, bits", fontsize=8)
     lower.set_ylim(0, 1.15 * max((row.scale_bits for row in rows), default=1.0))
-    lower.set_xlabel("operation, in program order")
+    lower.set_xlabel("operation, in program order", fontsize=8)
     for place, row in enumerate(rows):
         if is_bootstrap(row):
             upper.axvline(place, color=BOOTSTRAP, linewidth=1.0)
@@ -147,6 +147,7 @@ def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
     top.tick_params(length=0, pad=1)
     upper.set_xlim(0, max(1, len(rows)))
     for axis in (upper, lower):
+        axis.tick_params(labelsize=8)
         axis.grid(axis="y", linewidth=0.4)
     return drawn
 
@@ -182,6 +183,7 @@ def _ranges(figure: Any, artifact: Compiled, report: Report) -> Any:
     right.tick_params(length=0)
     axis.set_xlim(-_REACH - 0.05, _REACH + 0.05)
     axis.set_xticks([-1, 0, 1])
+    axis.tick_params(axis="x", labelsize=8)
     axis.set_xlabel("input, in units of the polynomial's interval", fontsize=8)
     drawn.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return drawn
@@ -212,7 +214,8 @@ def _times(figure: Any, artifact: Compiled, report: Report) -> Any:
     axis.set_yticks(range(len(layers)), [ending(layer, 26) for layer in layers], fontsize=8)
     axis.set_ylim(len(layers) - 0.5, -0.5)
     axis.set_xlim(0, 1.12 * longest)
-    axis.set_xlabel("milliseconds" if measured else "predicted milliseconds")
+    axis.tick_params(axis="x", labelsize=8)
+    axis.set_xlabel("milliseconds" if measured else "predicted milliseconds", fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     if measured:
         drawn.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
