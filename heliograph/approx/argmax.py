@@ -1,9 +1,9 @@
 """One-hot argmax by comparing all pairs: Phoenix's two signs, and a cheaper second polynomial.
 
 Phoenix (section 5): c - 1 rotations and signs are summed into scores; a score of c - 1 is separated from one of at most
-c - 3 by a second sign on [-1, 1/(2c - 2)]. `best` keeps the score's scaling and replaces the second sign by minimax polynomials for
-two intervals: the scores that a row's largest value can have, a short interval, and those that the others can have, the
-long one. Only the largest value need be a gap above the second; other classes may tie.
+c - 3 by a second sign on [-1, 1/(2c - 2)]. `best` keeps the score's scaling and replaces the second sign by minimax
+polynomials for two intervals: a short one, of the scores that a row's largest value can have, and a long one, of those
+that the others can have. Only the largest value needs to exceed the second by the gap; other classes may tie.
 """
 
 from __future__ import annotations

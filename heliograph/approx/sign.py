@@ -95,7 +95,7 @@ def _check(gap: float, precision_bits: float, family: str, cost: str, scale_bits
         raise ProgramError(
             f"gap {gap:g} is not between 0 and 1",
             why="a polynomial is continuous: values closer to zero than the gap have no sign",
-            hint="give the smallest difference that must be told apart, in units of the range",
+            hint="give the smallest difference that must be resolved, in units of the range",
         )
     least = 4 * proof.unit(scale_bits)
     if gap <= least:

@@ -172,7 +172,7 @@ def _contents(
     for entry in index:
         name, blob, length = _read_blob(entry, data, place, place - start, what)
         if name in blobs:
-            raise WireError(f"{what}: blob {shown(name, 60)!r} stands twice")
+            raise WireError(f"{what}: blob {shown(name, 60)!r} appears twice")
         blobs[name] = blob
         place += length
     if place != len(data) - _DIGEST:

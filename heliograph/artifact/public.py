@@ -164,7 +164,7 @@ class PublicArtifact:
     def to_bytes(self) -> bytes:
         if self.named is not None:
             raise ProgramError(
-                "a public artifact that comes from a key file is not written as a file of its own",
+                "a public artifact that comes from a key file cannot be written to a separate file",
                 hint="take the one that the key was made for",
             )
         return pack(Container("public artifact", VERSION, self._fields()))

@@ -231,7 +231,7 @@ def check_rotations(amounts: Sequence[int], ring: Ring) -> None:
     for amount in amounts:
         whole(amount, "a rotation key", 1, ring.slots - 1)
     if len(set(amounts)) != len(amounts):
-        raise refuse("a rotation key stands twice")
+        raise refuse("a rotation key appears twice")
 
 
 def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:

@@ -63,7 +63,7 @@ def train(
     trained before, or a new one. `inputs` and `labels` are arrays or tensors with a leading axis. The rate rises to `rate`
     and falls again (Smith and Topin 2019). The same seed gives the same network on one machine.
 
-    Raises ProgramError for inputs and labels that do not fit, and where the loss is not a number any more.
+    Raises ProgramError for inputs and labels that do not fit, and where the loss is no longer a number.
     """
     x = torch.as_tensor(np.asarray(inputs), dtype=torch.float32)
     y = torch.as_tensor(np.asarray(labels)).long()
@@ -93,7 +93,7 @@ def train(
             loss = loss + consistency * _disagreement(logits)
         assert isinstance(loss, Tensor)
         if not torch.isfinite(loss):
-            raise ProgramError("the loss is not a number any more", where="certified.train", hint="a lower rate")
+            raise ProgramError("the loss is no longer a number", where="certified.train", hint="a lower rate")
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -518,7 +518,7 @@ def _paper(program: Program, table: Table, options: Options) -> list[Point]:
     )
     if not rings:
         raise PlanningError(
-            "no ring bootstraps", where="Options.allocate", hint='allocate="plan" serves programs without bootstraps'
+            "no ring bootstraps", where="Options.allocate", hint='use allocate="plan", which needs no bootstraps'
         )
     costs = options.costs
 

@@ -19,7 +19,7 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
     if isinstance(model, Program):
         if useless:
             raise ProgramError(
-                f"{useless[0]} is of no use here",
+                f"{useless[0]} cannot be used here",
                 where=what,
                 why="the program has its inputs",
                 hint="leave it out, or give the model itself",

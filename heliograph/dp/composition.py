@@ -85,7 +85,7 @@ class Composition:
             relations = {mechanism.relation for mechanism, _ in self.items}
             if {"add_remove", "replace"} <= relations:
                 raise ProgramError(
-                    "randomized_response beside mechanisms for a record added or removed",
+                    "randomized_response cannot be combined with mechanisms for an added or removed record",
                     where=self.text(),
                     why="its neighbour gives another answer; one number for both would be for no neighbouring relation",
                     hint="account under replace, or state what it is for an added or removed record: pure(epsilon=...)",

@@ -193,7 +193,7 @@ class LanguageError(ProgramError):
 
 
 class UnsupportedLanguageError(LanguageError, UnsupportedError):
-    """The only thing wrong is that this version does not carry what the text asks for."""
+    """The text is correct, but this version does not support what it asks for."""
 
 
 @dataclass

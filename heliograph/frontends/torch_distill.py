@@ -128,7 +128,7 @@ def distil(
     of the student, coefficients of any degree that are added in the beginning. `augment` gets the tensors of a batch and
     returns them changed; what it draws from torch is seeded. `progress(step, steps)` is called after every step.
     `checkpoint` gets, after every epoch, what `resume` takes. The same seed and number of threads give the same state. On
-    Ctrl-C the best state so far is kept. A ProgramError where the loss is not a number any more.
+    Ctrl-C the best state so far is kept. A ProgramError where the loss is no longer a number.
     """
     run = _Run(student, teacher, samples, apart, training, fading, augment)
     with torch.random.fork_rng(devices=[]):
@@ -285,7 +285,7 @@ class _Run:
         size = torch.nn.utils.clip_grad_norm_(self.student.parameters(), self.training.clip)
         if not (math.isfinite(float(loss.detach())) and math.isfinite(float(size))):
             raise ProgramError(
-                f"the loss is not a number any more in step {number + 1} of {self.total}",
+                f"the loss is no longer a number in step {number + 1} of {self.total}",
                 why="values grew without bound in the network of polynomials",
                 hint=f"a smaller rate than {self.training.rate:g}, higher degrees, or a longer fade",
             )

@@ -55,7 +55,7 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
         if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
             raise ProgramError(
                 f"parameter {path!r} has no values yet",
-                hint="load the weights, and run the model once where it has lazy layers, before trace",
+                hint="load the weights (and run the model once if it has lazy layers) before trace",
             )
     # What the weights are in; without weights, or with several kinds, tensors are left as they are.
     kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}

@@ -283,7 +283,7 @@ class _Tracer:
                 f"output {name!r} holds minus infinity",
                 where=where,
                 why="it was written to some places as a mask, and encrypted values are finite numbers",
-                hint="return what the mask is applied to, and apply it on the client",
+                hint="return the values before the mask, and apply the mask on the client",
             )
         if not value.seen:
             raise self.merged[0]

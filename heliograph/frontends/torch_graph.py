@@ -198,7 +198,7 @@ def check_batch_numbers(model: torch.nn.Module, examples: Example, exported: Exp
                 where=stack_location(node.meta.get("stack_trace")) or caller,
                 why=f"the number is {numbers[0]:g} for {examples.tensors[0].shape[0]} samples and {others[0]:g} for one "
                 "more; a program sees one sample, whatever the size of the batch",
-                hint="write the number that is meant, or divide by it on the client",
+                hint="write the intended number, or divide by it on the client",
             )
 
 

@@ -63,7 +63,7 @@ def check_size(name: str, shape: tuple[int, ...], classes: int, where: Location)
             f"input {name!r} chooses {math.prod(shape)} rows of a table of {classes}",
             where=where,
             why=f"it would be encrypted as one-hot vectors of {math.prod(shape) * classes} numbers, at most {_MOST}",
-            hint="look the vectors up on the client, and trace the model from its embeddings on",
+            hint="look the vectors up on the client, and trace the part of the model after its embeddings",
         )
 
 

@@ -46,7 +46,7 @@ def _factor_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> 
     operand, factor = operands[0], fourier_factor(a)
     two_parts("fourier_factor", operand)
     if operand.slots % factor.slots:
-        raise ProgramError(f"fourier_factor: {operand.slots} slots are no multiple of {factor.slots}")
+        raise ProgramError(f"fourier_factor: {operand.slots} slots are not a multiple of {factor.slots}")
     return replace(operand, log_scale=operand.log_scale + a["plain_log_scale"])
 
 
@@ -125,7 +125,7 @@ def _raised_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> 
             f"raise_modulus: there is no level {a['level']} in a chain of {len(context.log_primes)} primes"
         )
     if not 0 < a["slots"] <= operand.slots or operand.slots % a["slots"]:
-        raise ProgramError(f"raise_modulus: {operand.slots} slots are no multiple of a period of {a['slots']}")
+        raise ProgramError(f"raise_modulus: {operand.slots} slots are not a multiple of a period of {a['slots']}")
     return replace(operand, level=a["level"])
 
 

@@ -92,7 +92,7 @@ class Builder:
         """A value given at run time; `shape` (or `slots`), `low`, `high`, `secret` are attributes of the op `input`."""
         node = self.op("input", (), loc, **{"name": name, **attrs})
         if any(n.attrs["name"] == name and n.attrs.get("chunk") == node.attrs.get("chunk") for n in self.inputs):
-            raise ProgramError(f"two inputs are called {name!r}", where=loc, hint="give each one a name of its own")
+            raise ProgramError(f"two inputs are called {name!r}", where=loc, hint="give each one its own name")
         self.inputs.append(node)
         return node
 

@@ -73,7 +73,7 @@ class Interface:
                 raise ProgramError(
                     f"input {name!r} comes from {count} outputs of the run before: {outputs}",
                     why="a run takes one value for each input",
-                    hint="carry one of them, or give each an input of its own",
+                    hint="carry one of them, or give each its own input",
                 )
 
     @property

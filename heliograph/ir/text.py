@@ -246,7 +246,7 @@ def _pairs(tree: Any) -> dict[str, Any]:
     for pair in tree.children:
         name = str(pair.children[0])
         if name in made:
-            raise ProgramError(f"line {pair.children[0].line}: {name} stands twice")
+            raise ProgramError(f"line {pair.children[0].line}: {name} appears twice")
         made[name] = _value(pair.children[1])
     return made
 

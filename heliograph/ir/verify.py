@@ -40,7 +40,7 @@ def verify(program: Program, after: str = "construction") -> Program:
             if operand not in seen:
                 raise _fail(program, after, "operands come first", node, f"operand {operand!r} is not defined before")
         if node in seen:
-            raise _fail(program, after, "one place per node", node, "the node stands twice")
+            raise _fail(program, after, "one place per node", node, "the node appears twice")
         seen.add(node)
         _verify_node(program, after, node, context)
     for output in program.outputs:

@@ -508,7 +508,7 @@ def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
             raise ProgramError(
                 f"two activations are called {node.loc.layer!r}, and two degrees are given for them",
                 where=node.loc,
-                hint="give them names of their own, or one degree",
+                hint="give them different names, or one degree",
             )
     return table
 

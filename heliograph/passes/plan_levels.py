@@ -402,7 +402,7 @@ def _check_carried(program: Program) -> None:
                 f"output {name!r} cannot become {' and '.join(repr(source.attrs['name']) for source in sources)}",
                 where=outputs[name].loc,
                 why=f"the next run takes {' and '.join(f'level {t.level}, scale 2^{t.log_scale:.2f}' for t in types)}",
-                hint="give each of these inputs an output of its own",
+                hint="give each of these inputs its own output",
             )
 
 

@@ -108,7 +108,7 @@ class Client:
                 f"{artifact.name} is on another ring than {self.public.name}",
                 where="Client.for_artifact",
                 why=f"it has {ring}, the key {self.public.ring}",
-                hint="make a client of its own: Client(artifact)",
+                hint="make a new client for it: Client(artifact)",
             )
         client = Client(artifact, allow_insecure=allow_insecure, cryptor=self._cryptor)
         client._shares = self._shares
@@ -120,7 +120,7 @@ class Client:
             raise WireError(
                 f"{what} was made for another artifact",
                 why=f"it was made for {self.public.fingerprint[:12]}, this one is {artifact.fingerprint[:12]}",
-                hint="a client's key serves the artifact it was made with; make a new one for this artifact",
+                hint="a client's key works only with the artifact that it was made for; make a new one for this artifact",
             )
 
     @property

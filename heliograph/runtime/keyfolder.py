@@ -79,7 +79,7 @@ class KeyFolder:
     def _read(self, name: str, file: Path) -> Bytes:
         container = read_file(file, _KEY, _READABLE, _MAX_KEY_BYTES)
         if container.fields != {"artifact": self.artifact, "client": self.client, "name": name}:
-            raise WireError(f"{file} is another key, or one of another artifact or client, than its place says")
+            raise WireError(f"{file} is not the key that its name says, or belongs to another artifact or client")
         return container.bytes("key")
 
     def check(self, artifact: str, client: str | None = None) -> None:
@@ -164,7 +164,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise WireError(
                 f"another process is writing keys into {folder}",
-                hint="wait for it to end, or give another folder; a run that follows goes on where it stopped",
+                hint="wait for it to end, or give another folder; the next run resumes where this one stopped",
             ) from None
         except OSError:
             pass  # A file system without locks: nothing tells whether there is another.

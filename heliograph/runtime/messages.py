@@ -224,5 +224,5 @@ class EncryptedOutput(Message):
             raise WireError(
                 "these encrypted outputs are the answer to other inputs",
                 why=f"they carry the request {self.request[:12]}, the inputs have {expected[:12]}",
-                hint="a file was taken for another, or the inputs were encrypted again: evaluate these inputs",
+                hint="files were mixed up, or the inputs were encrypted again: evaluate these inputs",
             )

@@ -84,7 +84,7 @@ def check_sharing(
     """
     if estimated_error > SHARE_MARGIN * scheme_error:
         raise SecurityError(
-            f"output {name!r} cannot be shared: its error is larger than the noise is reckoned for",
+            f"output {name!r} cannot be shared: its error is larger than the noise assumes",
             why=f"that is {SHARE_MARGIN:.0f} times {scheme_error:.2g}, what the artifact and the ring let expect",
             hint="the error depends on the inputs; use them as they are, but do not pass this result on",
         )

@@ -48,7 +48,7 @@ def require_security(artifact: Artifact | PublicArtifact, *, allow_insecure: boo
     name = artifact.name[:80]
     if not allow_insecure:
         raise SecurityError(
-            f"artifact {name!r} has no security: whoever sees the ciphertexts or evaluation keys can read everything",
+            f"artifact {name!r} has no security: anyone who sees the ciphertexts or evaluation keys can read everything",
             where=for_whom,
             why=why,
             hint="use one that was compiled with security_bits=128; for a test without secrets, allow_insecure=True "

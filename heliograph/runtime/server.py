@@ -89,7 +89,7 @@ class Server:
         expected = artifact.evaluation_keys
         keys.check_names([key.name for key in expected])
         if not is_tag(keys.client):
-            raise WireError("the evaluation keys carry no usable name of a client")
+            raise WireError("the evaluation keys have no valid client name")
         check_transforms(artifact.program, artifact.ring)
         if key_bytes is not None and not isinstance(keys, KeyFolder):
             raise ProgramError(
@@ -99,7 +99,7 @@ class Server:
             )
         if mapped and (not isinstance(keys, KeyFolder) or key_bytes is not None):
             raise ProgramError(
-                "keys are mapped where they are in a folder, and all of them",
+                "only keys in a folder can be mapped, and only all of them",
                 where="Server(mapped=True)",
                 hint="write them into a folder: client.write_evaluation_keys(path), and give KeyFolder(path), no key_bytes",
             )
@@ -183,7 +183,7 @@ class Server:
         (`Client.encrypt_some`).
         """
         if not isinstance(carried, CarriedValues):
-            raise WireError(f"a step goes on from carried values, not from {type(carried).__name__}")
+            raise WireError(f"a step takes carried values, not {type(carried).__name__}")
         asked = None
         if outputs is not None:
             asked = frozenset(outputs) | {output for output, _ in self.artifact.program.interface.carried}

@@ -171,7 +171,7 @@ class Session:
             lock(handle, wait=False)
         except BlockingIOError:
             os.close(handle)
-            raise ProgramError(f"another process goes on in {self.folder}", where="Session") from None
+            raise ProgramError(f"another process is using {self.folder}", where="Session") from None
         except OSError:
             pass  # A file system without locks.
         return handle

@@ -50,10 +50,10 @@ class Shares:
             count = max([self.count, *(self._read(file) for file in self._files)])
             if count >= SHARE_RESULTS:
                 raise SecurityError(
-                    f"this key has shared {count} results, and the noise is reckoned for {SHARE_RESULTS}",
+                    f"this key has shared {count} results, and the noise is computed for {SHARE_RESULTS}",
                     where="decrypt(share=True)",
                     why="more of them would tell more about the secret key than was promised",
-                    hint="make a new client, with keys of its own, for what is shared from now on",
+                    hint="make a new client, with new keys, to share more results",
                 )
             for file in self._files:
                 fields = {"client": self.client, "shared": count + 1}

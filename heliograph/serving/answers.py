@@ -110,7 +110,7 @@ def _unexpected(error: Exception) -> JSONResponse:
         return refusal(Refused(503, "the queue of the server is busy", hint="try again"))
     place = traceback.extract_tb(error.__traceback__)[-1]
     log("fault", kind=type(error).__name__, text=str(error)[:_MAX_SHOWN], file=place.filename, line=place.lineno)
-    return refusal(InternalError("the server has a fault", hint="its log says where; tell its operator"), 500)
+    return refusal(InternalError("the server failed", hint="its log has the cause; tell its operator"), 500)
 
 
 def _log_request(scope: MutableMapping[str, Any], status: int, seconds: float) -> None:

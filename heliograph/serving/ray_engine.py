@@ -102,10 +102,10 @@ class RayEngine:
             self._ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise HeliographError(
-                "there is no Ray cluster to work on",
+                "no Ray cluster can be reached",
                 where=os.environ.get("RAY_ADDRESS", ""),
                 why=_short(error),
-                hint="start one (ray start --head), or unset RAY_ADDRESS: one is started on this machine then",
+                hint="start one (ray start --head), or unset RAY_ADDRESS to have one started on this machine",
             ) from None
 
 

@@ -105,7 +105,7 @@ class RemoteServer:
         data = self._transport.read("GET", f"/v1/artifacts/{found[0]}/public", max_bytes=MAX_PUBLIC_BYTES)
         public = PublicArtifact.from_bytes(data, self._transport.url)
         if public.fingerprint != found[0]:
-            raise WireError("the server sent another artifact than it was asked for", where=self._transport.url)
+            raise WireError("the server sent a different artifact from the one requested", where=self._transport.url)
         return public
 
     def register(self, keys: EvaluationKeys | KeyFolder, progress: Progress | None = None) -> None:
@@ -156,7 +156,7 @@ class RemoteServer:
         it.
         """
         if not isinstance(carried, CarriedValues):
-            raise WireError(f"a step goes on from carried values, not from {type(carried).__name__}")
+            raise WireError(f"a step takes carried values, not {type(carried).__name__}")
         _require_inputs(encrypted)
         job = self._submitted(StepInput.of(encrypted, carried), progress)
         output: StepOutput = self._result(job, StepOutput, progress)
@@ -265,7 +265,7 @@ class RemoteServer:
                 state = self._transport.json("PUT", path, {"total": total})
             stuck = stuck + 1 if _number(state, "received") <= offset and not _field(state, "complete") else 0
             if stuck > 5:
-                raise HeliographError("an upload does not get on", where=self._transport.url, hint="try again later")
+                raise HeliographError("an upload makes no progress", where=self._transport.url, hint="try again later")
         if progress is not None:
             progress("sending", total, total)
 
@@ -277,13 +277,13 @@ def _require_inputs(encrypted: object) -> None:
 
 def _field(state: Any, name: str) -> Any:
     if not isinstance(state, dict) or name not in state:
-        raise WireError("the server answers something else than a Heliograph server would")
+        raise WireError("the server does not answer like a Heliograph server")
     return state[name]
 
 
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise WireError("the server answers something else than a Heliograph server would")
+        raise WireError("the server does not answer like a Heliograph server")
     return value
 
 

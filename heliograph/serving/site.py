@@ -134,7 +134,7 @@ def _taken(places: Places) -> int:
     except BlockingIOError:
         os.close(handle)
         raise ProgramError(
-            f"another process serves from {places.root}", hint="stop it, or give this one a folder of its own (--data)"
+            f"another process serves from {places.root}", hint="stop it, or give this one its own folder (--data)"
         ) from None
     except OSError:
         pass  # A file system without locks: nothing tells whether there is another.

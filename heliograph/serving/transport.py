@@ -169,9 +169,7 @@ class Transport:
         return StatusError(response.status_code, error.what, where=self.url, why=error.why, hint=error.hint)
 
     def _strange(self) -> WireError:
-        return WireError(
-            f"{self.url} answers something else than a Heliograph server would", hint="look at the address"
-        )
+        return WireError(f"{self.url} does not answer like a Heliograph server", hint="look at the address")
 
 
 def _said(response: httpx.Response) -> HeliographError:

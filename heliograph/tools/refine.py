@@ -233,7 +233,7 @@ def _by_layer(program: Program, degrees: Any) -> dict[str, int]:
         unknown = sorted(set(degrees) - set(layers))
         if unknown:
             raise ProgramError(
-                f"no polynomial stands for a layer called {unknown[0]!r}",
+                f"no layer with a polynomial is called {unknown[0]!r}",
                 hint=f"the layers are {', '.join(dict.fromkeys(layers))}",
             )
         table = dict(degrees)

@@ -116,7 +116,7 @@ def _artifact(
         useless = [name for name, value in given.items() if value is not None]
         if useless:
             raise ProgramError(
-                f"{useless[0]} is of no use here",
+                f"{useless[0]} cannot be used here",
                 where="run",
                 why="the artifact is compiled already",
                 hint="leave it out, or give the model itself",

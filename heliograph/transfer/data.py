@@ -33,7 +33,7 @@ class TransferData:
                 f"training samples have {self.x_train.shape[1]} features, validation samples {self.x_val.shape[1]}"
             )
         if self.classes < 2:
-            raise ProgramError("all labels are 0: there is nothing to tell apart")
+            raise ProgramError("all labels are 0: there is nothing to classify")
         if self.classes > len(self.x_train):
             raise ProgramError(
                 f"a label is {self.classes - 1}, and there are {len(self.x_train)} samples to train on",

@@ -128,7 +128,7 @@ def weights_of(folder: str | Path) -> Array:
     """The weights of the best epoch (transfer/layers.py); a ProgramError where no epoch is done."""
     path = Path(folder) / WEIGHTS
     if not path.exists():
-        raise ProgramError(f"{folder} has no weights yet", hint="an epoch has to be done first")
+        raise ProgramError(f"{folder} has no weights yet", hint="an epoch must be complete first")
     weights = read_arrays(path).get("")
     # Two matrices are a vector, where the settings say that there are two.
     hidden = (Path(folder) / _SETTINGS).exists() and bool(settings_of(folder).hidden)

@@ -50,7 +50,7 @@ def test_refusals(call: Call, folder: Path, samples: Path) -> None:
         (("model.py:net", "--samples", samples, "--degree", 2, "--rate", -1), "rate=-1.0 cannot be used"),
         (
             ("model.py:net", "--samples", samples, "--degree-of", "fc1=2"),
-            "no polynomial stands for a layer called 'fc1'",
+            "no layer with a polynomial is called 'fc1'",
         ),
         (("model.py:net", "--samples", samples, "--degree", 2, "--augment", "shake.py:no"), "defines no 'no'"),
     ):

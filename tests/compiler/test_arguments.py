@@ -76,7 +76,7 @@ def test_what_is_neither_program_nor_module_is_refused() -> None:
     with pytest.raises(hg.ProgramError, match="options is Tensor, not Options") as caught:
         hg.compile(torch.nn.Linear(4, 2).eval(), torch.zeros(1, 4))  # type: ignore[arg-type]
     assert "example_input=x, calibration=samples" in caught.value.hint
-    with pytest.raises(hg.ProgramError, match="calibration is of no use here"):
+    with pytest.raises(hg.ProgramError, match="calibration cannot be used here"):
         hg.compile(hg.parse(SOURCE), TOY, calibration=np.zeros((2, 4)))
 
 

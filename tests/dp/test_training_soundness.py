@@ -228,7 +228,7 @@ def test_a_forked_child_of_a_seeded_run_is_refused() -> None:
 def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
     data = (torch.randn(80, 5), torch.arange(80) % 2)
     trainer = made(nn.Linear(5, 2), data, checkpoint=tmp_path / "run")
-    with Checkpoint(tmp_path / "run").held(), pytest.raises(ProgramError, match="another run uses this checkpoint"):
+    with Checkpoint(tmp_path / "run").held(), pytest.raises(ProgramError, match="another run is using this checkpoint"):
         trainer.fit()
     assert made(nn.Linear(5, 2), data, checkpoint=tmp_path / "run").fit().steps == 4
 

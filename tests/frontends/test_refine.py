@@ -190,7 +190,7 @@ def test_refusals(program: Program) -> None:
         (lambda: refine(program, TRAIN[:5], degrees=3), "5 samples cannot be refined with"),
         (lambda: refine(program, (TRAIN, TRAIN), degrees=3), "2 arrays of samples were given for 1 inputs"),
         (lambda: refine(program, np.full_like(TRAIN, np.nan), degrees=3), "hold NaN"),
-        (lambda: refine(program, TRAIN, degrees={"3": 2}), "no polynomial stands for a layer called '3'"),
+        (lambda: refine(program, TRAIN, degrees={"3": 2}), "no layer with a polynomial is called '3'"),
         (lambda: refine(program, TRAIN, degrees=0), "degrees lie between 1 and"),
         (lambda: refine(program, TRAIN, rounds=0), "rounds=0"),
         (lambda: refine(program, TRAIN, allocate=curve()), "no allocation of degrees was found"),

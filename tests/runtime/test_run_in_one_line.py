@@ -56,9 +56,9 @@ def test_an_artifact_runs_with_its_plain_inputs_and_its_security() -> None:
         found = hg.run(artifact, x, plain={"g": g}, allow_insecure=True, quiet=True)
     assert np.abs(found - x * g).max() < 1e-6
     for arguments, words in (
-        ({"options": TOY}, "options is of no use here"),
-        ({"calibration": x}, "calibration is of no use here"),
-        ({"input_range": (-1, 1)}, "input_range is of no use here"),
+        ({"options": TOY}, "options cannot be used here"),
+        ({"calibration": x}, "calibration cannot be used here"),
+        ({"input_range": (-1, 1)}, "input_range cannot be used here"),
     ):
         with pytest.raises(hg.ProgramError, match=words):
             hg.run(artifact, x, **arguments)

@@ -106,7 +106,7 @@ def test_the_servers_word_alone_does_not_make_it_smaller(
 
     # An output that is off by more than the noise is reckoned for is not handed out: so it mostly is here.
     estimated(9 * least)
-    with pytest.raises(SecurityError, match="its error is larger than the noise is reckoned for"):
+    with pytest.raises(SecurityError, match="its error is larger than the noise assumes"):
         client.decrypt(output, share=True)
     assert client._shares.count == 0
     # Where it is not, the noise is that of the least error.

@@ -386,10 +386,10 @@ def test_forged_messages_are_refused_or_read(kind: str) -> None:
 def test_a_form_that_openfhe_does_not_have_is_noticed(cryptor: OpenFHECryptor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client sees by its secret key whether a key is what we take it for, before it sends it."""
     monkeypatch.setattr(reseed, "automorphism_places", lambda n, index: np.arange(n))
-    with pytest.raises(InternalError, match="of another form"):
+    with pytest.raises(InternalError, match="in an unknown form"):
         cryptor.evaluation_key_bytes(KEYS[0])
     monkeypatch.setattr(reseed, "find_blocks", lambda data, n: iter(()))
-    with pytest.raises(InternalError, match="of another form"):
+    with pytest.raises(InternalError, match="in an unknown form"):
         cryptor.evaluation_key_bytes(KEYS[2])
 
 

@@ -50,7 +50,7 @@ class Checkpoint:
                 lock(handle, wait=False)
             except BlockingIOError:
                 raise ProgramError(
-                    "another run uses this checkpoint",
+                    "another run is using this checkpoint",
                     where=self.folder,
                     why="both would release values from one state, and report the releases of one",
                     hint="let it end, or take another folder, and add up the epsilons",

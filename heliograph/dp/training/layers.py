@@ -173,7 +173,7 @@ def _by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
         )
     except (RuntimeError, ValueError, AttributeError, TypeError, NotImplementedError) as error:
         raise UnsupportedError(
-            "a module has parameters of its own and no rule for their per-record gradients",
+            "a module has its own parameters and no rule for their per-record gradients",
             where=type(layer).__name__,
             why=f"torch.func cannot differentiate it record by record: {str(error).splitlines()[0]}",
             hint="build it from standard layers, whose parameters have rules; keep randomness (dropout) out of it",

@@ -32,7 +32,7 @@ def make_private(
     """
     if not isinstance(loader, DataLoader):
         raise ProgramError(
-            f"{type(loader).__name__} is no DataLoader", where="make_private", hint="use DPTrainer for data"
+            f"{type(loader).__name__} is not a DataLoader", where="make_private", hint="use DPTrainer for data"
         )
     options.setdefault("batch_size", None if "sampler" in options else loader.batch_size)
     if options["batch_size"] is None and "sampler" not in options:

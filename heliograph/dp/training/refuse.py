@@ -306,7 +306,7 @@ class _Probe:
                     if not self.same(part, each[n].flatten())
                 ]
                 raise UnsupportedError(
-                    "per-record gradients of this module cannot be had from its layers",
+                    "per-record gradients of this module cannot be computed from its layers",
                     where=", ".join(wrong[:3]) or "the module",
                     why="they differ from the gradients of batches of one record: a parameter is used outside of its "
                     "layer, or records are not the first dimension of a layer's input",

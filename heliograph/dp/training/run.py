@@ -24,7 +24,7 @@ from heliograph.errors import ProgramError
 
 
 class Stateful(Protocol):
-    """What a training loop keeps beside module and optimizer: a scheduler, an average of parameters."""
+    """What a training loop keeps besides module and optimizer: a scheduler, an average of parameters."""
 
     def state_dict(self) -> dict[str, Any]:
         """JSON values and tensors."""
@@ -103,7 +103,7 @@ class Run:
         """Go on from a checkpoint's state."""
         if len(state["keep"]) != len(self.keep):
             raise ProgramError(
-                f"the checkpoint has the state of {len(state['keep'])} objects beside module and optimizer, and"
+                f"the checkpoint has the state of {len(state['keep'])} objects besides module and optimizer, and"
                 f" {len(self.keep)} are given",
                 where="keep",
                 hint="give the same schedulers as before, in the same order, or use another folder",

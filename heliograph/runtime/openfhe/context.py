@@ -185,7 +185,7 @@ def _edited(context: Any, edit: Callable[[dict[str, Any]], None]) -> Any:
         edit(description["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"])
     except (KeyError, TypeError) as error:
         raise InternalError(
-            "OpenFHE describes its contexts in another way than the one that we know",
+            "OpenFHE describes its contexts in an unknown form",
             why=f"there is no {error}",
             hint="this version of OpenFHE is not supported; see constraints.txt for the one that is",
         ) from None

@@ -156,7 +156,7 @@ class OpenFHECryptor:
         if len(data) != expected:
             raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
         if not is_tag(tag):
-            raise WireError("the secret key carries no usable name")
+            raise WireError("the secret key has no valid name")
         template = secret_key_template(ring)
         form = template.fill([data[begin : begin + length] for begin in range(0, expected, length)], tag)
         template.check(form, tag, "the secret key")
@@ -196,5 +196,5 @@ def _coefficients(secret: Any, ring: Ring) -> list[bytes]:
     data = bytes(openfhe.Serialize(secret, openfhe.BINARY))
     found = list(find_blocks(data, ring.ring_dim))
     if tuple(modulus for _, modulus in found) != secret_key_template(ring).blocks_moduli:
-        raise InternalError("OpenFHE writes a secret key in another form than the one that we know")
+        raise InternalError("OpenFHE writes a secret key in an unknown form")
     return [data[begin : begin + length] for begin, _ in found]

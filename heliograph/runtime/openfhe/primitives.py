@@ -139,7 +139,7 @@ class OpenFHEPrimitives:
         return grouped_products(self, values, plains, groups)
 
     def raise_modulus(self, x: Any, slots: int) -> Any:
-        raise ProgramError("OpenFHE has bootstraps of its own, and no way to the sparse secret alone")
+        raise ProgramError("OpenFHE cannot switch to the sparse secret outside its own bootstraps")
 
     def bootstrap(self, x: Any, slots: int) -> Any:
         return bootstrapping.bootstrap(self.ring, x, slots)

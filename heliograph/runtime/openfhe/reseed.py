@@ -102,7 +102,7 @@ def _check(values: Array, prime: int) -> None:
 
 def _unknown(why: str) -> InternalError:
     return InternalError(
-        "OpenFHE makes keys or ciphertexts of another form than the one that we know",
+        "OpenFHE makes keys or ciphertexts in an unknown form",
         why=why,
         hint="this version of OpenFHE is not supported; see constraints.txt for the one that is",
     )

@@ -119,7 +119,7 @@ def other_rotation(what: str) -> WireError:
 def other_form(what: str, offset: int) -> WireError:
     """The refusal of an object whose fixed bytes are others."""
     return WireError(
-        f"{what} does not have the form that it is to have",
+        f"{what} does not have the expected form",
         why=f"its parameters or lengths differ near byte {offset}",
         hint="make it again with the same artifact and the same version of OpenFHE",
     )
