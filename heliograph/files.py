@@ -22,7 +22,7 @@ if sys.platform != "win32":
 Bytes = bytes | memoryview
 
 
-# A file that is being written: of which, and some letters of its own.
+# The name of a file that is being written: that of the final file, and some random letters.
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
 

@@ -325,7 +325,7 @@ def _refreshed(node: Node) -> list[Node]:
 
 
 def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | None:
-    """What the report says of bootstraps, of which there are `count` in a run; None where there are none."""
+    """The report's figures of the `count` bootstraps in a run; None if there are none."""
     slot_counts = bootstrap_slots(program)
     if not slot_counts:
         return None

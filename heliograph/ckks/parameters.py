@@ -15,10 +15,10 @@ class Parameters:
     """What the passes from PlanLevels on decide for the whole program.
 
     `chains`: the whole chain first, then lower and lower parts of it, each with its keys.
-    `rotation_paths`: of which rotations the amounts without a key of their own are composed, in the steps of a
+    `rotation_paths`: the rotations that an amount without its own key is composed of, in the steps of a
     `linear_transform`.
     `flood`: the standard deviation of the noise that the server adds to its outputs.
-    `resident_key_bytes`: the bound on the keys in memory that the program was planned for; None where all of them stay.
+    `resident_key_bytes`: the bound on the keys in memory that the program was planned for; None if all of them stay.
     """
 
     chains: tuple[Chain, ...]

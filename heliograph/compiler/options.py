@@ -50,8 +50,8 @@ class About:
     kind: int, float (whole numbers too) or str; numbers lie between `low` and `high`, both included.
     choices: the values there are.
     check: says in words why a value cannot be used; an empty text where it can.
-    why: what is said of a value out of bounds, or of none of the choices.
-    flag, also: how the command line asks for it; the second where there are two ways, of which one may be given.
+    why: the reason in the error for a value that is out of bounds, or not one of the choices.
+    flag, also: the flags on the command line; `also` if there are two, only one of which may be given.
     told: whether the bill (and with it the artifact's fingerprint) has it: "always", or "unless default" for options that
         artifacts made before the option came were compiled without. What decides about polynomials has to be told.
     """

@@ -20,7 +20,7 @@ class Arithmetic(Protocol):
         """The value as a node; a fixed one becomes a constant where the stage has constants."""
 
     def binary(self, operator: str, left: Value, right: Value, span: Span) -> Node:
-        """`left operator right`, at least one of which is a node."""
+        """`left operator right`; at least one operand is a node."""
 
     def negative(self, node: Node, span: Span) -> Node:
         """`-node`."""

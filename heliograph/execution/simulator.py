@@ -266,7 +266,7 @@ class SimulatedPrimitives:
             )
 
     def _repeats(self, apart: float, nominal: float, slots: int, what: str) -> None:
-        """Refuse values of which copies differ by so much."""
+        """Refuse values whose copies differ too much."""
         if apart >= noise.BOOTSTRAP_LIMIT / 64:
             _needs(self._errors.noisy, what, f"slots that repeat with period {slots}")
             raise RangeError(

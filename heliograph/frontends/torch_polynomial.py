@@ -103,10 +103,10 @@ def _gradients(
     gradient: torch.Tensor,
     held: tuple[float, float, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients by x and by the coefficients, of a polynomial whose values have this gradient.
+    """The gradients with respect to x and to the coefficients, of a polynomial whose values have this gradient.
 
-    `held` is of one whose argument is held: the multiples of the interval that are the inner and the outer bound, and the
-    gradient of each sample's sum of squared excesses.
+    `held`, for a polynomial whose argument is clamped: the inner and the outer bound as multiples of the interval, and
+    the gradient of each sample's sum of squared excesses.
     """
     by_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     sums = torch.zeros(coefficients.numel(), dtype=torch.float64, device=x.device)

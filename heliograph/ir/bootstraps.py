@@ -40,13 +40,13 @@ def bootstrap_slots(program: Program) -> tuple[int, ...]:
 
 
 def paired_slots(program: Program) -> tuple[int, ...]:
-    """Those of which some bootstrap refreshes two values at once."""
+    """The numbers of slots for which some bootstrap refreshes two values at once."""
     return tuple(sorted({node.attrs["slots"] for node in bootstraps(program) if len(bootstrapped(node)) == 2}))
 
 
 def whole_slots(program: Program, chain: int, paired: bool = False) -> tuple[int, ...]:
-    """The numbers of slots of bootstraps in a chain that are one op, rising; or of which some refreshes two values: all of
-    such a number in a chain keep imaginary parts.
+    """The numbers of slots, ascending, of bootstraps in a chain that are one op; with `paired`, those for which some
+    bootstrap refreshes two values: all bootstraps of such a number in a chain keep imaginary parts.
     """
     found = whole_bootstraps(program, chain)
     return tuple(sorted({node.attrs["slots"] for node in found if not paired or len(node.inputs) == 2}))

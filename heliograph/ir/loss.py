@@ -62,7 +62,7 @@ class Loss:
         return Loss(tuple(_deviation(np.asarray(out, dtype=np.float64)) for out in outputs))
 
     def values(self, outputs: Sequence[Array], first: int) -> Array:
-        """The loss of each sample, of which the first is number `first` of all."""
+        """The loss of each sample; the first one has number `first` among all samples."""
         if self.deviations is None:
             gaps, _ = _gaps(outputs[0])
             return np.asarray(np.log1p(np.exp(gaps).sum(axis=1)))

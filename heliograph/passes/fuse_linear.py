@@ -332,7 +332,7 @@ class _Fuser:
         return self._base(self.builder.op("matrix_product", nodes, node.loc, kind=kind))
 
     def _untransposed(self, form: _Form) -> tuple[_Form, bool]:
-        """The matrix of which the form is the transpose, and whether it is one of a single value."""
+        """The matrix whose transpose the form is, and whether the form is one matrix of a single value."""
         if len(form.terms) != 1 or form.offset is not None or len(form.shape) != 2:
             return form, False
         ((base, matrix),) = form.terms.items()

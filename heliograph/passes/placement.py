@@ -118,8 +118,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which steps are one step of the search: a step, and those before it whose values only they read and of which nothing
-    is decided.
+    """Steps that the search treats as one: a step, and the earlier ones whose values only these read and for which there is
+    nothing to decide.
 
     The level `at` at which it begins settles the levels of all. `reads` has what they read from outside and how much higher
     than `at` it is wanted, `reach` the highest level of all above `at`; `others` the other steps, one for all of the same

@@ -11,9 +11,9 @@ from heliograph.ir.liveness import peak_towers, size_in_towers
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Orders the nodes: of a node's operands the one whose subtree needs more room is evaluated first.
+    """Orders the nodes: the operand whose subtree needs more memory is evaluated first.
 
-    That is Sethi and Ullman's rule, optimal on trees; on graphs it is kept only where it beats the order given.
+    This is Sethi and Ullman's rule, which is optimal on trees; on graphs it is kept only if it beats the given order.
     """
 
     name: ClassVar[str] = "schedule"

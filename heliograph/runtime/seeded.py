@@ -8,8 +8,8 @@
     3 bytes   zero
     blocks    the polynomials that are not uniform, in OpenFHE's order (see packed.py)
 
-What it stands for is an object as OpenFHE writes it (openfhe/template.py), of which each uniform polynomial is expanded
-from all of the above, its place in the object and its prime (see expansion.py). For one ring and level the length is
+It stands for an object as OpenFHE writes it (openfhe/template.py). Each uniform polynomial is expanded from all of the
+above, its place in the object and its prime (see expansion.py). For one ring and level the length is
 fixed. The pair of bootstrapping begins with a key under a secret that the client never has; it is written whole.
 """
 
@@ -100,7 +100,7 @@ class SeededForm:
 
 
 def ciphertext_form(ring_dim: int, moduli: tuple[int, ...]) -> SeededForm:
-    """That of ciphertexts of two parts, of which the second is uniform; `moduli` are those of all polynomials."""
+    """The form of ciphertexts with two parts; the second is uniform, and `moduli` are those of all polynomials."""
     half = len(moduli) // 2
     return SeededForm(CIPHERTEXT, 0, ring_dim, moduli, {half + i: i for i in range(half)})
 

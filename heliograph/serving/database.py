@@ -35,7 +35,8 @@ CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEX
   bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL);
 """
-# What makes a queue of a version one of the next. 1: leases are gone, and workers, of which a start knows none, have places.
+# How a queue of one version becomes one of the next. 1: there are no leases any more, and workers (none at a start) have
+# places.
 _STEPS = {
     1: """
 ALTER TABLE jobs DROP COLUMN lease;

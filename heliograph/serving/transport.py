@@ -28,7 +28,7 @@ Query = Mapping[str, str | int | float]
 
 
 class StatusError(HeliographError):
-    """A server's refusal of which the class is not known here, or which says that something is not (yet) there.
+    """A server's refusal whose class is not known here, or which says that something is not there (yet).
 
     `status` is the HTTP status.
     """

@@ -41,8 +41,8 @@ _ACCURACY = 44.0
 """-log of the relative error that a quadrature may have."""
 
 _MOST_WORK = 20_000_000
-"""Nodes on the line times nodes of the quadratures, at most: about two seconds. Steps of which only a small kind is proved
-to fall would take many times that; the bracket by FFT is quicker for them."""
+"""Nodes on the line times nodes of the quadratures, at most: about two seconds. If the characteristic function can be shown
+to decay for only a few of the steps, it would take many times that; the bracket by FFT is faster then."""
 
 
 @dataclass(frozen=True)

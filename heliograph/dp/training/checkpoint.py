@@ -56,7 +56,7 @@ class Checkpoint:
                     hint="let it end, or take another folder, and add up the epsilons",
                 ) from None
             except OSError:
-                # A system or a file system without locks: nothing to be had.
+                # A system or a file system without locks: nothing can be done.
                 pass
             yield
         finally:

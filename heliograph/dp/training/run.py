@@ -1,4 +1,4 @@
-"""What changes while a run goes on, and what of it a checkpoint keeps."""
+"""The state of a run, and the part of it that a checkpoint keeps."""
 
 from __future__ import annotations
 
