@@ -135,7 +135,7 @@ def train(target: str, out: Path, force: bool, as_json: bool, quiet: bool, **giv
     from heliograph.dp.training.checkpoint import save_model
 
     if not (out / "run").exists():
-        # Where there is a checkpoint, the run goes on.
+        # If there is a checkpoint, the run resumes from it.
         refuse_overwriting(*(out / name for name in ("model.npz", "report.json", "report.txt", _RUN)), force=force)
 
     if given["seed"] is not None:

@@ -29,7 +29,7 @@ def force_option(command: F) -> F:
 
 
 def refuse_overwriting(*paths: str | Path | None, force: bool) -> None:
-    """Refuse to go on where one of the files exists that a command is to write; called before the work begins."""
+    """Refuse if a file that the command will write already exists; called before the work begins."""
     for path in paths:
         if path is not None and not force and Path(path).exists():
             raise ProgramError(f"{path} already exists", hint="choose another name, or pass --force to overwrite it")

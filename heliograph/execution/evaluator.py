@@ -74,7 +74,7 @@ def _plaintexts(node: Node) -> list[Hashable]:
 
 
 class Evaluator(Generic[C]):
-    """An executable program on a backend; `begin` gives a run, and several may go on in as many threads.
+    """An executable program on a backend; `begin` returns a run; several runs may be active, each in its own thread.
 
     `primitives` gives the backend's for each part of the chain, the whole one first. `cache_bytes` bounds the encoded
     plaintexts: half of it for those that stay, half for those that are encoded ahead of their use.
@@ -125,7 +125,7 @@ class Evaluator(Generic[C]):
                     self.ahead.clear()
 
     def close(self) -> None:
-        """Drop the encoded plaintexts; a run that still goes on drops those that are ahead when it ends."""
+        """Drop the encoded plaintexts; a run that is still active drops those that are ahead when it ends."""
         with self._lock:
             self._closed = True
             self.cache.close()

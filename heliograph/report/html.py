@@ -133,7 +133,7 @@ def _folded(inner: str, rows: int, title: str) -> str:
 
 def _stages(artifact: Compiled) -> dict[str, str]:
     stages = {**artifact.stages, "executable": print_program(artifact.program)}
-    cut = "\n... the text goes on; print it with `heliograph inspect --stage`"
+    cut = "\n... the text continues; print it with `heliograph inspect --stage`"
     return {name: text if len(text) <= _MAX_STAGE else text[:_MAX_STAGE] + cut for name, text in stages.items()}
 
 

@@ -33,7 +33,7 @@ def evaluate_files(
     """Evaluate files of encrypted inputs; the outputs' files, in `folder` under the same names.
 
     Each output is written whole, as soon as it is there. One that is there already, of this artifact and client and made
-    from the same inputs, is kept: a batch that was stopped goes on where it stood. `finished(path, seconds)` is called after
+    from the same inputs, is kept: a batch that was stopped resumes where it was. `finished(path, seconds)` is called after
     each, without seconds for an output that was kept.
 
     What an output was made from is told by a file `.NAME.made` beside it, for its owner only: a digest of input, plain

@@ -1,7 +1,7 @@
 """Evaluation keys in a folder, one file each: written as they are made, read one after the other.
 
 The keys of a deep network take gigabytes. Each is written whole or not at all and then forgotten, so neither side ever
-holds all of them twice, and what was finished before a crash stays: the same client goes on with the missing ones.
+holds all of them twice, and what was finished before a crash stays: the same client resumes with the missing ones.
 
     index.keys          whose keys these are: the fingerprints of artifact and client
     rotation-5.key      one key, with the same two and its own name

@@ -85,7 +85,7 @@ class KeyLoader:
     def close(self) -> None:
         """Stop reading ahead and let go of all keys; those in their place are the backend's. Never waits.
 
-        An evaluation that goes on in another thread finishes with keys that it reads itself.
+        An evaluation that is running in another thread finishes with keys that it reads itself.
         """
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)

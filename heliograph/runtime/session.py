@@ -81,7 +81,7 @@ class Session:
             raise ProgramError(
                 f"{self.folder} has {self.round} rounds already",
                 where="Session.start",
-                hint="go on, or use a new folder",
+                hint="continue, or use a new folder",
             )
         self._checked(carried)
         carried.save(self._path(0, "carried"))

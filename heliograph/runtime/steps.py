@@ -1,6 +1,6 @@
 """One step of a program that carries values, as one message each way: what a server over HTTP takes and answers.
 
-    inputs of a step    encrypted inputs, and the carried values that the step goes on from
+    inputs of a step    encrypted inputs, and the carried values that the step starts from
     outputs of a step   encrypted outputs, and what the step leaves to the next
 
 Objects have the names that they have in their own messages, behind `given/`, `answer/` or `carried/`.

@@ -318,7 +318,7 @@ def _whole_mark(path: Path) -> str:
 
 
 def _short(error: Exception) -> str:
-    """The first line of what Ray says, which goes on for pages."""
+    """The first line of a message from Ray, which can be pages long."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
 
 

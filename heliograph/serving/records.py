@@ -69,7 +69,7 @@ class ArtifactRecord:
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """How much of an upload is here; a client that was interrupted goes on at `received`."""
+    """How much of an upload is here; a client that was interrupted resumes at `received`."""
 
     digest: str
     received: int

@@ -69,7 +69,7 @@ async def _received(request: Request, write: Callable[[bytes], None], silence_s:
                 await run_sync(write, bytes(block))
                 block.clear()
     except TimeoutError:
-        raise Refused(408, f"nothing came for {silence_s:g} s", hint="go on where the upload stands") from None
+        raise Refused(408, f"nothing came for {silence_s:g} s", hint="resume where the upload stopped") from None
     except ClientDisconnect:
         # Nobody hears this; it ends the request.
         raise Refused(400, "the connection ended in the middle of the part") from None

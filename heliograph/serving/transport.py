@@ -143,7 +143,7 @@ class Transport:
                 raise HeliographError(
                     f"{error.what} ({what}, tried for {self._patience_s:g} s)",
                     why=error.why,
-                    hint=error.hint or "what was sent stays there; call again to go on",
+                    hint=error.hint or "what was sent stays there; call again to resume",
                 ) from None
             # Spread, so that many clients of a server that was away do not come back at once.
             time.sleep(pause * random.uniform(0.5, 1.0))

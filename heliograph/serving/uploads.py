@@ -1,6 +1,6 @@
 """Uploads: bytes that come in parts and are named by their SHA-256, for keys and inputs alike.
 
-A file `uploads/TENANT-DIGEST` grows as parts come; its size is how far it got, so that a client goes on after its own
+A file `uploads/TENANT-DIGEST` grows as parts come; its size is how far it got, so that a client resumes after its own
 death or the server's. Bytes are written where they belong: a second connection that sends the same part again does no harm.
 Complete is what has all its bytes and the digest that it was announced with.
 """
@@ -90,7 +90,7 @@ class Uploads:
             raise Refused(
                 409,
                 f"the part begins at {offset}, and {record.received} bytes are here",
-                hint="go on where the upload stands",
+                hint="resume where the upload stopped",
             )
         return Part(self._places.upload(tenant, digest), offset, record.total)
 

@@ -294,7 +294,7 @@ class _Refiner:
         self.states: list[dict[str, Any]] = []
 
     def keep(self, path: Path, degrees: object) -> None:
-        """Write a checkpoint there after every epoch, and go on from the one that is there."""
+        """Write a checkpoint to this file after every epoch, and resume from it if it exists."""
         from heliograph.frontends.torch_distill import unpacked
 
         digest = hashlib.sha256(str(self.original).encode())

@@ -46,7 +46,7 @@ class History:
         return min(self.epochs, key=lambda epoch: epoch.loss).number if self.epochs else 0
 
     def judge(self, epoch: Epoch, settings: TransferSettings) -> bool:
-        """Take in an epoch; whether training goes on."""
+        """Record an epoch; returns whether training continues."""
         self.epochs.append(epoch)
         if epoch.number - self.best >= settings.patience:
             self.stopped = f"the validation loss has not fallen for {settings.patience} epochs"
@@ -62,7 +62,7 @@ Watch: TypeAlias = "Callable[[Epoch], None]"
 
 
 class Run(Protocol):
-    """A training that goes on step by step, wherever it happens."""
+    """A training that proceeds step by step, wherever it runs."""
 
     @property
     def done(self) -> int:
@@ -85,7 +85,7 @@ class Run(Protocol):
 def train(
     run: Run, data: TransferData, settings: TransferSettings, history: History, watch: Watch | None = None
 ) -> History:
-    """Train until the client stops it; a history that has epochs goes on behind them.
+    """Train until the client stops it; a history that already has epochs is continued.
 
     Raises RangeError, after the history is complete, where a logit left the range of the softmax, or weights theirs: what
     follows from such a step is worth nothing, and the weights of the best epoch are kept.

@@ -1,4 +1,4 @@
-"""A training whose owner and trainer share a machine: each has a folder of its own, and both go on after a kill.
+"""A training whose owner and trainer share a machine: each has its own folder, and both resume after a kill.
 
 FOLDER/transfer.helio    the artifact of a step
 FOLDER/owner/            the secret key, the settings and the history: the client's

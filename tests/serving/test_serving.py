@@ -122,7 +122,7 @@ def test_an_interrupted_upload_goes_on_where_it_stopped(
     assert running.request("PUT", path, content=data[:half]).json()["received"] == half
     # A gap is refused with the place where to go on.
     answer = running.request("PUT", f"{path}&offset={half + 1}", content=data[half + 1 :])
-    assert (answer.status_code, answer.json()["error"]["hint"]) == (409, "go on where the upload stands")
+    assert (answer.status_code, answer.json()["error"]["hint"]) == (409, "resume where the upload stopped")
     seen: list[int] = []
     with hg.RemoteServer(running.url, running.token, part_bytes=half + 1) as again:
         again.submit(encrypted, lambda stage, done, total: seen.append(done))

@@ -1,8 +1,8 @@
-"""Checkpoints from which a killed run goes on with the same guarantee; they are secret, the model file is not.
+"""Checkpoints from which a killed run resumes with the same guarantee; they are secret, the model file is not.
 
 A folder holds `checkpoint.npz`, the run as it was (parameters, optimizer, budget, ledger, released values and, secret,
 the kept norms and the state of a seeded generator), and `charges.jsonl`, the journal: every charge is written there, and
-made durable, before its noise is drawn. A run that goes on charges what the journal has beyond the checkpoint: those
+made durable, before its noise is drawn. A resumed run charges what the journal has beyond the checkpoint: those
 releases happened, or may have, and the replayed ones are charged again. An unseeded run draws fresh noise when it goes
 on; its generator's state is not written at all. Files are replaced at once and have mode 0600; nothing is pickled.
 """

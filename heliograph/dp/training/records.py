@@ -114,7 +114,7 @@ class Records:
             runs = 0
         if runs > earlier and not resumed:
             warnings.warn(
-                "the same data are trained on once more: every run is a release of its own, and no report includes the"
+                "the same data are used for another training: every run is a separate release, and no report includes the"
                 " others unless it is told of them (DPTrainer(earlier=[report, ...])). What is proved of all of them"
                 " together is the sum of their epsilons and deltas, or less by composing their reports' mechanisms"
                 " (heliograph dp epsilon). Runs made to choose parameters count, too.",

@@ -92,7 +92,7 @@ class Run:
             "module": dict(self.module.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "keep": [each.state_dict() for each in self.keep],
-            # Without a seed a run that goes on draws fresh noise: noise drawn twice would show what changed between.
+            # Without a seed a resumed run draws fresh noise: the same noise twice would reveal what changed in between.
             "noise": self.noise.state() if self.settings.seed is not None else None,
         }
         if isinstance(self.steps, ImportanceSteps):

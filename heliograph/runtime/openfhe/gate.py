@@ -1,6 +1,6 @@
 """A lock for many evaluations or one change at a time, under which neither waits for ever.
 
-Evaluations go on side by side (`using`), a change is alone (`changing`). A change that waits holds back evaluations that
+Evaluations run concurrently (`using`), a change runs alone (`changing`). A change that waits holds back evaluations that
 want to begin; those that it held back go in before the next change. Work that can wait until nothing runs (`later`) holds
 them back as well, so that it is done under a steady load too. Who is inside already is never held back.
 
