@@ -262,7 +262,7 @@ def test_quadrature_is_not_called_proved() -> None:
 
 
 def test_relations_are_not_mixed() -> None:
-    with pytest.raises(ProgramError, match="randomized_response beside"):
+    with pytest.raises(ProgramError, match="randomized_response cannot be combined"):
         epsilon(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5)
     alone = epsilon(RandomizedResponse(0.5) * 3, 1e-5)
     assert alone.neighboring == "replace"

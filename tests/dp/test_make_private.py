@@ -135,7 +135,7 @@ def collate(items: list[Any]) -> Any:
         (lambda: DataLoader(dataset(), batch_sampler=[[0, 1], [2, 3]]), "batch sampler"),
         (lambda: DataLoader(dataset(), batch_size=20, shuffle=True, generator=torch.Generator()), "generator"),
         (lambda: DataLoader(dataset(), batch_size=20, collate_fn=collate), "collate"),
-        (dataset, "no DataLoader"),
+        (dataset, "not a DataLoader"),
     ],
 )
 def test_loaders_whose_meaning_would_be_lost_are_refused(loader: Any, match: str) -> None:

@@ -213,7 +213,7 @@ def test_lengths_inside_keys_cannot_be_forged(artifact: Artifact, whole_key_byte
     blob = bytes(good.blobs["rotation/1"])
     offset = rotation_key_template(artifact.ring).blocks[0][0]
     forged = blob[: offset - 8] + struct.pack("<Q", 1 << 60) + blob[offset:]
-    with pytest.raises(WireError, match="does not have the form"):
+    with pytest.raises(WireError, match="does not have the expected form"):
         Server(
             artifact,
             EvaluationKeys(good.artifact, good.client, {**good.blobs, "rotation/1": forged}),

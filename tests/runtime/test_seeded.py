@@ -339,7 +339,7 @@ def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], crypto
             # Another seed: another key, which is garbage for the one who sent it.
             assert read(changed) != expected
             continue
-        words = "bytes, expected" if position < 8 else "another key|another rotation|does not have the form"
+        words = "bytes, expected" if position < 8 else "another key|another rotation|does not have the expected form"
         with pytest.raises(WireError, match=words):
             read(changed)
     for wrong in (good[:-1], good + b"\0", good[:HEADER], good[:8], good[:5], b""):

@@ -79,7 +79,7 @@ def test_rounds_go_on_from_each_other_and_are_found_again(tmp_path: Path, client
             assert peek == pytest.approx(before * EXTRA, abs=1e-4)
             assert client.decrypt_carried(session.carried())["total"] == pytest.approx(total, abs=1e-4)
             session.keep(1)
-        with pytest.raises(ProgramError, match="another process goes on"):
+        with pytest.raises(ProgramError, match="another process is using"):
             hg.Session(server, tmp_path)
     # Rounds that are far back are gone, those that were to be kept are not.
     assert sorted(path.name for path in tmp_path.glob("*.carried")) == [
