@@ -58,6 +58,8 @@ def draw(
     for axis in (upper, lower):
         if near is not None:
             axis.set_xscale("symlog", linthresh=near, linscale=0.5)
+            # Powers of ten within the linear part would overprint zero.
+            axis.set_xticks([tick for tick in axis.get_xticks() if tick == 0 or abs(tick) >= 0.99 * near])
             axis.axvspan(-near, near, color="#888888", alpha=0.15, linewidth=0)
         axis.grid(linewidth=0.4)
     try:

@@ -320,8 +320,8 @@ def _arrow(x: float, y: float, side: float, colour: str) -> str:
 
 def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
     """Each polynomial's interval with what was proved and observed of its input, on one axis by layer."""
-    width, left, row_height = 940.0, 230.0, 46.0
-    middle, half = left + (width - left - 190) / 2, (width - left - 190) / 2 / 1.6
+    width, left, right, row_height = 970.0, 230.0, 224.0, 46.0
+    middle, half = left + (width - left - right) / 2, (width - left - right) / 2 / 1.6
     body = []
     for position, entry in enumerate(ranges):
         y = 26 + position * row_height
@@ -351,8 +351,8 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
                         body.append(_arrow(x, y + offset + 2, side, colour))
         body.append(_text(where(low), y + 34, f"{low:.4g}", 10, "middle", _MUTED))
         body.append(_text(where(high), y + 34, f"{high:.4g}", 10, "middle", _MUTED))
-        body.append(_text(width - 176, y + 12, shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11))
-        body.append(_text(width - 176, y + 27, largest_error_text(entry), 11, fill=_MUTED))
+        body.append(_text(width - right + 14, y + 12, shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11))
+        body.append(_text(width - right + 14, y + 27, largest_error_text(entry), 11, fill=_MUTED))
     legend = [("polynomial's interval", _INTERVAL), ("proved", _PROVED), ("observed", _MEASURED)]
     x = left
     for label, colour in legend:
@@ -362,22 +362,25 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
 
 
 def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: str, name: str) -> str:
-    """Bars: (label, predicted, measured or None, text of each); a legend where something was measured."""
-    width, left, right = 940.0, 230.0, 130.0
+    """Bars: (label, predicted, measured or None, text of each); a legend if something was measured.
+
+    The text is before its bar, so that a narrow screen shows it without scrolling.
+    """
+    width, left, right = 940.0, 300.0, 20.0
     most = max([max(p, m or 0.0) for _, p, m, _, _ in rows], default=0.0) or 1.0
     both = any(measured is not None for _, _, measured, _, _ in rows)
     height, top = (34.0, 24.0) if both else (22.0, 4.0)
     body = []
     for position, (text, predicted, measured, predicted_text, measured_text) in enumerate(rows):
         y = top + position * height
-        body.append(_text(left - 10, y + (19 if both else 13), ending(text, 36), 12, "end"))
+        body.append(_text(left - 90, y + (19 if both else 13), ending(text, 32), 12, "end"))
         span = (width - left - right) * predicted / most
         body.append(_rect(left, y + 2, span, 13, _PREDICTED))
-        body.append(_text(left + span + 6, y + 13, predicted_text, 11, fill=_MUTED))
+        body.append(_text(left - 10, y + 13, predicted_text, 11, "end", _MUTED))
         if measured is not None:
             span = (width - left - right) * measured / most
             body.append(_rect(left, y + 16, span, 13, _MEASURED))
-            body.append(_text(left + span + 6, y + 27, measured_text, 11, fill=_MUTED))
+            body.append(_text(left - 10, y + 27, measured_text, 11, "end", _MUTED))
     if both:
         body += [_rect(left, 4, 14, 10, _PREDICTED), _text(left + 20, 13, "predicted", 11, fill=_MUTED)]
         body += [_rect(left + 100, 4, 14, 10, _MEASURED), _text(left + 120, 13, "measured", 11, fill=_MUTED)]

@@ -440,7 +440,7 @@ class Report:
             proved = sum(entry["source"] == "proved" for entry in f.ranges)
             bounds = sum(entry.get("proved_error") is not None for entry in f.ranges)
             lines.append(
-                f"proved: {proved} of {len(f.ranges)} polynomial inputs ({f.proved_share:.0%}), "
+                f"proved: {proved} of {len(f.ranges)} ranges ({f.proved_share:.0%}), "
                 f"{bounds} of {len(f.ranges)} errors on them"
             )
         else:

@@ -146,7 +146,7 @@ def test_keys_are_not_taken_for_each_other(artifact: Artifact, folder: KeyFolder
     def bytes_of(name: str) -> bytes:
         return (folder.path / (name.replace("/", "-") + ".key")).read_bytes()
 
-    with pytest.raises(WireError, match="another key"):
+    with pytest.raises(WireError, match="not the key that its name says"):
         Server(artifact, with_file("rotation/5", bytes_of("chain4/rotation/5")), allow_insecure=True)
     # One that lies about its name.
     container = unpack(bytes_of("chain4/rotation/5"), "an evaluation key", VERSION, 1 << 30)

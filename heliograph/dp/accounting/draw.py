@@ -42,10 +42,12 @@ def draw_trade_off(curve: TradeOff, mus: Sequence[float], path: Path, title: str
     axes.fill_between(rates, curve.lower, curve.upper, alpha=0.4, label="proved bracket")
     axes.plot(rates, curve.estimate, linewidth=1.2, label="estimate")
     for mu in mus:
-        axes.plot(rates, [gaussian_curve(mu, rate) for rate in rates], "--", linewidth=0.9, label=f"mu = {mu:.4g}")
-    axes.plot([0, 1], [1, 0], ":", color="gray", linewidth=0.8, label="a coin")
+        axes.plot(
+            rates, [gaussian_curve(mu, rate) for rate in rates], "--", linewidth=0.9, label=f"Gaussian, mu = {mu:.4g}"
+        )
+    axes.plot([0, 1], [1, 0], ":", color="gray", linewidth=0.8, label="random guessing")
     axes.set_xlabel("false-positive rate")
-    axes.set_ylabel("least false-negative rate")
+    axes.set_ylabel("smallest false-negative rate")
     _write(figure, axes, title, path)
 
 
