@@ -59,10 +59,10 @@ class DPTrainer:
     Noise and coins come from a cryptographically secure generator, with values on a grid, unless `secure_noise=False`.
     A `seed` makes a run reproducible; it is not secure, and there is no guarantee against anyone who knows it.
 
-    `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint`
-    is a folder that is written every epoch, or every `checkpoint_every` steps: if a run is killed, the same call
-    resumes from it. `observer` is called with every release. `dpis` has the parameters of importance sampling; `bands`
-    is the number of steps that share noise in the method band_mf.
+    `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
+    folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
+    every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
+    importance sampling; `bands` is how many steps share noise in the method band_mf.
 
     `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. If
     this process made another run that is not among them, a CompositionWarning is given.
