@@ -223,7 +223,7 @@ def test_what_is_no_carried_value_is_refused(
         client.encrypt_carried(count=START)
     with pytest.raises(RangeError, match="outside its range"):
         client.encrypt_carried(total=2 * np.ones(4))
-    with pytest.raises(WireError, match="not from EncryptedInput"):
+    with pytest.raises(WireError, match="not EncryptedInput"):
         server.step(client.encrypt(X, EXTRA), client.encrypt(X, EXTRA))  # type: ignore[arg-type]
     with pytest.warns(hg.errors.InsecureWarning):
         stranger = hg.Client(artifact.public(), allow_insecure=True)
