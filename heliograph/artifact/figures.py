@@ -409,17 +409,17 @@ def _certificate_text(found: Certified, soft: float, flood: float | None) -> str
 def _attack_text(ring_dim: int) -> str:
     bits = sparse_attack(ring_dim.bit_length() - 1)
     if bits is None:
-        return "no attack on it was estimated in so small a ring"
-    return f"the best attack on it that we know of costs 2^{bits} at least, as estimated in docs/security.md"
+        return "attacks on it were not estimated for such a small ring"
+    return f"the best attack on it that we know of costs at least 2^{bits}, as estimated in docs/security.md"
 
 
 def _failure_text(found: Bootstrapping) -> str:
     if not found.failure:
-        return "No bootstrap fails by chance: the modular reduction covers all that the sparse secret lets through."
+        return "No bootstrap fails by chance: the modular reduction covers every value that the sparse secret allows."
     bits = math.ceil(math.log2(found.failure))
     return (
-        f"Bootstraps: one of a run fails by chance with a probability of at most 2^{bits}, as OpenFHE's modular reduction "
-        "covers nearly all that the sparse secret lets through. On the native backend none fails."
+        f"Bootstraps: the probability that any in a run fails by chance is at most 2^{bits}, because OpenFHE's modular "
+        "reduction covers nearly all values that the sparse secret allows. On the native backend none fails."
     )
 
 
@@ -436,11 +436,12 @@ def _assumed(figures: Figures) -> list[str]:
         )
     if figures.bootstrapping is not None:
         several = any(chain.bootstraps is not None for chain in figures.lower_chains)
-        each = " Each chain that bootstraps has one of its own." if several else ""
+        each = " Each chain that bootstraps has its own." if several else ""
         lines.append(
             "Bootstraps: each begins under a sparse secret of Hamming weight 32 (Bossuat, Troncoso-Pastoriza and Hubaux, "
-            f"2022).{each} One key is under it, at a modulus of {figures.first_mod_bits + 2 * SPARSE_SPECIAL_BITS} bits; "
-            f"{_attack_text(figures.ring_dim)}. The secret itself is uniform ternary: the table holds for it."
+            f"2022).{each} One key is encrypted under it, with a modulus of "
+            f"{figures.first_mod_bits + 2 * SPARSE_SPECIAL_BITS} bits; {_attack_text(figures.ring_dim)}. The client's "
+            "secret is uniform ternary, so the table holds for it."
         )
         lines.append(_failure_text(figures.bootstrapping))
         if figures.bootstrapping.observed:

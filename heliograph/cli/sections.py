@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-# Of options that stand in no section; --json, --quiet and --help among them.
+# The section of options without one; --json, --quiet and --help among them.
 OTHERS = "Other options"
 
 

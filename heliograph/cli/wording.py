@@ -84,7 +84,7 @@ def _translator() -> Callable[[str], str]:
 
 
 def _as_typed(value: str) -> str:
-    """A value of Python as it stands behind a flag: {'act': 7} as act=7."""
+    """A Python value as it is written after a flag: {'act': 7} as act=7."""
     if value[0] not in "{[(":
         return value.strip("'\"") or value
     inner = re.sub(r"""['"]?([^'",:\s]+)['"]?:\s*""", r"\1=", value[1:-1])

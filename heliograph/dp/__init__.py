@@ -1,1 +1,1 @@
-"""Differential privacy: accounting, calibration, auditing and training. It stands apart from the compiler."""
+"""Differential privacy: accounting, calibration, auditing and training. It is independent of the compiler."""

@@ -254,7 +254,7 @@ def _attribute(low: Walk, spec: OpSpec, name: str, value: Value, span: Span, sha
 
 
 def _resolve_shape(entries: tuple[Any, ...], size: int) -> tuple[Any, ...]:
-    """A shape in which one -1 stands for what is left of the size."""
+    """A shape in which one -1 is inferred."""
     if entries.count(-1) == 1:
         rest = -math.prod(entries)
         if rest > 0 and size % rest == 0:

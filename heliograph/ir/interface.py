@@ -1,4 +1,4 @@
-"""What a program takes and gives: its named inputs and outputs, and where their elements stand in the slots."""
+"""What a program takes and gives: its named inputs and outputs, and where their elements are in the slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor stand in the slots of its ciphertexts."""
+"""Where the elements of a tensor are in the slots of its ciphertexts."""
 
 from __future__ import annotations
 

@@ -366,14 +366,14 @@ def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: s
 
     The text is before its bar, so that a narrow screen shows it without scrolling.
     """
-    width, left, right = 940.0, 300.0, 20.0
+    width, left, right = 940.0, 330.0, 20.0
     most = max([max(p, m or 0.0) for _, p, m, _, _ in rows], default=0.0) or 1.0
     both = any(measured is not None for _, _, measured, _, _ in rows)
     height, top = (34.0, 24.0) if both else (22.0, 4.0)
     body = []
     for position, (text, predicted, measured, predicted_text, measured_text) in enumerate(rows):
         y = top + position * height
-        body.append(_text(left - 90, y + (19 if both else 13), ending(text, 32), 12, "end"))
+        body.append(_text(left - 90, y + (19 if both else 13), ending(text, 36), 12, "end"))
         span = (width - left - right) * predicted / most
         body.append(_rect(left, y + 2, span, 13, _PREDICTED))
         body.append(_text(left - 10, y + 13, predicted_text, 11, "end", _MUTED))

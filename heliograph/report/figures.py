@@ -83,7 +83,7 @@ def _about(label: str = "", unit: Unit = "", **more: Any) -> dict[str, Figure]:
 
 @dataclass(frozen=True, slots=True)
 class ClassAgreement:
-    """On how many samples the largest output stands at the network's place."""
+    """On how many samples the largest output is at the same position as the network's."""
 
     samples: int
     agree: int

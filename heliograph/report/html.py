@@ -119,7 +119,7 @@ document.documentElement.dataset.ready = "yes";
 
 
 def _safe_json(value: Any) -> str:
-    """JSON that cannot end the script element that it stands in."""
+    """JSON that cannot end the script element that contains it."""
     text = json.dumps(value)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -247,9 +247,15 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         _folded(table(("layer", "line", "levels spent"), spent), len(spent), "levels spent by layer"),
         f"<p>What would save a level:</p><ul>{savings}</ul>" if savings else "<p>Nothing simple saves a level.</p>",
         "<h2 id=ranges-section>Ranges of polynomials</h2>",
-        f"<p class=muted>{float(f.proved_share):.0%} of the intervals are proved</p>",
-        f"<div class=plot>{ranges_svg(f.ranges)}</div>" if f.ranges else "<p>There is no polynomial.</p>",
-        _folded(f"<ul>{ranges}</ul>", len(f.ranges), "ranges in words"),
+        *(
+            (
+                f"<p class=muted>{float(f.proved_share):.0%} of the intervals are proved</p>",
+                f"<div class=plot>{ranges_svg(f.ranges)}</div>",
+                _folded(f"<ul>{ranges}</ul>", len(f.ranges), "ranges in words"),
+            )
+            if f.ranges
+            else ("<p>There is no polynomial.</p>",)
+        ),
         "<h2 id=degrees-section>Degrees by layer</h2>",
         _degrees(f),
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",

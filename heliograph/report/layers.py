@@ -1,4 +1,4 @@
-"""The program by layers: which operations stand behind each other, and a graph with a box for each layer."""
+"""The program by layers: which operations follow each other, and a graph with a box for each layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BETWEEN = ("level_drop", "switch_chain")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Operations of one layer that stand behind each other: the first of them, and how many."""
+    """Consecutive operations of one layer: the first of them, and how many."""
 
     layer: str
     first: int
@@ -101,7 +101,8 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     boxes = []
     for node in networkx.lexicographical_topological_sort(condensed, key=order.__getitem__):
         members = held[node]
-        layers = list(dict.fromkeys(layer_of(row) for row in members if row.op not in _BETWEEN))
+        work = [row for row in members if row.op not in _BETWEEN] or members
+        layers = list(dict.fromkeys(layer_of(row) for row in work))
         count = sum(map(is_bootstrap, members))
         read = [by_name[name].level for row in members for name in row.inputs if of[name] != node]
         boxes.append(

@@ -1,4 +1,4 @@
-"""Uniform residues from a public seed: what stands for the uniform half of a ciphertext or key (docs/security.md).
+"""Uniform residues from a public seed: in place of the uniform half of a ciphertext or key (docs/security.md).
 
 For each polynomial SHAKE-256 makes a key of AES-256 from the seed and all that tells this polynomial from others. The
 words of 64 bits of AES in counter mode, from counter 0 on, are residues: a word that is not below the largest multiple of

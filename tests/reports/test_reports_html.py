@@ -119,6 +119,12 @@ def test_what_only_carries_a_value_ties_no_layers_together():
     ]  # fmt: skip
     assert [box.layer for box in layer_graph(rows)] == ["x", "relu", "conv", "sum"]
     assert [run.layer for run in runs(rows)] == ["x", "relu", "conv", "sum"]
+    # Behind a bootstrap it has a box, which is named like any other.
+    rows = [
+        row("%0", "input", "x"), row("%1", "bootstrap", "y", "%0"), row("%2", "level_drop", "y", "%1"),
+        row("%3", "rotate", "z", "%2"),
+    ]  # fmt: skip
+    assert [box.layer for box in layer_graph(rows)] == ["x", "bootstrap", "y", "z"]
 
 
 def test_bootstraps_have_boxes_and_a_colour_of_their_own():
@@ -132,6 +138,8 @@ def test_bootstraps_have_boxes_and_a_colour_of_their_own():
     shown = html_report(made)
     assert shown.count("var(--bootstrap, #7b3fa0)") >= 4  # both graphs, their legends, and the plot of levels
     assert "1 bootstrap<" in shown
+    assert "<p>There is no polynomial.</p>" in shown
+    assert "intervals are proved" not in shown
     assert "--bootstrap, " not in page()
 
 
