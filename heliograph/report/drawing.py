@@ -373,7 +373,7 @@ def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: s
     body = []
     for position, (text, predicted, measured, predicted_text, measured_text) in enumerate(rows):
         y = top + position * height
-        body.append(_text(left - 90, y + (19 if both else 13), ending(text, 36), 12, "end"))
+        body.append(_text(left - 90, y + (19 if both else 13), ending(text, 38), 12, "end"))
         span = (width - left - right) * predicted / most
         body.append(_rect(left, y + 2, span, 13, _PREDICTED))
         body.append(_text(left - 10, y + 13, predicted_text, 11, "end", _MUTED))
