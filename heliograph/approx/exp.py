@@ -55,7 +55,7 @@ def exp(low: float, high: float, target: float, *, scale_bits: int = DEFAULT_SCA
     if high > _MOST_EXPONENT:
         raise ProgramError(
             f"exp reaches {math.exp(min(high, 700.0)):.3g} on [{low:g}, {high:g}]",
-            why="a ciphertext holds no value that large beside its precision",
+            why="a ciphertext cannot hold a value that large at this precision",
             hint=f"subtract a constant, so that the range ends at {_MOST_EXPONENT:g} or below",
         )
     if not 1e-11 <= target < 1:

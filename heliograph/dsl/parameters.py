@@ -115,7 +115,7 @@ class Loader:
         except (OSError, ValueError, RuntimeError):
             others = [p.name for p in self.folder.glob("*") if p.suffix in (".npz", ".npy", ".safetensors")][:200]
             raise Fault(
-                span, f"there is no file {shown(name)!r} beside the program", hint=did_you_mean(name, others)
+                span, f"there is no file {shown(name)!r} in the program's folder", hint=did_you_mean(name, others)
             ) from None
         if not stat.S_ISREG(mode):
             raise Fault(span, f"{shown(name)!r} is not a file")

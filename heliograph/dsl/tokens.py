@@ -235,7 +235,7 @@ class _Splitter:
         if text == '"':
             self._fault(token, "this string is not closed on its line", expected='a closing "')
         elif text == "'":
-            self._fault(token, "strings stand in double quotes", hint='write "..."')
+            self._fault(token, "strings are written in double quotes", hint='write "..."')
         elif text == "^":
             self._fault(token, "there is no operator ^", hint="a power is written x ** 2")
         elif text == ";":

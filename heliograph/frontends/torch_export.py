@@ -252,7 +252,7 @@ class _Tracer:
         named = dict(zip(self._output_names(len(outputs)), zip(outputs, sources, strict=True), strict=True))
         checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
         if not checked:
-            raise ProgramError("the model returns no tensor", where=self.start, hint="return what is to be decrypted")
+            raise ProgramError("the model returns no tensor", where=self.start, hint="return the values to decrypt")
         specs = []
         for name, made in checked.items():
             kind, source, axis = self.finals.get(made, ("", made, 0))

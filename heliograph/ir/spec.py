@@ -306,7 +306,7 @@ def check_type(op: str, inferred: Type) -> None:
     elif inferred.slots < 1 or inferred.slots & (inferred.slots - 1):
         raise ProgramError(f"{op}: {inferred.slots} slots are not a power of two")
     elif not 1 <= inferred.count <= MOST_STACKED:
-        raise ProgramError(f"{op}: a stack of {inferred.count} ciphertexts; at most {MOST_STACKED} are carried")
+        raise ProgramError(f"{op}: a stack of {inferred.count} ciphertexts; at most {MOST_STACKED} are supported")
 
 
 def flat_indices(shape: tuple[int, ...]) -> Array:

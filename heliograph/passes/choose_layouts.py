@@ -101,7 +101,7 @@ def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) ->
                 raise PlanningError(
                     f"{node.op} of a tensor of shape {shape} needs {next_power_of_two(layout.last_place + 1)} slots; "
                     f"a ciphertext has {slots // stride}",
-                    hint="operations on rows are not carried over several ciphertexts",
+                    hint="operations on rows work within one ciphertext",
                 )
             _pin(pinned, number, layout)
     return pinned
@@ -150,7 +150,7 @@ def candidate_layouts(
         most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
         if fewest > most:
             raise PlanningError(
-                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; {most} are carried",
+                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are supported",
                 hint="use a larger ring (Options.log_ring), or a smaller tensor",
             )
         fitting = [layout for layout in distinct if layout.ciphertexts == fewest]

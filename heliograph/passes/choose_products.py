@@ -69,7 +69,7 @@ def choose_products(
         raise PlanningError(
             f"no way to multiply matrices of shapes {left} and {right} on ring 2^{ring.log_ring}",
             where=node.loc,
-            why="their values stand in other layouts for other operations"
+            why="their values have other layouts for other operations"
             if options(node)
             else "one of them must have few rows, and a row of the other must fit into a ciphertext",
             hint="use a larger ring (Options.log_ring), or copy one of them by a linear map",

@@ -307,7 +307,7 @@ class _Fuser:
             raise UnsupportedError(
                 f"a matrix product of two run-time values takes {math.prod(shape)} products of elements",
                 where=node.loc,
-                why=f"at most {_MAX_PRODUCTS} are carried where it is not one of two encrypted matrices",
+                why=f"at most {_MAX_PRODUCTS} are supported, unless it is a product of two encrypted matrices",
                 hint="make one side a parameter or a constant",
             )
         factors = []

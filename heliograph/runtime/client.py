@@ -341,7 +341,7 @@ class Client:
                 "results of an artifact that bootstraps cannot be shared",
                 where="decrypt(share=True)",
                 why="what is known of a bootstrap's error is a fit to measurements, not a bound, and it depends on the key",
-                hint="compile with bootstrap=False where a ring carries the program, or keep the results",
+                hint="compile with bootstrap=False if a ring is large enough, or keep the results",
             )
         count = sum(len(spec.log_scales) for spec in self.public.outputs)
         output.check_names([str(number) for number in range(count)])

@@ -83,7 +83,7 @@ class PrivacyRandomVariables:
             raise PlanningError(
                 f"the method prv cannot resolve a delta_error of {delta_error:.3g}",
                 where="method prv",
-                why="its FFT is not tilted, so that round-off of 1e-16 per node is as large as what is sought",
+                why="its FFT is not tilted, so round-off of 1e-16 per node is as large as the result",
                 hint="use the method pld or auto",
             )
         step = self.eps_error / math.sqrt(steps / 2 * math.log(12 / delta_error))
