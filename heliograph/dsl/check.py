@@ -161,7 +161,7 @@ class _Checker:
                 if where != "fn":
                     self.report.add(
                         statement.span,
-                        "'return' stands outside a function",
+                        "'return' outside a function",
                         hint="use 'output' for a result of the program" if where == "top" else "return after the loop",
                     )
                 elif position != len(statements) - 1:
@@ -169,7 +169,7 @@ class _Checker:
             elif inside and not isinstance(statement, ast.Assign | ast.Broken):
                 word = type(statement).__name__.lower()
                 word = {"header": "program", "function": "fn"}.get(word, word)
-                self.report.add(statement.span, f"'{word}' stands {inside}", hint="move it to the top level")
+                self.report.add(statement.span, f"'{word}' {inside}", hint="move it to the top level")
 
     # ------------------------------------------------------------------ names
 

@@ -150,7 +150,8 @@ def candidate_layouts(
         most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
         if fewest > most:
             raise PlanningError(
-                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are supported",
+                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are "
+                "supported",
                 hint="use a larger ring (Options.log_ring), or a smaller tensor",
             )
         fitting = [layout for layout in distinct if layout.ciphertexts == fewest]
