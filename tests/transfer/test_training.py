@@ -178,7 +178,7 @@ def test_early_stopping_waits_for_patience() -> None:
         ({"y_val": np.array([0.5, 1.0])}, "whole numbers"),
         ({"y_train": np.array([0, -1, 0, 0])}, "whole numbers"),
         ({"x_val": np.zeros((2, 3))}, "3"),
-        ({"y_train": np.zeros(4, dtype=int), "y_val": np.zeros(2, dtype=int)}, "nothing to tell apart"),
+        ({"y_train": np.zeros(4, dtype=int), "y_val": np.zeros(2, dtype=int)}, "nothing to classify"),
     ],
 )
 def test_data_that_cannot_be_trained_on_are_refused(change: dict[str, np.ndarray], wrong: str) -> None:
