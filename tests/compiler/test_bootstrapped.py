@@ -66,7 +66,7 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
     assert "INSECURE" in str(artifact.report)
     assert "Hamming weight 32" in str(artifact.report)
     # Three primes: the first modulus and the two that the key switch brings.
-    assert f"at a modulus of {ring.first_mod_bits + 66} bits" in " ".join(str(artifact.report).split())
+    assert f"with a modulus of {ring.first_mod_bits + 66} bits" in " ".join(str(artifact.report).split())
 
 
 def test_it_runs_on_real_ciphertexts(program: hg.Program, artifact: hg.Artifact) -> None:
