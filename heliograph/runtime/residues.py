@@ -95,6 +95,7 @@ def powers(root: int, prime: int, count: int) -> Array:
     return found
 
 
+@functools.lru_cache(maxsize=512)
 def smallest_root(ring_dim: int, prime: int) -> int:
     """The smallest root of order 2N, which is the one that OpenFHE takes."""
     order = 2 * ring_dim

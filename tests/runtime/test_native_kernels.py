@@ -18,7 +18,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
-from heliograph.runtime.native import arithmetic, transforms
+from heliograph.runtime.native import arithmetic, floating, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext
 
 # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
@@ -27,6 +27,8 @@ RINGS = (
     Ring(10, 40, 30, 2, 1, None),
     Ring(11, 60, 45, 6, 3, None),
     Ring(11, 50, 35, 9, 10, None),
+    # Digits of more primes than are summed before a sum is made small; all but the special ones are worked on as doubles.
+    Ring(11, 49, 49, 7, 1, None),
     Ring(12, 60, 55, 11, 2, None),
 )
 
@@ -127,6 +129,83 @@ def test_without_openmp_and_tbb_one_thread_calls_kernels_at_a_time(monkeypatch: 
     guard: Any = arithmetic._guard()
     with guard:
         assert guard.locked()
+
+
+# ----------------------------------------------------------------------------------------- floating point
+
+# Of 28 to 49 bits: the last are as large as primes that are worked on as doubles may be.
+DOUBLES = st.sampled_from([q for bits in (28, 40, 49) for q in Ring(12, 60, bits, 2, 1, None).primes[1:]])
+
+
+@arithmetic.kernel
+def _product_near(a: Any, b: Any, q: Any) -> Any:
+    return floating.product_near(a, b, q, 1.0 / q)
+
+
+@arithmetic.kernel
+def _nearest(a: Any, q: Any) -> Any:
+    return floating.nearest(a, q, 1.0 / q)
+
+
+@arithmetic.kernel
+def _canonical(a: Any, q: Any) -> Any:
+    return floating.canonical(floating.near(a) - q, q)
+
+
+@settings(max_examples=500, deadline=None)
+@given(q=DOUBLES, a=WORDS, b=WORDS)
+def test_products_of_doubles_are_exact_and_small(q: int, a: int, b: int) -> None:
+    """As large as transforms let them become: 3.7 q times half of q."""
+    assert q < int(floating.LIMIT) or not floating.LIMIT
+    top = int(3.7 * q)
+    for x in (a % (2 * top + 1) - top, top, -top):
+        for w in (b % q - q // 2, q // 2, -(q // 2)):
+            found = float(_product_near(float(x), float(w), float(q)))
+            assert found.is_integer()
+            assert (int(found) - x * w) % q == 0
+            assert abs(found) <= q * (0.5 + 1.5 * 2.0**-52 * abs(x * w) / q) + 1
+
+
+@settings(max_examples=500, deadline=None)
+@given(q=DOUBLES, a=WORDS)
+def test_doubles_are_made_small_and_canonical(q: int, a: int) -> None:
+    bound = min(2**53, q << 50)
+    for x in (a % (2 * bound - 1) - bound + 1, bound - 1, 1 - bound, q // 2 + 1, 0):
+        found = float(_nearest(float(x), float(q)))
+        assert (int(found) - x) % q == 0
+        assert abs(found) <= q / 2 + 1
+    for x in (a % q, q - 1, 0):
+        assert int(_canonical(np.uint64(x), float(q))) == x
+
+
+@pytest.mark.parametrize("ring_dim", [1 << 10, 1 << 15, 1 << 16])
+@pytest.mark.parametrize("bits", [28, 49])
+def test_transforms_on_doubles_are_those_on_whole_numbers(
+    ring_dim: int, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With residues that make sums as large as they get, too."""
+    if not floating.LIMIT:
+        pytest.skip("this processor has no fused multiply-add")
+    prime = Ring(ring_dim.bit_length() - 1, 60, bits, 2, 1, None).primes[1]
+    q, doubles = np.uint64(prime), transforms.prime_tables(ring_dim, prime)
+    assert q < floating.LIMIT
+    with monkeypatch.context() as patch:
+        patch.setattr(transforms, "LIMIT", 0)
+        whole = transforms.prime_tables(ring_dim, prime)
+    random = np.random.default_rng(bits)
+    for values in (
+        random.integers(prime, size=ring_dim, dtype=np.uint64),
+        np.full(ring_dim, q - np.uint64(1)),
+        random.integers(2, size=ring_dim).astype(np.uint64) * (q - np.uint64(1)),
+    ):
+        found, expected = values.copy(), values.copy()
+        transforms.forward(found, doubles.outer[0], doubles.inner[0], q)
+        transforms.forward_whole(expected, whole.outer[0], whole.inner[0], q)
+        assert np.array_equal(found, expected)
+        found, expected = values.copy(), values.copy()
+        transforms.backward(found, doubles.outer[1], doubles.inner[1], doubles.last, q)
+        transforms.backward_whole(expected, whole.outer[1], whole.inner[1], whole.last, q)
+        assert np.array_equal(found, expected)
 
 
 # --------------------------------------------------------------------------------------------- transforms

@@ -1,7 +1,8 @@
 """Sums of products of residues with one reduction for several products.
 
 Residues are split into pieces of 30 bits, of which products have 60: eight products fit into words of 64 bits before they
-have to be reduced. Blocks of numbers are worked on whose sums stay in the fastest cache.
+have to be reduced; as doubles, products are reduced one by one, and their sums after eight. Blocks of numbers are worked on
+whose sums stay in the fastest cache.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from heliograph.runtime.native.arithmetic import kernel, reduced
+from heliograph.runtime.native.floating import canonical, near, nearest, product_near
 
-# Numbers in a block; no ring is smaller.
-BLOCK = 1024
+# Numbers in a block; no half of a ring is smaller.
+BLOCK = 512
 # Products that are summed before the sum is reduced.
 TERMS = 8
 _PIECE = np.uint64(30)
@@ -56,3 +58,30 @@ def gather(pieces: Any, out: Any, modulus: Any) -> None:
         top = z2[x] + (middle >> _PIECE)
         low = (z0[x] & _MASK) | ((middle & _MASK) << _PIECE) | (top << _SIXTY)
         out[x] = reduced(top >> _FOUR, low, q, bits, ratio)
+
+
+@kernel
+def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus: Any) -> None:
+    """Add the products of two blocks with a third to those of doubles, `sums` (2, BLOCK), as in `multiply_add`."""
+    q = float(modulus[0])
+    inverse = 1.0 / q
+    s0, s1 = sums[0], sums[1]
+    if not number:
+        s0[:] = 0.0
+        s1[:] = 0.0
+    elif not number % TERMS:
+        for x in range(BLOCK):
+            s0[x], s1[x] = nearest(s0[x], q, inverse), nearest(s1[x], q, inverse)
+    for x in range(BLOCK):
+        factor = near(b[x])
+        s0[x] += product_near(near(a0[x]), factor, q, inverse)
+        s1[x] += product_near(near(a1[x]), factor, q, inverse)
+
+
+@kernel
+def gather_near(sums: Any, out: Any, modulus: Any) -> None:
+    """Sums of doubles modulo a prime, canonical."""
+    q = float(modulus[0])
+    inverse = 1.0 / q
+    for x in range(BLOCK):
+        out[x] = canonical(nearest(sums[x], q, inverse), q)

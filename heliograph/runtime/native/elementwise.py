@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numba import carray, prange
 
-from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, multiply_add
+from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, gather_near, multiply_add, multiply_add_near
 from heliograph.runtime.native.arithmetic import difference, parallel_kernel, product, settled, times_constant, total
+from heliograph.runtime.native.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
 from heliograph.runtime.native.pointers import pointer
 
 
@@ -45,6 +46,16 @@ def multiply(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
         q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
         x0, x1, y0, y1 = x[0, j], x[1, j], y[0, j], y[1, j]
         o0, o1, o2 = out[0, j], out[1, j], out[2, j]
+        if q < LIMIT:
+            prime = float(q)
+            inverse = 1.0 / prime
+            for i in range(o0.size):
+                a0, a1, b0, b1 = near(x0[i]), near(x1[i]), near(y0[i]), near(y1[i])
+                o0[i] = canonical(product_near(a0, b0, prime, inverse), prime)
+                o2[i] = canonical(product_near(a1, b1, prime, inverse), prime)
+                both = product_near(a0, b1, prime, inverse) + product_near(a1, b0, prime, inverse)
+                o1[i] = canonical(nearest(both, prime, inverse), prime)
+            continue
         for i in range(o0.size):
             o0[i] = product(x0[i], y0[i], q, bits, ratio)
             o2[i] = product(x1[i], y1[i], q, bits, ratio)
@@ -59,6 +70,12 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None
         part, j = job % parts, job // parts
         q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
         a, b, o = x[part, j], plain[j], out[part, j]
+        if q < LIMIT:
+            prime = float(q)
+            inverse = 1.0 / prime
+            for i in range(o.size):
+                o[i] = canonical(product_near(near(a[i]), near(b[i]), prime, inverse), prime)
+            continue
         for i in range(o.size):
             o[i] = product(a[i], b[i], q, bits, ratio)
 
@@ -73,8 +90,14 @@ def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any)
         for half in range(halves):
             w, ratio = constants[half, j, 0], constants[half, j, 1]
             a, o = x[part, j, half * size : (half + 1) * size], out[part, j, half * size : (half + 1) * size]
-            for i in range(size):
-                o[i] = settled(times_constant(a[i], w, ratio, q), q)
+            if q < LIMIT:
+                prime, factor = float(q), centred_constant(w, q)
+                inverse = 1.0 / prime
+                for i in range(size):
+                    o[i] = canonical(product_near(near(a[i]), factor, prime, inverse), prime)
+            else:
+                for i in range(size):
+                    o[i] = settled(times_constant(a[i], w, ratio, q), q)
 
 
 @parallel_kernel
@@ -98,15 +121,25 @@ def sums_of_products(ciphertexts: Any, plains: Any, terms: Any, begins: Any, out
     """
     towers, size = out.shape[2], out.shape[3]
     for job in prange(2 * towers):
-        part, j = job % 2, job // 2
-        pieces = np.empty((3, BLOCK), np.uint64)
-        for begin in range(0, size, BLOCK):
+        half, j = job % 2, job // 2
+        modulus = moduli[rows[j]]
+        doubles, pieces = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64)
+        for begin in range(half * size // 2, (half + 1) * size // 2, BLOCK):
             for s in range(out.shape[0]):
-                o, first = out[s, part, j, begin : begin + BLOCK], begins[s]
-                for t in range(first, begins[s + 1]):
+                first, end = begins[s], begins[s + 1]
+                for t in range(first, end):
                     x = carray(pointer(ciphertexts[terms[t, 0]]), (2, towers, size))
                     plain = carray(pointer(plains[terms[t, 1]]), (towers, size))
-                    a, b = x[part, j, begin : begin + BLOCK], plain[j, begin : begin + BLOCK]
-                    multiply_add(a, b, pieces, t - first, o)
-                    if (t - first) % TERMS == TERMS - 1 or t == begins[s + 1] - 1:
-                        gather(pieces, o, moduli[rows[j]])
+                    b = plain[j, begin : begin + BLOCK]
+                    if modulus[0] < LIMIT:
+                        a0, a1 = x[0, j, begin : begin + BLOCK], x[1, j, begin : begin + BLOCK]
+                        multiply_add_near(a0, a1, b, doubles, t - first, modulus)
+                        continue
+                    for part in range(2):
+                        a, o = x[part, j, begin : begin + BLOCK], out[s, part, j, begin : begin + BLOCK]
+                        multiply_add(a, b, pieces[part], t - first, o)
+                        if (t - first) % TERMS == TERMS - 1 or t == end - 1:
+                            gather(pieces[part], o, modulus)
+                if modulus[0] < LIMIT:
+                    for part in range(2):
+                        gather_near(doubles[part], out[s, part, j, begin : begin + BLOCK], modulus)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
-from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, multiply_add
+from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, gather_near, multiply_add, multiply_add_near
 from heliograph.runtime.native.arithmetic import (
     difference,
     kernel,
@@ -20,7 +20,8 @@ from heliograph.runtime.native.arithmetic import (
     times_constant,
     total,
 )
-from heliograph.runtime.native.transforms import backward, forward
+from heliograph.runtime.native.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
+from heliograph.runtime.native.transforms import backward, forward, forward_near, forward_whole
 
 
 @kernel
@@ -38,24 +39,91 @@ def _combined(sources: Any, factors: Any, out: Any, q: Any) -> None:
             out[x] = min(value, value - q4)
 
 
-@kernel
-def _centred(s: Any, half: Any, less: Any, out: Any, modulus: Any, outer: Any, inner: Any) -> None:
-    """Coefficients modulo a prime, the upper half of them negative, as values modulo another.
+# Sources whose products are summed before the sum is made small again.
+_SUMMANDS = 4
+_PIECE, _MASK = np.uint64(30), np.uint64((1 << 30) - 1)
 
-    `less` is the other prime less the first.
+
+@kernel
+def _combined_near(sources: Any, primes: Any, factors: Any, out: Any, prime: Any) -> None:
+    """The same as doubles, between -q / 2 and q / 2.
+
+    `primes` are those of the sources; residues that have more bits than doubles are multiplied in two pieces. A source more
+    than there are primes has small numbers (`wholes`).
     """
+    q = float(prime)
+    inverse = 1.0 / q
+    for begin in range(0, out.size, BLOCK):
+        o = out[begin : begin + BLOCK]
+        o[:] = 0.0
+        for i in range(sources.shape[0]):
+            w, source = centred_constant(factors[i, 0], prime), sources[i, begin : begin + BLOCK]
+            if i >= primes.size or primes[i] < LIMIT:
+                for x in range(o.size):
+                    o[x] += product_near(near(source[x]), w, q, inverse)
+            else:
+                upper = product_near(2.0**30, w, q, inverse)
+                for x in range(o.size):
+                    high, low = near(source[x] >> _PIECE), near(source[x] & _MASK)
+                    o[x] += product_near(high, upper, q, inverse) + product_near(low, w, q, inverse)
+            if i % _SUMMANDS == _SUMMANDS - 1 or i == sources.shape[0] - 1:
+                for x in range(o.size):
+                    o[x] = nearest(o[x], q, inverse)
+
+
+@kernel
+def _primes(moduli: Any, rows: Any) -> Any:
+    """The primes of some rows."""
+    found = np.empty(rows.size, np.uint64)
+    for i in range(rows.size):
+        found[i] = moduli[rows[i], 0]
+    return found
+
+
+@kernel
+def _combined_values(sources: Any, primes: Any, factors: Any, out: Any, prime: Any, outer: Any, inner: Any) -> None:
+    """The sum of polynomials times constants modulo a prime, in evaluation."""
+    if prime < LIMIT:
+        _combined_near(sources, primes, factors, out.view(np.float64), prime)
+        forward_near(out, outer, inner, prime)
+    else:
+        _combined(sources, factors, out, prime)
+        forward_whole(out, outer, inner, prime)
+
+
+@kernel
+def _centred(s: Any, first: Any, out: Any, modulus: Any, outer: Any, inner: Any) -> None:
+    """Coefficients modulo the prime `first`, the upper half of them negative, as values modulo another."""
     q, bits, barrett, zero = modulus[0], modulus[1], modulus[2], np.uint64(0)
+    half = first >> np.uint64(1)
+    if q < LIMIT and first < LIMIT:
+        doubles, prime, other = out.view(np.float64), float(q), float(first)
+        inverse = 1.0 / prime
+        for i in range(out.size):
+            doubles[i] = nearest(near(s[i]) - (other if s[i] > half else 0.0), prime, inverse)
+        forward_near(out, outer, inner, q)
+        return
+    less = q - first % q
     for i in range(out.size):
         out[i] = reduced(zero, s[i], q, bits, barrett) + (less if s[i] > half else zero)
+    if q < LIMIT:
+        for i in range(out.size):
+            out[i] = min(out[i], out[i] - q)
     forward(out, outer, inner, q)
 
 
 @kernel
-def _quotient(x: Any, rest: Any, inverse: Any, q: Any) -> None:
+def _quotient(x: Any, rest: Any, inverse: Any, prime: Any) -> None:
     """(x - rest) times a constant, into `rest`."""
-    w, ratio = inverse[0], inverse[1]
-    for i in range(rest.size):
-        rest[i] = settled(times_constant(difference(x[i], rest[i], q), w, ratio, q), q)
+    if prime < LIMIT:
+        q = float(prime)
+        w, one_over = centred_constant(inverse[0], prime), 1.0 / q
+        for i in range(rest.size):
+            rest[i] = canonical(product_near(near(x[i]) - near(rest[i]), w, q, one_over), q)
+    else:
+        w, ratio = inverse[0], inverse[1]
+        for i in range(rest.size):
+            rest[i] = settled(times_constant(difference(x[i], rest[i], prime), w, ratio, prime), prime)
 
 
 @parallel_kernel
@@ -80,10 +148,10 @@ def raise_digits(
         if begin <= j < end:
             out[:] = values[j]
         else:
-            row = rows[j]
-            q = moduli[row, 0]
-            _combined(scaled[begin:end], up[begin:end, j], out, q)
-            forward(out, outer[row, 0], inner[row, 0], q)
+            row, primes = rows[j], _primes(moduli, rows[begin:end])
+            _combined_values(
+                scaled[begin:end], primes, up[begin:end, j], out, moduli[row, 0], outer[row, 0], inner[row, 0]
+            )
 
 
 @parallel_kernel
@@ -92,16 +160,26 @@ def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, modul
 
     `key_rows` are the places of the digits' primes in the key.
     """
+    half_size = out.shape[2] // 2
     for job in prange(2 * rows.size):
-        part, j = job % 2, job // 2
-        pieces = np.empty((3, BLOCK), np.uint64)
-        for begin in range(0, out.shape[2], BLOCK):
-            o = out[part, j, begin : begin + BLOCK]
+        half, j = job % 2, job // 2
+        modulus = moduli[rows[j]]
+        sums, pieces = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64)
+        for begin in range(half * half_size, (half + 1) * half_size, BLOCK):
             for g in range(digits.shape[0]):
-                a, b = digits[g, j, begin : begin + BLOCK], key[part, g, key_rows[j], begin : begin + BLOCK]
-                multiply_add(a, b, pieces, g, o)
-                if g % TERMS == TERMS - 1 or g == digits.shape[0] - 1:
-                    gather(pieces, o, moduli[rows[j]])
+                a = digits[g, j, begin : begin + BLOCK]
+                b0, b1 = key[0, g, key_rows[j], begin : begin + BLOCK], key[1, g, key_rows[j], begin : begin + BLOCK]
+                if modulus[0] < LIMIT:
+                    multiply_add_near(b0, b1, a, sums, g, modulus)
+                    continue
+                for part in range(2):
+                    o = out[part, j, begin : begin + BLOCK]
+                    multiply_add(a, b0 if part == 0 else b1, pieces[part], g, o)
+                    if g % TERMS == TERMS - 1 or g == digits.shape[0] - 1:
+                        gather(pieces[part], o, modulus)
+            if modulus[0] < LIMIT:
+                for part in range(2):
+                    gather_near(sums[part], out[part, j, begin : begin + BLOCK], modulus)
 
 
 @parallel_kernel
@@ -128,11 +206,9 @@ def divide(
     parts, kept = out.shape[0], out.shape[1]
     for job in prange(parts * kept):
         part, j = job % parts, job // parts
-        row = rows[j]
-        q = moduli[row, 0]
-        o, x = out[part, j], values[part, j]
-        _combined(scaled[part], down[:, j], o, q)
-        forward(o, outer[row, 0], inner[row, 0], q)
+        row, primes = rows[j], _primes(moduli, rows[kept:])
+        o, x, q = out[part, j], values[part, j], moduli[row, 0]
+        _combined_values(scaled[part], primes, down[:, j], o, q, outer[row, 0], inner[row, 0])
         _quotient(x, o, inverse[j], q)
 
 
@@ -143,12 +219,11 @@ def divide_by_last(
     """The same for one last prime, whose coefficients are centred around zero first, as OpenFHE rescales."""
     parts, kept = out.shape[0], out.shape[1]
     last = moduli[rows[kept], 0]
-    half = last >> np.uint64(1)
     for job in prange(parts * kept):
         part, j = job % parts, job // parts
         row = rows[j]
         q, o = moduli[row, 0], out[part, j]
-        _centred(scaled[part, 0], half, q - last % q, o, moduli[row], outer[row, 0], inner[row, 0])
+        _centred(scaled[part, 0], last, o, moduli[row], outer[row, 0], inner[row, 0])
         _quotient(values[part, j], o, inverse[j], q)
 
 
@@ -174,9 +249,8 @@ def add_turned(sums: Any, values: Any, places: Any, rows: Any, moduli: Any) -> N
 @parallel_kernel
 def raise_modulus(scaled: Any, prime: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
     """Coefficients (parts, N) modulo one prime, centred around zero, as values modulo many: (parts, rows, N)."""
-    parts, half = scaled.shape[0], prime >> np.uint64(1)
+    parts = scaled.shape[0]
     for job in prange(parts * rows.size):
         part, j = job % parts, job // parts
         row = rows[j]
-        q = moduli[row, 0]
-        _centred(scaled[part], half, q - prime % q, out[part, j], moduli[row], outer[row, 0], inner[row, 0])
+        _centred(scaled[part], prime, out[part, j], moduli[row], outer[row, 0], inner[row, 0])

@@ -228,6 +228,13 @@ class NativePrimitives:
 
     def _turned(self, x: Ciphertext, digits: Array, key: SwitchingKey, index: int) -> Ciphertext:
         places = self.tables.automorphism(index)
+        if self.tables.nearest:
+            # Division rounds to the nearest, so that it may come first: fewer primes are moved then.
+            straight = self._switched(digits, key)
+            elementwise.add(straight, x.residues[:1], straight, self._rows(x), self._moduli)
+            moved = np.empty_like(straight)
+            keyswitch.turned(straight, places, moved)
+            return Ciphertext(moved)
         switched = self._switched(digits, key, places)
         keyswitch.add_turned(switched[0], x.residues[0], places, self._rows(x), self._moduli)
         return Ciphertext(switched)

@@ -13,7 +13,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.runtime.native.shared import Shared
 from heliograph.runtime.native.transforms import barrett_ratio, prime_tables, ratio_of
-from heliograph.runtime.residues import automorphism_places
+from heliograph.runtime.residues import automorphism_places, smallest_root
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +160,8 @@ class ChainTables:
 
     def imaginary(self, row: int) -> int:
         """The root of -1 modulo a prime of the chain that stands for i: psi^(N/2)."""
-        # The first step of a transform multiplies with it.
-        return int(self.known.outer[self.rows[row], 0, 0, 1])
+        prime = self.primes[row]
+        return pow(smallest_root(self.ring_dim, prime), self.ring_dim // 2, prime)
 
     def automorphism(self, index: int) -> Array:
         """For each place of X -> X^index in evaluation the place that its value comes from."""

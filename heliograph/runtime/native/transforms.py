@@ -4,7 +4,9 @@ Values stand in OpenFHE's order: value j of a transform is the polynomial at psi
 of j and psi is the smallest root of order 2N.
 
 N = R C. The first log2 R steps work in place on runs of at least C numbers. The rest are R transforms of C numbers each;
-sixteen of them are taken into a tile that fits the cache, one in each column, so that every step is on runs there too.
+some of them are taken into a tile that fits the cache, one in each column, so that every step is on runs there too.
+
+Modulo primes below `floating.LIMIT` the steps are on doubles (`forward_near`, `backward_near`).
 """
 
 from __future__ import annotations
@@ -23,18 +25,21 @@ from heliograph.runtime.native.arithmetic import (
     settled,
     times_constant,
 )
+from heliograph.runtime.native.floating import LIMIT, canonical, centred, centred_constant, near, nearest, product_near
 from heliograph.runtime.residues import bit_reversed, powers, ratios, smallest_root
 
-# Transforms in one tile, two vectors of 512 bits.
-LANES = 16
+# Transforms in one tile: long runs, and a tile of 8 kB and more.
+LANES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrimeTables:
     """The powers of psi that transforms modulo one prime take, each with its ratio (see `times_constant`).
 
+    Of a prime below `floating.LIMIT` they are doubles between -q / 2 and q / 2, by their bits, and have no ratios.
+
     `outer` are (2, 2, R): forth and back, numbers and ratios, for the steps on the whole polynomial. `inner` are
-    (2, 2, R / 16, C - 1, 16) for those inside tiles. `last` are 1/N and its ratio.
+    (2, 2, R / LANES, C - 1, LANES) for those inside tiles. `last` are 1/N and its ratio.
     """
 
     prime: int
@@ -49,8 +54,8 @@ def rows_of(ring_dim: int) -> int:
 
 
 def columns_of(ring_dim: int) -> int:
-    """C, below the square root of N where that is not a power of two."""
-    return 1 << ((ring_dim.bit_length() - 1) // 2)
+    """C: steps on the whole polynomial are cheaper than those in tiles, as long as it stays in the second cache."""
+    return max(32, ring_dim >> 10)
 
 
 def ratio_of(number: int, prime: int) -> int:
@@ -71,7 +76,11 @@ def prime_tables(ring_dim: int, prime: int) -> PrimeTables:
     psi = smallest_root(ring_dim, prime)
     for way, root in enumerate((psi, pow(psi, -1, prime))):
         values_of_root = powers(root, prime, ring_dim)[bit_reversed(ring_dim)]
-        numbers = values_of_root, ratios(values_of_root, prime)
+        numbers: tuple[Array, ...]
+        if prime < LIMIT:
+            numbers = (centred(values_of_root, prime).view(np.uint64),)
+        else:
+            numbers = values_of_root, ratios(values_of_root, prime)
         for part, values in enumerate(numbers):
             outer[way, part] = values[:rows]
             done, size = 0, 1
@@ -110,6 +119,30 @@ def _into_columns(lines: Any, tile: Any) -> None:
 
 @kernel
 def forward(a: Any, outer: Any, inner: Any, q: Any) -> None:
+    """The transform of a polynomial, in place: canonical residues become canonical values."""
+    if q < LIMIT:
+        doubles = a.view(np.float64)
+        for j in range(a.size):
+            doubles[j] = near(a[j])
+        forward_near(a, outer, inner, q)
+    else:
+        forward_whole(a, outer, inner, q)
+
+
+@kernel
+def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
+    """The polynomial of canonical values times a constant, `last`, in place, canonical."""
+    if q < LIMIT:
+        doubles = a.view(np.float64)
+        for j in range(a.size):
+            doubles[j] = near(a[j])
+        backward_near(a, outer, inner, last, q)
+    else:
+        backward_whole(a, outer, inner, last, q)
+
+
+@kernel
+def forward_whole(a: Any, outer: Any, inner: Any, q: Any) -> None:
     """The transform of a polynomial, in place: numbers below 8 q become canonical values."""
     n, rows = a.size, outer.shape[1]
     columns = n // rows
@@ -145,7 +178,7 @@ def forward(a: Any, outer: Any, inner: Any, q: Any) -> None:
 
 
 @kernel
-def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
+def backward_whole(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
     """The polynomial of values below 4 q, in place, canonical."""
     n, rows = a.size, outer.shape[1]
     columns = n // rows
@@ -181,6 +214,118 @@ def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
     w, ratio = last[0], last[1]
     for j in range(n):
         a[j] = settled(times_constant(a[j], w, ratio, q), q)
+
+
+# A number that has only been added to is made small again at each of so many steps. Forth, numbers stay below 3.7 q then,
+# and products with powers of psi below 0.94 q. Back, sums double: numbers stay below 2 q, products below 0.95 q.
+_STEPS_FORTH, _STEPS_BACK = 4, 2
+
+
+@inlined
+def _forth_near(x: Any, y: Any, w: Any, q: Any, inverse: Any, small: Any) -> Any:
+    """One butterfly on doubles; where it is `small`, x is reduced first."""
+    turned = product_near(y, w, q, inverse)
+    low = nearest(x, q, inverse) if small else x
+    return low + turned, low - turned
+
+
+@inlined
+def _back_near(x: Any, y: Any, w: Any, q: Any, inverse: Any, small: Any) -> Any:
+    """The butterfly the other way; where it is `small`, the sum is reduced."""
+    both = x + y
+    return nearest(both, q, inverse) if small else both, product_near(x - y, w, q, inverse)
+
+
+@kernel
+def forward_near(a: Any, outer: Any, inner: Any, prime: Any) -> None:
+    """The transform, in place, of a polynomial of doubles up to q in size. Its values are canonical, as whole numbers."""
+    n, rows = a.size, outer.shape[1]
+    columns = n // rows
+    q = float(prime)
+    inverse = 1.0 / q
+    doubles, w_outer, w_inner = a.view(np.float64), outer.view(np.float64)[0], inner.view(np.float64)[0]
+    run, count, step = n, 1, 0
+    while count < rows:
+        run >>= 1
+        step += 1
+        small = step % _STEPS_FORTH == 0
+        for i in range(count):
+            w, begin = w_outer[count + i], 2 * i * run
+            x, y = doubles[begin : begin + run], doubles[begin + run : begin + 2 * run]
+            for j in range(run):
+                x[j], y[j] = _forth_near(x[j], y[j], w, q, inverse, small)
+        count <<= 1
+    grid, out = doubles.reshape(rows, columns), a.reshape(rows, columns)
+    tile, outer_steps = np.empty((columns, LANES)), step
+    for block in range(rows // LANES):
+        lines = grid[LANES * block : LANES * (block + 1)]
+        _into_columns(lines, tile)
+        run, count, done, step = columns, 1, 0, outer_steps
+        while count < columns:
+            run >>= 1
+            step += 1
+            small = step % _STEPS_FORTH == 0
+            for i in range(count):
+                w_row = w_inner[block, done + i]
+                for j in range(2 * i * run, 2 * i * run + run):
+                    x_row, y_row = tile[j], tile[j + run]
+                    for k in range(LANES):
+                        x_row[k], y_row[k] = _forth_near(x_row[k], y_row[k], w_row[k], q, inverse, small)
+            done += count
+            count <<= 1
+        whole = tile.view(np.uint64)
+        for c in range(columns):
+            for k in range(LANES):
+                whole[c, k] = canonical(nearest(tile[c, k], q, inverse), q)
+        for k in range(LANES):
+            for c in range(columns):
+                out[LANES * block + k, c] = whole[c, k]
+
+
+@kernel
+def backward_near(a: Any, outer: Any, inner: Any, last: Any, prime: Any) -> None:
+    """The polynomial of values that are doubles up to q in size, times a constant, in place; canonical, as whole numbers."""
+    n, rows = a.size, outer.shape[1]
+    columns = n // rows
+    q = float(prime)
+    inverse = 1.0 / q
+    doubles, w_outer, w_inner = a.view(np.float64), outer.view(np.float64)[0], inner.view(np.float64)[0]
+    grid, tile = doubles.reshape(rows, columns), np.empty((columns, LANES))
+    outer_steps = 0
+    for block in range(rows // LANES):
+        lines = grid[LANES * block : LANES * (block + 1)]
+        _into_columns(lines, tile)
+        run, count, done, step = 1, columns >> 1, columns - 1, 0
+        while count >= 1:
+            done -= count
+            step += 1
+            small = step % _STEPS_BACK == 0
+            for i in range(count):
+                w_row = w_inner[block, done + i]
+                for j in range(2 * i * run, 2 * i * run + run):
+                    x_row, y_row = tile[j], tile[j + run]
+                    for k in range(LANES):
+                        x_row[k], y_row[k] = _back_near(x_row[k], y_row[k], w_row[k], q, inverse, small)
+            run <<= 1
+            count >>= 1
+        outer_steps = step
+        for k in range(LANES):
+            for c in range(columns):
+                lines[k, c] = tile[c, k]
+    run, count, step = columns, rows >> 1, outer_steps
+    while count >= 1:
+        step += 1
+        small = step % _STEPS_BACK == 0
+        for i in range(count):
+            w, begin = w_outer[count + i], 2 * i * run
+            x, y = doubles[begin : begin + run], doubles[begin + run : begin + 2 * run]
+            for j in range(run):
+                x[j], y[j] = _back_near(x[j], y[j], w, q, inverse, small)
+        run <<= 1
+        count >>= 1
+    w = centred_constant(last[0], prime)
+    for j in range(n):
+        a[j] = canonical(product_near(doubles[j], w, q, inverse), q)
 
 
 @parallel_kernel
