@@ -58,6 +58,12 @@ if TYPE_CHECKING:
     help="Run on Heliograph's own kernels or on OpenFHE (default: native if numba is installed).",
 )
 @click.option(
+    "--plaintexts",
+    default=None,
+    metavar="DIR",
+    help="Keep encoded plaintexts in this folder, so that later servers need not encode them (native backend).",
+)
+@click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default=None,
@@ -81,6 +87,7 @@ def evaluate_command(
     output: str | None,
     key_bytes: int | None,
     backend: str | None,
+    plaintexts: str | None,
     engine: str | None,
     workers: int | None,
     no_memory_check: bool,
@@ -134,6 +141,7 @@ def evaluate_command(
                 plain=plain,
                 keep=not single,
                 backend=backend,
+                plaintexts=plaintexts,
                 allow_insecure=insecure,
                 progress=progress,
                 finished=finished,
@@ -155,6 +163,7 @@ def evaluate_command(
                 backend=backend,
                 key_bytes=key_bytes,
                 check_memory=not no_memory_check,
+                plaintexts=plaintexts,
                 allow_insecure=insecure,
             )
             seconds, more = trace.seconds, {"seconds_by_layer": dict(trace.by_layer)}

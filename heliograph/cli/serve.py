@@ -25,7 +25,7 @@ _DATA = click.option(
     "serve",
     cls=SectionedCommand,
     sections={
-        "The service": ("data", "plain", "workers", "engine", "memory_bytes", "backend", "insecure"),
+        "The service": ("data", "plain", "workers", "engine", "memory_bytes", "backend", "plaintexts", "insecure"),
         "Network": ("listen", "tls_cert", "tls_key", "plain_http"),
         "Limits": ("tenant_bytes", "keys_days", "result_days"),
     },
@@ -68,6 +68,12 @@ _DATA = click.option(
     default=None,
     help="Run on Heliograph's own kernels or on OpenFHE (default: native if numba is installed).",
 )
+@click.option(
+    "--plaintexts",
+    default=None,
+    metavar="DIR",
+    help="Keep encoded plaintexts in this folder, so that later servers need not encode them (native backend).",
+)
 @click.option("--tls-cert", default=None, metavar="FILE", help="The server's certificate chain (PEM).")
 @click.option("--tls-key", default=None, metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option("--plain-http", is_flag=True, help="Listen without TLS on a public address, behind a proxy that has TLS.")
@@ -99,6 +105,7 @@ def serve_command(
     memory_bytes: int | None,
     plain: tuple[str, ...],
     backend: str | None,
+    plaintexts: str | None,
     tls_cert: str | None,
     tls_key: str | None,
     plain_http: bool,
@@ -127,6 +134,7 @@ def serve_command(
         memory_bytes=memory_bytes,
         plain=dict(each.split("=", 1) for each in plain),
         backend=backend,
+        plaintexts=None if plaintexts is None else Path(plaintexts),
         allow_insecure=insecure,
         limits=Limits(**{name: value for name, value in given.items() if value is not None}),  # type: ignore[arg-type]
     )

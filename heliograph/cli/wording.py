@@ -20,6 +20,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "allow_insecure": "--insecure",
     "overwrite": "--force",
     "plain_http": "--plain-http",
+    "plaintexts": "--plaintexts",
 }
 _SWITCHES: Mapping[str, str] = {
     "bootstrap=True": "--bootstrap",

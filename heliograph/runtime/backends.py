@@ -21,6 +21,16 @@ def _is_ours(artifact: Artifact) -> bool:
     return artifact.ring.bootstrap is not None and artifact.ring.bootstrap_by == NATIVE
 
 
+def refuse_plaintexts(asked: str | None, artifact: Artifact, where: str) -> None:
+    """Raise a ProgramError where the backend of that name keeps no plaintexts in files."""
+    if backend_name(asked, artifact) == OPENFHE:
+        raise ProgramError(
+            "OpenFHE's plaintexts are objects in the memory of a process, and cannot be kept in a file",
+            where=where,
+            hint="take the native backend (pip install numba), or keep none",
+        )
+
+
 def make_backend(
     asked: str | None,
     artifact: Artifact,
@@ -49,11 +59,7 @@ def make_backend(
                 hint="take the native backend (pip install numba), or do not map them",
             )
         if plaintexts is not None:
-            raise ProgramError(
-                "OpenFHE's plaintexts are objects in the memory of a process, and cannot be kept in a file",
-                where="Server(plaintexts=...)",
-                hint="take the native backend (pip install numba), or keep none",
-            )
+            refuse_plaintexts(asked, artifact, "Server(plaintexts=...)")
         return OpenFHEBackend(artifact, keys, key_bytes)
     if name != NATIVE:
         raise ProgramError(

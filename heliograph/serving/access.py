@@ -50,6 +50,9 @@ def _tenant(request: Request, site: Here, _: Annotated[object, Depends(_BEARER)]
             hint="send Authorization: Bearer TOKEN; the operator makes tokens with heliograph token",
         )
     request.state.tenant = known.name
+    site.crowd.enter(known.number)
+    # The outermost part of the application calls it when the request is over (answers.py).
+    request.state.leave = lambda: site.crowd.leave(known.number)
     return known
 
 

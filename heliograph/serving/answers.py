@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.errors import HeliographError, InternalError
 from heliograph.serving.logs import log
-from heliograph.serving.records import RefusalRecord, as_record
+from heliograph.serving.records import ErrorRecord, RefusalRecord, as_record, reworded
 from heliograph.serving.refusals import Refused, status_of
 
 _MAX_SHOWN = 300
@@ -31,9 +31,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 def refusal(error: HeliographError, status: int | None = None) -> JSONResponse:
     """The answer that says an error."""
-    status = status_of(error) if status is None else status
+    return _answered(as_record(error), status_of(error) if status is None else status)
+
+
+def _answered(record: ErrorRecord, status: int) -> JSONResponse:
     headers = {"WWW-Authenticate": 'Bearer, Basic realm="heliograph"'} if status == 401 else None
-    return JSONResponse(asdict(RefusalRecord(as_record(error))), status, headers)
+    return JSONResponse(asdict(RefusalRecord(record)), status, headers)
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -41,7 +44,8 @@ def add_handlers(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HeliographError)
-        return refusal(error)
+        record = reworded(as_record(error), request.app.state.site.places.hidden)
+        return _answered(record, status_of(error))
 
     async def malformed(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -67,7 +71,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 class Outermost:
-    """What stands around the application: it logs requests, and turns what nobody expected into an answer."""
+    """What stands around the application: it logs and counts requests, and turns what nobody expected into an answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -98,6 +102,9 @@ class Outermost:
             if status == 0:
                 await answer(scope, receive, noted)
         finally:
+            leave = scope.get("state", {}).get("leave")
+            if leave is not None:
+                leave()
             _log_request(scope, status, time.monotonic() - begun)
 
 

@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from heliograph.serving import metrics, routes_jobs, routes_keys, routes_uploads
 from heliograph.serving.access import BYTES, Fingerprint, Here, Known, Operator
 from heliograph.serving.answers import REFUSALS, Outermost, add_handlers
-from heliograph.serving.page import page
+from heliograph.serving.page import PAGE_HEADERS, page
 from heliograph.serving.records import ArtifactRecord, HealthRecord
 from heliograph.serving.site import Site
 
@@ -53,9 +53,9 @@ def make_app(site: Site) -> FastAPI:
 
 
 @router.get("/", response_class=HTMLResponse, tags=["operator"])
-def status_page(site: Here, _: Operator) -> str:
+def status_page(site: Here, _: Operator) -> HTMLResponse:
     """A page with artifacts, workers and jobs."""
-    return page(site)
+    return HTMLResponse(page(site), headers=PAGE_HEADERS)
 
 
 @router.get("/metrics", response_class=PlainTextResponse, tags=["operator"])

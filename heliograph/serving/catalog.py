@@ -15,6 +15,7 @@ from heliograph.execution.memory import BASE_BYTES, PLAINTEXT_CACHE_BYTES, memor
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.security import require_security
 from heliograph.runtime.server import given_inputs
+from heliograph.serving.plaintexts import require_plaintexts
 from heliograph.serving.records import ArtifactRecord
 from heliograph.serving.refusals import nothing_there
 from heliograph.serving.settings import Limits
@@ -83,8 +84,9 @@ class Served:
 class Catalog:
     """The artifacts of a server by their fingerprints.
 
-    Raises ProgramError where two are the same, or where one asks for plain inputs that are not given or are others than it
-    declares; SecurityError for one without security unless `allow_insecure` is given.
+    Raises ProgramError where two are the same, where one asks for plain inputs that are not given or are others than it
+    declares, or where its backend keeps no `plaintexts` in a folder; SecurityError for one without security unless
+    `allow_insecure` is given.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class Catalog:
         worker_bytes: int,
         *,
         plain: Mapping[str, str] | None = None,
+        backend: str | None = None,
+        plaintexts: Path | None = None,
         allow_insecure: bool = False,
     ) -> None:
         self._served: dict[str, Served] = {}
@@ -102,6 +106,8 @@ class Catalog:
             artifact = Artifact.load(path)
             require_security(artifact, allow_insecure=allow_insecure, for_whom=f"serving {path}")
             _require_servable(artifact, path, given)
+            if plaintexts is not None:
+                require_plaintexts(plaintexts, backend, artifact)
             if artifact.fingerprint in self._served:
                 raise ProgramError(f"{path} is the same artifact as {self._served[artifact.fingerprint].path}")
             self._served[artifact.fingerprint] = _served(Path(path).resolve(), artifact, worker_bytes)

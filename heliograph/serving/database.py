@@ -98,10 +98,12 @@ class Database:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield connection
+            connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            # On a full disk SQLite has undone it already, or not: a transaction that stayed open would lock all others out.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
 
     def close(self) -> None:
         """Close the thread's connection."""

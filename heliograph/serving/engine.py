@@ -27,7 +27,8 @@ _SHARE, _UNKNOWN_BYTES = 0.8, 1 << 32
 class Work:
     """What each worker is told. `paths` are the artifacts' files by fingerprint, `plain` files of plain inputs by name.
 
-    `worker_bytes` is what one worker may have; `home` the folder of whoever has the jobs.
+    `worker_bytes` is what one worker may have; `home` the folder of whoever has the jobs. `plaintexts` is the folder of
+    encoded plaintexts of all workers, where they keep any.
     """
 
     home: str
@@ -36,6 +37,7 @@ class Work:
     worker_bytes: int
     backend: str | None = None
     allow_insecure: bool = False
+    plaintexts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,7 @@ class Evaluation:
     """Evaluates jobs; `place` and `stop` are for another thread meanwhile."""
 
     def __init__(self, work: Work) -> None:
-        self._holding = Holding(
-            work.paths, work.plain, work.worker_bytes, backend=work.backend, allow_insecure=work.allow_insecure
-        )
+        self._holding = Holding(work)
         self._place, self._stop = (0, 0), threading.Event()
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 
 from heliograph.array_files import read_by_name
@@ -15,8 +14,10 @@ from heliograph.runtime.backends import backend_name
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.native.mapped import TooLittleDiskError
+from heliograph.runtime.native.plaintext_file import PlaintextFileError
 from heliograph.runtime.server import Server
 from heliograph.serving.catalog import Room, cache_bytes, room
+from heliograph.serving.engine import Work
 from heliograph.serving.logs import log
 
 
@@ -27,17 +28,9 @@ class Holding:
     memory of the machine is looked at too, before a server is made.
     """
 
-    def __init__(
-        self,
-        paths: Mapping[str, str],
-        plain: Mapping[str, str],
-        worker_bytes: int,
-        *,
-        backend: str | None,
-        allow_insecure: bool,
-    ) -> None:
-        self._paths, self._plain, self._bytes = paths, plain, worker_bytes
-        self._backend, self._allow_insecure = backend, allow_insecure
+    def __init__(self, work: Work) -> None:
+        self._paths, self._plain, self._bytes = work.paths, work.plain, work.worker_bytes
+        self._backend, self._allow_insecure, self._plaintexts = work.backend, work.allow_insecure, work.plaintexts
         self._artifacts: dict[str, Artifact] = {}
         self._servers: OrderedDict[str, tuple[Server, int]] = OrderedDict()
 
@@ -89,10 +82,15 @@ class Holding:
                     cache_bytes=cache_bytes(self._bytes),
                     allow_insecure=self._allow_insecure,
                     mapped=mapped,
+                    plaintexts=self._plaintexts,
                 )
             except TooLittleDiskError as error:
                 log("unmapped", text=error.what)
                 mapped = False
+            except PlaintextFileError as error:
+                # That is the operator's business; jobs go on without.
+                log("no plaintexts", text=error.what)
+                self._plaintexts = None
             except TooLittleMemoryError:
                 if not self._servers:
                     raise

@@ -13,16 +13,17 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from heliograph.files import sync_folder
 from heliograph.serving.database import Database, count
-from heliograph.serving.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord
+from heliograph.serving.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord, reworded
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
-from heliograph.serving.tenants import require_room
+from heliograph.serving.tenants import require_few, require_room
+from heliograph.serving.uploads import unlink_forgotten
 
 _MAX_LISTED = 1000
 
@@ -57,9 +58,20 @@ class Jobs:
         return self._record(row)
 
     def accept(
-        self, tenant: int, id: str, artifact: str, client: str, folder: str, digest: str, upload: Path
+        self,
+        tenant: int,
+        id: str,
+        artifact: str,
+        client: str,
+        folder: str,
+        digest: str,
+        upload: Path,
+        result_bytes: int = 0,
     ) -> JobRecord:
-        """Accept a job on an upload that was checked: it will end. A refusal where too many wait already."""
+        """Accept a job on an upload that was checked: it will end. A refusal where too many wait already.
+
+        `result_bytes`, what the result will take, counts from now on as the tenant's.
+        """
         name = secrets.token_hex(16)
         path = self._places.input(name)
         try:
@@ -72,15 +84,16 @@ class Jobs:
         try:
             with self._database.writing() as connection:
                 self._require_place(connection, tenant)
+                require_few(connection, tenant, "jobs", self._limits.kept_jobs)
                 connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
-                require_room(connection, tenant, size, self._limits)
+                require_room(connection, tenant, size + result_bytes, self._limits)
                 complete = connection.execute("SELECT complete FROM keysets WHERE folder = ?", (folder,)).fetchone()
                 if complete is None or not complete["complete"]:
                     raise nothing_there("set of evaluation keys")
                 connection.execute(
-                    "INSERT INTO jobs (tenant, id, artifact, client, folder, digest, input, bytes, state, created)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, time.time()),
+                    "INSERT INTO jobs (tenant, id, artifact, client, folder, digest, input, bytes, state, created,"
+                    " result_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, time.time(), result_bytes),
                 )
                 count(connection, "jobs_accepted")
         except sqlite3.IntegrityError:
@@ -93,7 +106,7 @@ class Jobs:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        upload.unlink(missing_ok=True)
+        unlink_forgotten(self._database, self._places, tenant, digest)
         return self.record(tenant, id)
 
     def record(self, tenant: int, id: str) -> JobRecord:
@@ -134,6 +147,7 @@ class Jobs:
             if row is None:
                 raise nothing_there("job")
             self._forget(connection, row)
+        self._unlink([row])
 
     def expire(self) -> None:
         """Forget the results that were fetched, and those that nobody fetched."""
@@ -145,31 +159,36 @@ class Jobs:
             ).fetchall()
             for row in rows:
                 self._forget(connection, row)
+        self._unlink(rows)
 
     def _forget(self, connection: sqlite3.Connection, row: sqlite3.Row) -> None:
         connection.execute("DELETE FROM jobs WHERE number = ?", (row["number"],))
-        self._places.input(row["input"]).unlink(missing_ok=True)
-        if row["result"] is not None:
-            self._places.result(row["result"]).unlink(missing_ok=True)
 
-    def end_all(self, connection: sqlite3.Connection, folder: str, error: ErrorRecord) -> None:
-        """End the jobs of a key set that have not ended, within a transaction."""
+    def _unlink(self, rows: Iterable[sqlite3.Row]) -> None:
+        """Remove the inputs and results of jobs, after the transaction that no longer needs them."""
+        for row in rows:
+            self._places.input(row["input"]).unlink(missing_ok=True)
+            if row["result"] is not None:
+                self._places.result(row["result"]).unlink(missing_ok=True)
+
+    def end_all(self, connection: sqlite3.Connection, folder: str, error: ErrorRecord) -> list[Path]:
+        """End the jobs of a key set that have not ended, within a transaction; the inputs to be removed after it."""
         rows = connection.execute(
-            "SELECT number, input FROM jobs WHERE folder = ? AND state IN (?, ?)", (folder, QUEUED, RUNNING)
+            "SELECT * FROM jobs WHERE folder = ? AND state IN (?, ?)", (folder, QUEUED, RUNNING)
         ).fetchall()
         for row in rows:
-            self._end_badly(connection, row["number"], row["input"], error)
+            self._end_badly(connection, row, error)
+        return [self._places.input(row["input"]) for row in rows]
 
     def end_unserved(self, served: Collection[str]) -> None:
         """End the jobs of artifacts that are no longer served."""
         with self._database.writing() as connection:
-            rows = connection.execute(
-                "SELECT number, input, artifact FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)
-            )
-            for row in rows.fetchall():
-                if row["artifact"] not in served:
-                    error = ErrorRecord("ProgramError", "the job cannot be run", why="its artifact is no longer served")
-                    self._end_badly(connection, row["number"], row["input"], error)
+            rows = connection.execute("SELECT * FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)).fetchall()
+            rows = [row for row in rows if row["artifact"] not in served]
+            for row in rows:
+                error = ErrorRecord("ProgramError", "the job cannot be run", why="its artifact is no longer served")
+                self._end_badly(connection, row, error)
+        self._unlink(rows)
 
     def remove_strays(self) -> None:
         """Remove inputs and results that no job owns; only where nobody else is at work in the folder of the server."""
@@ -236,22 +255,24 @@ class Jobs:
 
     def fail(self, worker: str, number: int, error: ErrorRecord) -> bool:
         """End a job with an error; False where the job is no longer this worker's."""
+        error = reworded(error, self._places.hidden)
         with self._database.writing() as connection:
             row = connection.execute(
-                "SELECT input FROM jobs WHERE number = ? AND worker = ? AND state = ?", (number, worker, RUNNING)
+                "SELECT * FROM jobs WHERE number = ? AND worker = ? AND state = ?", (number, worker, RUNNING)
             ).fetchone()
             if row is None:
                 return False
-            self._end_badly(connection, number, row["input"], error)
+            self._end_badly(connection, row, error)
+        self._unlink([row])
         return True
 
-    def _end_badly(self, connection: sqlite3.Connection, number: int, name: str, error: ErrorRecord) -> None:
+    def _end_badly(self, connection: sqlite3.Connection, row: sqlite3.Row, error: ErrorRecord) -> None:
         connection.execute(
-            "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, worker = NULL WHERE number = ?",
-            (FAILED, time.time(), json.dumps(asdict(error)), number),
+            "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, result_bytes = NULL, worker = NULL"
+            " WHERE number = ?",
+            (FAILED, time.time(), json.dumps(asdict(error)), row["number"]),
         )
         count(connection, "jobs_failed")
-        self._places.input(name).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------- when workers die
 
@@ -262,13 +283,15 @@ class Jobs:
         """
         with self._database.writing() as connection:
             rows = connection.execute(
-                "SELECT number, input, deaths FROM jobs WHERE state = ? AND (? IS NULL OR worker = ?)",
-                (RUNNING, worker, worker),
+                "SELECT * FROM jobs WHERE state = ? AND (? IS NULL OR worker = ?)", (RUNNING, worker, worker)
             ).fetchall()
-            self._release(connection, rows, int(died))
+            ended = self._release(connection, rows, int(died))
+        self._unlink(ended)
         return len(rows)
 
-    def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], deaths: int) -> None:
+    def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], deaths: int) -> list[sqlite3.Row]:
+        """Give jobs back; those that were given up."""
+        ended = []
         for row in rows:
             if row["deaths"] + deaths >= self._limits.deaths:
                 error = ErrorRecord(
@@ -276,12 +299,14 @@ class Jobs:
                     f"the job was given up: {self._limits.deaths} workers died or went silent over it",
                     hint="the operator's log says when; the machine may have too little memory",
                 )
-                self._end_badly(connection, row["number"], row["input"], error)
+                self._end_badly(connection, row, error)
+                ended.append(row)
             else:
                 connection.execute(
                     "UPDATE jobs SET state = ?, worker = NULL, deaths = deaths + ? WHERE number = ?",
                     (QUEUED, deaths, row["number"]),
                 )
+        return ended
 
     # ------------------------------------------------------------------------------------- rows
 
@@ -309,7 +334,7 @@ class Jobs:
             created=row["created"],
             started=row["started"],
             ended=row["ended"],
-            result_bytes=row["result_bytes"],
+            result_bytes=row["result_bytes"] if row["state"] == DONE else None,
             error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
             ahead=ahead,
         )

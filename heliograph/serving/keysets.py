@@ -19,6 +19,7 @@ from heliograph.serving.jobs import Jobs
 from heliograph.serving.records import ErrorRecord, KeysRecord
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
+from heliograph.serving.tenants import require_few
 from heliograph.serving.uploads import Uploads
 
 Expected = Mapping[str, EvaluationKey]
@@ -42,18 +43,33 @@ class KeySets:
         self._reading = threading.Lock()
 
     def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
-        """The set, begun where it is new."""
-        if self._row(tenant, artifact, client) is None:
-            folder = secrets.token_hex(16)
-            write_keys(self._places.keyset(folder), artifact, client, {}, _none)
+        """The set, begun where it is new; a refusal where the tenant has too many."""
+        row = self._row(tenant, artifact, client)
+        if row is None:
+            self._begin(tenant, artifact, client)
+        elif row.complete:
+            self._touch(tenant, artifact, client)
+        else:
+            # A server that was killed may have taken keys that it had no time to count.
+            self._count(row.folder, expected)
+        return self.record(tenant, artifact, client, expected)
+
+    def _begin(self, tenant: int, artifact: str, client: str) -> None:
+        folder, taken = secrets.token_hex(16), False
+        try:
             with self._database.writing() as connection:
-                connection.execute(
+                require_few(connection, tenant, "keysets", self._limits.kept_keysets)
+                done = connection.execute(
                     "INSERT OR IGNORE INTO keysets (folder, tenant, artifact, client, used) VALUES (?, ?, ?, ?, ?)",
                     (folder, tenant, artifact, client, time.time()),
                 )
-        else:
-            self._touch(tenant, artifact, client)
-        return self.record(tenant, artifact, client, expected)
+                if done.rowcount:
+                    write_keys(self._places.keyset(folder), artifact, client, {}, _none)
+                    taken = True
+        except BaseException:
+            if taken:
+                shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
+            raise
 
     def record(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
         """What of the set is here."""
@@ -73,25 +89,32 @@ class KeySets:
             raise Refused(404, f"the artifact has no evaluation key {name[:60]!r}")
         row = self._required(tenant, artifact, client)
         keys = KeyFolder(self._places.keyset(row.folder))
-        if name not in keys.names():
-            path = self._uploads.finished(tenant, digest)
-            size = path.stat().st_size
-            largest = expected[name].bytes + self._limits.frame_bytes
-            if size > largest:
-                raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
-            with self._reading:
+        with self._reading:
+            if name not in keys.names():
+                path = self._uploads.finished(tenant, digest)
+                size = path.stat().st_size
+                largest = expected[name].bytes + self._limits.frame_bytes
+                if size > largest:
+                    raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
                 keys.adopt(name, path)
+        # Counted as a key before it is no upload any more, so that it is always counted.
+        self._count(row.folder, expected, taken=1)
         with contextlib.suppress(Refused):
             self._uploads.delete(tenant, digest)
-        there = set(keys.names())
-        total = sum(keys.file(each).stat().st_size for each in there)
+        return self.record(tenant, artifact, client, expected)
+
+    def _count(self, folder: str, expected: Expected, *, taken: int = 0) -> None:
+        """Write down which keys of a set are here."""
+        keys = KeyFolder(self._places.keyset(folder))
         with self._database.writing() as connection:
+            there = set(keys.names())
+            total = sum(keys.file(each).stat().st_size for each in there)
             connection.execute(
                 "UPDATE keysets SET bytes = ?, complete = ?, used = ? WHERE folder = ?",
-                (total, int(there == set(expected)), time.time(), row.folder),
+                (total, int(there == set(expected)), time.time(), folder),
             )
-            count(connection, "keys_taken")
-        return self.record(tenant, artifact, client, expected)
+            if taken:
+                count(connection, "keys_taken", taken)
 
     def for_job(self, tenant: int, artifact: str, client: str) -> str:
         """The folder of a complete set; a refusal where there is none."""
@@ -111,17 +134,18 @@ class KeySets:
 
     def expire(self) -> None:
         """Delete the sets that no job has read for long and none waits for."""
+        before = time.time() - self._limits.keys_s
         rows = (
             self._database.reading()
             .execute(
                 "SELECT folder FROM keysets WHERE used < ? AND folder NOT IN"
                 " (SELECT folder FROM jobs WHERE state IN ('queued', 'running'))",
-                (time.time() - self._limits.keys_s,),
+                (before,),
             )
             .fetchall()
         )
         for row in rows:
-            self._delete(row["folder"], "its evaluation keys expired")
+            self._delete(row["folder"], "its evaluation keys expired", before)
 
     def remove_strays(self) -> None:
         """Remove folders that no set owns; only where nobody else is at work in the folder of the server."""
@@ -130,10 +154,18 @@ class KeySets:
             if folder not in known:
                 shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
 
-    def _delete(self, folder: str, why: str) -> None:
+    def _delete(self, folder: str, why: str, before: float | None = None) -> None:
+        """Forget a set; with `before` only where nobody has used it since."""
         with self._database.writing() as connection:
-            connection.execute("DELETE FROM keysets WHERE folder = ?", (folder,))
-            self._jobs.end_all(connection, folder, ErrorRecord("ProgramError", "the job cannot be run", why=why))
+            gone = connection.execute(
+                "DELETE FROM keysets WHERE folder = ? AND (? IS NULL OR used < ?)", (folder, before, before)
+            )
+            if gone.rowcount == 0:
+                return
+            error = ErrorRecord("ProgramError", "the job cannot be run", why=why)
+            inputs = self._jobs.end_all(connection, folder, error)
+        for path in inputs:
+            path.unlink(missing_ok=True)
         shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
 
     def _touch(self, tenant: int, artifact: str, client: str) -> None:

@@ -131,8 +131,8 @@ class _Post:
             try:
                 self._note(seat)
                 claim = self._jobs.claim(self._name, tuple(seat.held))
-            except sqlite3.OperationalError as error:
-                # The disk is full or the queue busy.
+            except sqlite3.DatabaseError as error:
+                # The disk is full, or the queue busy or damaged.
                 log("queue", worker=self._name, text=str(error))
                 claim = None
             if claim is not None:
@@ -153,7 +153,7 @@ class _Post:
         def going_on(report: Report) -> bool:
             if self._over.is_set():
                 raise _Over
-            with contextlib.suppress(sqlite3.OperationalError):
+            with contextlib.suppress(sqlite3.DatabaseError):
                 return self._jobs.beat(self._name, claim.number, report.done, report.total)
             return True
 
@@ -186,7 +186,7 @@ class _Post:
                 if report.state == DONE:
                     return self._jobs.finish(self._name, claim.number, name, report.total)
                 return report.error is not None and self._jobs.fail(self._name, claim.number, report.error)
-            except sqlite3.OperationalError as error:
+            except sqlite3.DatabaseError as error:
                 log("queue", worker=self._name, text=str(error))
                 if self._over.wait(_REST_S):
                     raise _Over from None
@@ -221,7 +221,7 @@ class _Post:
                 with self._database.writing() as connection:
                     connection.execute("DELETE FROM workers WHERE name = ?", (self._name,))
                 return released
-            except sqlite3.OperationalError as error:
+            except sqlite3.DatabaseError as error:
                 log("queue", worker=self._name, text=str(error))
                 if self._over.wait(_REST_S):
                     return 0

@@ -6,7 +6,7 @@ SHA-256 of 64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,11 @@ def as_record(error: HeliographError) -> ErrorRecord:
     """An error in its parts; a refusal is named as the error that a client knows."""
     kind = next(each for each in type(error).__mro__ if not each.__module__.startswith("heliograph.serving."))
     return ErrorRecord(kind.__name__, error.what, error.where, error.why, error.hint)
+
+
+def reworded(record: ErrorRecord, word: Callable[[str], str]) -> ErrorRecord:
+    """The same error with each of its texts as `word` gives it."""
+    return ErrorRecord(record.kind, *map(word, (record.what, record.where, record.why, record.hint)))
 
 
 def as_error(record: Mapping[str, Any], where: str) -> HeliographError:

@@ -259,8 +259,8 @@ class RemoteServer:
                     "PUT", path, {"total": total, "offset": offset}, read(offset, self._part_bytes)
                 )
             except StatusError as error:
-                # The server lost what had not reached its disk.
-                if error.status != 409:
+                # The server lost what had not reached its disk, or another process of this client took the upload up.
+                if error.status not in (404, 409):
                     raise
                 state = self._transport.json("PUT", path, {"total": total})
             stuck = stuck + 1 if _number(state, "received") <= offset and not _field(state, "complete") else 0

@@ -31,11 +31,12 @@ _KEEP_ALIVE_S = 10.0
 
 
 @router.put("/v1/jobs/{id}")
-def submit(
+async def submit(
     site: Here, known: Known, id: JobId, artifact: AskedFingerprint, client: AskedFingerprint, upload: AskedDigest
 ) -> JobRecord:
     """Accept a job on a complete upload of encrypted inputs. The same request again is answered with the same job."""
-    return site.submit(known.number, id, artifact, client, upload)
+    async with site.submitting.of(known.number):
+        return await run_sync(site.submit, known.number, id, artifact, client, upload)
 
 
 @router.get("/v1/jobs")

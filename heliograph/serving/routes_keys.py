@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
 from heliograph.serving.access import AskedDigest, Fingerprint, Here, KeyName, Known
@@ -25,11 +26,13 @@ def keys(site: Here, known: Known, artifact: Fingerprint, client: Fingerprint) -
 
 
 @router.post("/v1/keys/{artifact}/{client}")
-def take_key(
+async def take_key(
     site: Here, known: Known, artifact: Fingerprint, client: Fingerprint, name: KeyName, upload: AskedDigest
 ) -> KeysRecord:
     """Make a complete upload the key of that name."""
-    return site.keysets.take(known.number, artifact, client, name, upload, site.catalog[artifact].keys)
+    expected = site.catalog[artifact].keys
+    async with site.taking.of(known.number):
+        return await run_sync(site.keysets.take, known.number, artifact, client, name, upload, expected)
 
 
 @router.delete("/v1/keys/{artifact}/{client}", status_code=204)

@@ -39,7 +39,11 @@ async def send(
         # Also where the client is gone: what came of the part stays, and it goes on there.
         with anyio.CancelScope(shield=True):
             await run_sync(part.close)
-    return await run_sync(site.uploads.complete, known.number, digest)
+    record = await run_sync(site.uploads.record, known.number, digest)
+    if record.received < record.total:
+        return record
+    async with site.digesting.of(known.number):
+        return await run_sync(site.uploads.complete, known.number, digest)
 
 
 @router.get("/v1/uploads/{digest}")

@@ -10,6 +10,7 @@ import uvicorn
 
 from heliograph.errors import HeliographError, ProgramError, SecurityError
 from heliograph.serving.app import make_app
+from heliograph.serving.connections import Connection
 from heliograph.serving.logs import log, log_to_stderr
 from heliograph.serving.site import Site, SiteSettings
 
@@ -48,7 +49,7 @@ def serve(settings: SiteSettings, listening: Listening) -> None:
     site = Site(settings)
     config = uvicorn.Config(
         make_app(site),
-        http="h11",
+        http=Connection,
         ws="none",
         log_config=None,
         access_log=False,

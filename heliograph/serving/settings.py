@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +16,22 @@ _DAY = 86_400.0
 class Limits:
     """Bounds on what clients may send and keep. Times in seconds, sizes in bytes.
 
-    `tenant_bytes` is what one tenant may have on the disk at once: uploads, keys, inputs, results. `queued_jobs` may wait
-    for one tenant. Uploads that nobody goes on with, keys that no job reads and results that nobody fetches go after their
-    times; a result that was fetched goes after `fetched_s`. A worker that gives no sign of life for `worker_s` is ended and
-    its job goes to another one, a job that lost `deaths` workers ends with an error. `free_bytes` of the disk are left free.
-    A job of keys that a worker holds goes before others until one has waited for `patience_s`.
+    `tenant_bytes` is what one tenant may have on the disk at once: uploads, keys, inputs, and results, which count as the
+    bill says until they are there. `queued_jobs` may wait for one tenant. It may have `kept_jobs`, with those that have
+    ended, `kept_uploads` and `kept_keysets`: small ones take files and rows too. `requests` of it may be open at once.
+
+    Uploads that nobody goes on with, keys that no job reads and results that nobody fetches go after their times; a result
+    that was fetched goes after `fetched_s`. A worker that gives no sign of life for `worker_s` is ended and its job goes to
+    another one, a job that lost `deaths` workers ends with an error. `free_bytes` of the disk are left free. A job of keys
+    that a worker holds goes before others until one has waited for `patience_s`.
     """
 
     tenant_bytes: int = 64 * 1024**3
     queued_jobs: int = 2000
+    kept_jobs: int = 20_000
+    kept_uploads: int = 2000
+    kept_keysets: int = 2000
+    requests: int = 250
     free_bytes: int = 1 << 28
     upload_s: float = _DAY
     keys_s: float = 30 * _DAY
@@ -79,6 +87,11 @@ class Places:
 
     def result(self, name: str) -> Path:
         return self.results / name
+
+    def hidden(self, text: str) -> str:
+        """A text for clients, in which no file of the folder is named."""
+        roots = "|".join(re.escape(str(root)) for root in (self.root.absolute(), self.root))
+        return re.sub(rf"(?<![\w/])(?:{roots})/[\w./-]*\w", "what was sent", text)
 
     def make(self) -> None:
         """Make the folders, for their owner only; a WireError where they cannot be made."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heliograph.errors import ProgramError
+from heliograph.errors import HeliographError, ProgramError
 from heliograph.files import lock
 from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.steps import StepInput
@@ -23,16 +23,20 @@ from heliograph.serving.keysets import KeySets
 from heliograph.serving.logs import log
 from heliograph.serving.pool import Pool
 from heliograph.serving.records import JobRecord
-from heliograph.serving.refusals import Refused
+from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
 from heliograph.serving.sweep import Sweep
 from heliograph.serving.tenants import Tenants
+from heliograph.serving.turns import Crowd, Turns
 from heliograph.serving.uploads import Uploads
 
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What a server is told. `memory_bytes` is for all workers together, by default four fifths of what the machine has."""
+    """What a server is told. `memory_bytes` is for all workers together, by default four fifths of what the machine has.
+
+    `plaintexts` is the folder in which they keep encoded plaintexts.
+    """
 
     artifacts: Sequence[str | Path]
     root: Path
@@ -42,6 +46,7 @@ class SiteSettings:
     plain: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
     allow_insecure: bool = False
+    plaintexts: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -60,7 +65,12 @@ class Site:
         self._lock = _taken(self.places)
         self.worker_bytes = bytes_each(settings.memory_bytes, settings.workers)
         self.catalog = Catalog(
-            settings.artifacts, self.worker_bytes, plain=settings.plain, allow_insecure=settings.allow_insecure
+            settings.artifacts,
+            self.worker_bytes,
+            plain=settings.plain,
+            backend=settings.backend,
+            plaintexts=settings.plaintexts,
+            allow_insecure=settings.allow_insecure,
         )
         self.database = Database(self.places.database, upgrade=True)
         self.tenants = Tenants(self.database)
@@ -74,6 +84,7 @@ class Site:
             worker_bytes=self.worker_bytes,
             backend=settings.backend,
             allow_insecure=settings.allow_insecure,
+            plaintexts=None if settings.plaintexts is None else str(settings.plaintexts.resolve()),
         )
         self.bell = Bell()
         engine = make_engine(settings.engine, work, settings.workers)
@@ -81,6 +92,9 @@ class Site:
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # One input at a time is read for its check, so that many clients do not take the server's own memory.
         self._reading = threading.Lock()
+        self.crowd = Crowd(self.limits.requests)
+        # The long work of requests: digests of uploads, checks of keys, checks of inputs.
+        self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
 
     def start(self) -> None:
         """Clear up what an earlier server left, and start workers."""
@@ -113,15 +127,24 @@ class Site:
         folder = self.keysets.for_job(tenant, artifact, client)
         upload = self.uploads.finished(tenant, digest)
         largest = served.record.input_bytes + self.limits.frame_bytes
-        size = upload.stat().st_size
-        if size > largest:
-            raise Refused(
-                413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
-            )
-        with self._reading:
-            kind = StepInput if served.steps else EncryptedInput
-            kind.load(upload, max_bytes=largest).check(artifact, client)
-        record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload)
+        try:
+            size = upload.stat().st_size
+            if size > largest:
+                raise Refused(
+                    413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
+                )
+            with self._reading:
+                kind = StepInput if served.steps else EncryptedInput
+                kind.load(upload, max_bytes=largest).check(artifact, client)
+            record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
+        except (HeliographError, FileNotFoundError) as error:
+            # The same request may have been carried out meanwhile, and have taken the upload away.
+            known = self.jobs.known(tenant, id, artifact, client, digest)
+            if known is not None:
+                return known
+            if isinstance(error, FileNotFoundError):
+                raise nothing_there("upload") from None
+            raise
         self.pool.wake()
         return record
 

@@ -26,6 +26,7 @@ from heliograph.runtime.server import refuse_carried
 from heliograph.serving.catalog import require_fit, room
 from heliograph.serving.engine import STOPPED, Engine, Report, Task, Work, WorkerGone, bytes_each, follow, task_of
 from heliograph.serving.engines import make_engine
+from heliograph.serving.plaintexts import require_plaintexts
 from heliograph.serving.records import DONE, as_error
 from heliograph.serving.settings import Limits
 
@@ -43,15 +44,16 @@ def spread_files(
     plain: str | None = None,
     keep: bool = True,
     backend: str | None = None,
+    plaintexts: str | None = None,
     allow_insecure: bool = False,
     progress: Progress | None = None,
     finished: Callable[[Path, float | None], None] | None = None,
 ) -> None:
     """Evaluate the artifact in a file on encrypted inputs: `targets` has the file of each one's output.
 
-    `keys` is a folder of evaluation keys or a file of all of them, `plain` the file of plain inputs. With `keep` outputs
-    that are there are kept, and marked (runtime/batch.py). `finished(output, seconds)` is called after each, without
-    seconds for one that was kept; `progress` counts operations.
+    `keys` is a folder of evaluation keys or a file of all of them, `plain` the file of plain inputs, `plaintexts` a folder
+    in which workers keep encoded plaintexts. With `keep` outputs that are there are kept, and marked (runtime/batch.py).
+    `finished(output, seconds)` is called after each, without seconds for one that was kept; `progress` counts operations.
 
     Raises what an input is refused for, when those that run have ended; TooLittleMemoryError where a worker has too little
     memory by the bill; InternalError for an input over which five workers died.
@@ -60,6 +62,8 @@ def spread_files(
     refuse_carried(artifact)
     worker_bytes = bytes_each(None, workers)
     require_fit(artifact.name, room(artifact, worker_bytes), worker_bytes, "use fewer --workers or a larger machine")
+    if plaintexts is not None:
+        require_plaintexts(Path(plaintexts), backend, artifact)
     values = {} if plain is None else read_by_name(plain, artifact.plain_inputs)
     with _folder_of(keys) as folder:
         folder.check(artifact.fingerprint)
@@ -71,6 +75,7 @@ def spread_files(
             worker_bytes=worker_bytes,
             backend=backend,
             allow_insecure=allow_insecure,
+            plaintexts=None if plaintexts is None else str(Path(plaintexts).resolve()),
         )
         made = make_engine(engine, work, min(workers, len(targets)))
         crew = _Crew(made, artifact.fingerprint, folder.path, targets, outputs, progress, finished)

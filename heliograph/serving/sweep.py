@@ -41,19 +41,24 @@ class Sweep:
 
     def once(self) -> None:
         """Remove what has expired."""
-        rows = self._database.reading().execute(
-            "SELECT tenant, digest FROM uploads WHERE touched < ?", (time.time() - self._limits.upload_s,)
-        )
+        before = time.time() - self._limits.upload_s
+        rows = self._database.reading().execute("SELECT tenant, digest FROM uploads WHERE touched < ?", (before,))
         for row in rows.fetchall():
             with contextlib.suppress(Refused):
-                self._uploads.delete(row["tenant"], row["digest"])
+                self._uploads.delete(row["tenant"], row["digest"], before=before)
         self._keysets.expire()
         self._jobs.expire()
 
     def strays(self) -> None:
-        """Remove files that nothing names: a killed server had begun them. Before workers are started."""
-        rows = self._database.reading().execute("SELECT tenant, digest FROM uploads").fetchall()
-        known = {self._places.upload(row["tenant"], row["digest"]).name for row in rows}
+        """Remove what a killed server left: files without a name, uploads without a file. Before workers are started."""
+        known = set()
+        for row in self._database.reading().execute("SELECT tenant, digest FROM uploads").fetchall():
+            path = self._places.upload(row["tenant"], row["digest"])
+            if path.exists():
+                known.add(path.name)
+            else:
+                # It was taken as a key, or deleted.
+                self._uploads.delete(row["tenant"], row["digest"])
         for name in os.listdir(self._places.uploads):
             if name not in known:
                 with contextlib.suppress(OSError):
@@ -66,5 +71,5 @@ class Sweep:
         while not self._over.wait(_EVERY_S):
             try:
                 self.once()
-            except (sqlite3.OperationalError, OSError) as error:
+            except (sqlite3.DatabaseError, OSError) as error:
                 log("sweep", text=str(error))

@@ -96,6 +96,17 @@ def stored_bytes(connection: sqlite3.Connection, tenant: int) -> int:
     return int(found)
 
 
+def require_few(connection: sqlite3.Connection, tenant: int, table: str, most: int) -> None:
+    """Raise a refusal where a tenant would have more than so many rows of a table."""
+    (has,) = connection.execute(f"SELECT COUNT(*) FROM {table} WHERE tenant = ?", (tenant,)).fetchone()
+    if has >= most:
+        raise Refused(
+            413,
+            f"this token has {has} {table} on the server, and at most {most} are kept",
+            hint="fetch or delete what is no longer needed",
+        )
+
+
 def require_room(connection: sqlite3.Connection, tenant: int, more: int, limits: Limits) -> None:
     """Raise a refusal where a tenant would have more than its share of the disk."""
     has = stored_bytes(connection, tenant)

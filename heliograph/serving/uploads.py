@@ -19,7 +19,7 @@ from heliograph.serving.database import Database
 from heliograph.serving.records import UploadRecord
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
-from heliograph.serving.tenants import require_room
+from heliograph.serving.tenants import require_few, require_room
 
 _BLOCK = 1 << 20
 
@@ -43,18 +43,12 @@ class Uploads:
             row = connection.execute(
                 "SELECT total, complete FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest)
             ).fetchone()
+            path = self._places.upload(tenant, digest)
             if row is None:
+                require_few(connection, tenant, "uploads", self._limits.kept_uploads)
                 require_room(connection, tenant, total, self._limits)
-                free = shutil.disk_usage(self._places.uploads).free - self._limits.free_bytes
-                if total > free:
-                    raise Refused(
-                        507,
-                        f"the disk of the server has no room for {total} bytes",
-                        why=f"{max(free, 0)} bytes are free",
-                        hint="try again later",
-                    )
-                path = self._places.upload(tenant, digest)
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+                require_free(self._places.uploads, total, self._limits.free_bytes)
+                _begin_file(path)
                 connection.execute(
                     "INSERT INTO uploads (tenant, digest, total, touched) VALUES (?, ?, ?, ?)",
                     (tenant, digest, total, time.time()),
@@ -64,6 +58,12 @@ class Uploads:
                     409, f"this upload was announced with {row['total']} bytes, not {total}", hint="delete it first"
                 )
             else:
+                if not path.exists():
+                    # A server was killed between the file's removal and that of its row.
+                    _begin_file(path)
+                    connection.execute(
+                        "UPDATE uploads SET complete = 0 WHERE tenant = ? AND digest = ?", (tenant, digest)
+                    )
                 connection.execute(
                     "UPDATE uploads SET touched = ? WHERE tenant = ? AND digest = ?", (time.time(), tenant, digest)
                 )
@@ -81,7 +81,8 @@ class Uploads:
         size = 0
         with contextlib.suppress(OSError):
             size = self._places.upload(tenant, digest).stat().st_size
-        return UploadRecord(digest, min(size, row["total"]), row["total"], bool(row["complete"]))
+        complete = bool(row["complete"]) and size == row["total"]
+        return UploadRecord(digest, min(size, row["total"]), row["total"], complete)
 
     def part(self, tenant: int, digest: str, offset: int) -> Part:
         """A part to be written from `offset` on; a refusal where that leaves a gap."""
@@ -92,7 +93,7 @@ class Uploads:
                 f"the part begins at {offset}, and {record.received} bytes are here",
                 hint="resume where the upload stopped",
             )
-        return Part(self._places.upload(tenant, digest), offset, record.total)
+        return Part(self._places.upload(tenant, digest), offset, record.total, self._limits.free_bytes)
 
     def complete(self, tenant: int, digest: str) -> UploadRecord:
         """The upload; complete where all bytes are there. Refused, and forgotten, where they are not its digest's."""
@@ -122,26 +123,32 @@ class Uploads:
             )
         return self._places.upload(tenant, digest)
 
-    def delete(self, tenant: int, digest: str) -> None:
-        """Forget an upload and its bytes."""
+    def delete(self, tenant: int, digest: str, *, before: float | None = None) -> None:
+        """Forget an upload and its bytes; with `before` only where nobody has gone on with it since."""
         with self._database.writing() as connection:
-            gone = connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
-            if gone.rowcount == 0:
-                raise nothing_there("upload")
-            self._places.upload(tenant, digest).unlink(missing_ok=True)
+            gone = connection.execute(
+                "DELETE FROM uploads WHERE tenant = ? AND digest = ? AND (? IS NULL OR touched < ?)",
+                (tenant, digest, before, before),
+            )
+        if gone.rowcount == 0:
+            raise nothing_there("upload")
+        unlink_forgotten(self._database, self._places, tenant, digest)
 
 
 class Part:
     """A part on its way into the file of an upload; no byte goes beyond the announced size."""
 
-    def __init__(self, path: Path, offset: int, total: int) -> None:
+    def __init__(self, path: Path, offset: int, total: int, free_bytes: int) -> None:
         try:
             self._handle = os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError:
             raise nothing_there("upload") from None
         self._place, self._total = offset, total
+        self._folder, self._free_bytes = path.parent, free_bytes
 
     def write(self, data: bytes) -> None:
+        # Uploads that were begun together may ask for more than there is.
+        require_free(self._folder, len(data), self._free_bytes)
         if self._place + len(data) > self._total:
             raise Refused(413, f"the part goes beyond the {self._total} bytes that were announced")
         while data:
@@ -155,6 +162,32 @@ class Part:
             os.fsync(self._handle)
         finally:
             os.close(self._handle)
+
+
+def unlink_forgotten(database: Database, places: Places, tenant: int, digest: str) -> None:
+    """Remove the file of an upload that was forgotten, unless the same bytes are being sent again already."""
+    with database.writing() as connection:
+        again = connection.execute("SELECT 1 FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest)).fetchone()
+        if again is None:
+            places.upload(tenant, digest).unlink(missing_ok=True)
+
+
+def require_free(folder: Path, size: int, left: int) -> None:
+    """Raise a refusal where the disk has no room for so many bytes beside those that are to be left free."""
+    free = shutil.disk_usage(folder).free - left
+    if size > free:
+        raise Refused(
+            507,
+            f"the disk of the server has no room for {size} bytes",
+            why=f"{max(free, 0)} bytes are free",
+            hint="try again later",
+        )
+
+
+def _begin_file(path: Path) -> None:
+    """An empty file, never one that had the name before: a job may have that as its input, under a second name."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _digest(path: Path) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +85,7 @@ def test_what_was_written_is_found_by_values_scale_and_primes(tmp_path: Path) ->
     file = PlaintextFile(tmp_path / "a")
     file.get(vector(), 40.0, PRIMES, residues)
     file.get(vector(1) + 1j, 40.0, PRIMES, lambda: residues(1))
-    file.sync()
+    file.exchange()
     del file
     again = PlaintextFile(tmp_path / "a")
     np.testing.assert_array_equal(again.get(vector(), 40.0, PRIMES, never), residues())
@@ -101,7 +104,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_is_whole(tmp_path: Path, c
     path, file = tmp_path / "a", PlaintextFile(tmp_path / "a")
     for seed in range(4):
         file.get(vector(seed), 40.0, PRIMES, lambda seed=seed: residues(seed))  # type: ignore[misc]
-    file.sync()
+    file.exchange()
     del file
     os.truncate(path, max(0, path.stat().st_size - cut))
     again, made = PlaintextFile(path), list[int]()
@@ -113,7 +116,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_is_whole(tmp_path: Path, c
 
         np.testing.assert_array_equal(again.get(vector(seed), 40.0, PRIMES, make), residues(seed))
     assert made
-    again.sync()
+    again.exchange()
     del again
     whole = PlaintextFile(path)
     for seed in range(4):
@@ -124,13 +127,13 @@ def test_what_was_not_synced_is_written_again(tmp_path: Path) -> None:
     """As a kill leaves it: records are there, and the head does not count them."""
     file = PlaintextFile(tmp_path / "a")
     file.get(vector(), 40.0, PRIMES, residues)
-    file.sync()
+    file.exchange()
     file.get(vector(1), 40.0, PRIMES, lambda: residues(1))
     del file
     again = PlaintextFile(tmp_path / "a")
     again.get(vector(), 40.0, PRIMES, never)
     again.get(vector(2), 40.0, PRIMES, lambda: residues(2))
-    again.sync()
+    again.exchange()
     del again
     whole = PlaintextFile(tmp_path / "a")
     np.testing.assert_array_equal(whole.get(vector(2), 40.0, PRIMES, never), residues(2))
@@ -144,7 +147,7 @@ def test_junk_is_no_file_of_plaintexts(tmp_path: Path, junk: bytes) -> None:
     (tmp_path / "a").chmod(0o600)
     file = PlaintextFile(tmp_path / "a")
     np.testing.assert_array_equal(file.get(vector(), 40.0, PRIMES, residues), residues())
-    file.sync()
+    file.exchange()
     del file
     np.testing.assert_array_equal(PlaintextFile(tmp_path / "a").get(vector(), 40.0, PRIMES, never), residues())
 
@@ -152,7 +155,7 @@ def test_junk_is_no_file_of_plaintexts(tmp_path: Path, junk: bytes) -> None:
 def test_a_file_that_others_can_write_is_made_anew(tmp_path: Path) -> None:
     file = PlaintextFile(tmp_path / "a")
     file.get(vector(), 40.0, PRIMES, residues)
-    file.sync()
+    file.exchange()
     del file
     (tmp_path / "a").chmod(0o666)
     made = PlaintextFile(tmp_path / "a")
@@ -167,7 +170,7 @@ def test_a_full_disk_ends_the_appending_alone(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(plaintext_file, "_FREE_BYTES", 1 << 60)
     file = PlaintextFile(tmp_path / "a")
     np.testing.assert_array_equal(file.get(vector(), 40.0, PRIMES, residues), residues())
-    file.sync()
+    file.exchange()
     assert not PlaintextFile(tmp_path / "a")._known
 
 
@@ -177,6 +180,82 @@ def test_two_servers_of_a_process_share_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WireError, match="cannot be made"):
         PlaintextFile.of(tmp_path / "file" / "folder", "a")
+
+
+def test_what_another_process_appends_is_mapped_and_its_place_is_taken(tmp_path: Path) -> None:
+    """Locks are between open files, so that two of this process stand for two processes."""
+    writer, other = PlaintextFile(tmp_path / "a"), PlaintextFile(tmp_path / "a")
+    writer.get(vector(), 40.0, PRIMES, residues)
+    other.get(vector(1), 40.0, PRIMES, lambda: residues(1))
+    assert not other._known
+    writer.exchange()
+    other.exchange()
+    for file in (writer, other):
+        np.testing.assert_array_equal(file.get(vector(), 40.0, PRIMES, never), residues())
+    writer.get(vector(2), 40.0, PRIMES, lambda: residues(2))
+    del file, writer
+    gc.collect()
+    other.exchange()
+    other.get(vector(3), 40.0, PRIMES, lambda: residues(3))
+    other.exchange()
+    # What the first had not synced is gone, and nothing else.
+    assert len(other._known) == 2
+    del other
+    whole = PlaintextFile(tmp_path / "a")
+    for seed in (0, 3):
+        np.testing.assert_array_equal(whole.get(vector(seed), 40.0, PRIMES, never), residues(seed))
+
+
+WRITER = """
+import os, sys, numpy as np
+from heliograph.runtime.native.plaintext_file import PlaintextFile
+from pathlib import Path
+random = np.random.default_rng(int(sys.argv[2]))
+file = PlaintextFile(Path(sys.argv[1]))
+for number in range(400):
+    seed = int(random.integers(60))
+    values = np.random.default_rng(seed).normal(size=8)
+    want = np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint64)
+    assert (file.get(values, 40.0, (97, 113), lambda: want.copy()) == want).all()
+    if number % 7 == 0:
+        file.exchange()
+    if sys.argv[3] == "dies" and number == 40:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_processes_write_at_once_and_some_are_killed(tmp_path: Path) -> None:
+    """Each reads only what is right at any time; afterwards everything is there, once."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "a"), str(seed), "dies" if seed < 4 else "ends"])
+        for seed in range(6)
+    ]
+    assert [process.wait(120) for process in running] == 4 * [-signal.SIGKILL] + 2 * [0]
+    whole = PlaintextFile(tmp_path / "a")
+    for seed in range(60):
+        np.testing.assert_array_equal(whole.get(vector(seed), 40.0, PRIMES, never), residues(seed))
+    assert (tmp_path / "a").stat().st_size <= 64 + 60 * (64 + 2 * 16 * 8)
+
+
+def test_a_second_server_of_a_process_maps_what_the_first_encoded(
+    artifact: hg.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients of one artifact, as a worker holds them; the first server lives."""
+    first, second = (hg.Client(artifact.public(), allow_insecure=True) for _ in range(2))
+    x, y = np.random.default_rng(1).uniform(-1, 1, (2, 64))
+    encoded = list[int]()
+    real = primitives.encode
+
+    def counted(values: Array, *rest: object) -> Array:
+        encoded.append(values.size)
+        return real(values, *rest)  # type: ignore[arg-type]
+
+    with hg.Server(artifact, first.evaluation_keys(), plaintexts=tmp_path, allow_insecure=True) as server:
+        server.run(first.encrypt(x), plain={"y": y})
+        monkeypatch.setattr(primitives, "encode", counted)
+        with hg.Server(artifact, second.evaluation_keys(), plaintexts=tmp_path, allow_insecure=True) as other:
+            other.run(second.encrypt(x), plain={"y": y})
+    assert 0 < len(encoded) <= 2
 
 
 def test_openfhe_keeps_none(artifact: hg.Artifact, tmp_path: Path) -> None:

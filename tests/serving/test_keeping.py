@@ -15,6 +15,7 @@ from heliograph.cli.main import cli
 from heliograph.execution.memory import BASE_BYTES
 from heliograph.serving.catalog import Catalog, room
 from heliograph.serving.database import Database
+from heliograph.serving.engine import Work
 from heliograph.serving.holding import Holding
 from heliograph.serving.refusals import Refused
 from heliograph.serving.settings import Limits, Places
@@ -30,9 +31,8 @@ def test_a_worker_lets_go_of_the_server_that_was_used_longest_ago(
     # Room for two servers, not for three; what the process takes is counted once.
     huge = room(toy_artifact(), 1 << 40)
     one = huge.bytes - BASE_BYTES
-    holding = Holding(
-        {fingerprint: str(artifact_file)}, {}, BASE_BYTES + 2 * one + one // 2, backend="openfhe", allow_insecure=True
-    )
+    paths, worker_bytes = {fingerprint: str(artifact_file)}, BASE_BYTES + 2 * one + one // 2
+    holding = Holding(Work(str(tmp_path), paths, {}, worker_bytes, backend="openfhe", allow_insecure=True))
     for name in ("a", "b", "c"):
         client.write_evaluation_keys(tmp_path / name)
     first = holding.server(fingerprint, "a", tmp_path / "a")

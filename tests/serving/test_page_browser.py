@@ -34,7 +34,8 @@ def address(running: Running) -> Iterator[str]:
         def do_GET(self) -> None:
             answer = httpx.get(running.url + self.path, headers={"Authorization": f"Basic {basic}"}, timeout=60)
             self.send_response(answer.status_code)
-            self.send_header("Content-Type", answer.headers["content-type"])
+            for name in ("Content-Type", "Content-Security-Policy"):
+                self.send_header(name, answer.headers[name])
             self.end_headers()
             self.wfile.write(answer.content)
 

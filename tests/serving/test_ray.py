@@ -73,7 +73,11 @@ def test_jobs_of_killed_workers_end_elsewhere(
 
 
 def test_another_machine_is_sent_the_keys_once(tmp_path: Path, artifact_file: Path, client: hg.Client) -> None:
-    """A second machine, simulated by Ray's own means: two workers there, one copy of the keys; dropped, it goes."""
+    """A second machine, simulated by Ray's own means: two workers there, one copy of the keys; dropped, it goes.
+
+    Encoded plaintexts are kept there too, once for both.
+    """
+    pytest.importorskip("numba")
     import ray
     from ray.cluster_utils import Cluster
 
@@ -88,7 +92,8 @@ def test_another_machine_is_sent_the_keys_once(tmp_path: Path, artifact_file: Pa
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         client.write_evaluation_keys(tmp_path / "keys")
         fingerprint = toy_artifact().fingerprint
-        work = Work(str(tmp_path), {fingerprint: str(artifact_file)}, {}, 1 << 31, allow_insecure=True)
+        paths, here = {fingerprint: str(artifact_file)}, tmp_path / "plaintexts"
+        work = Work(str(tmp_path), paths, {}, 1 << 31, allow_insecure=True, plaintexts=str(here))
         engine = RayEngine(work, 2)
         seats = [engine.seat(), engine.seat()]
         copies, stamps = [], []
@@ -107,6 +112,8 @@ def test_another_machine_is_sent_the_keys_once(tmp_path: Path, artifact_file: Pa
             stamps.append([file.stat().st_mtime_ns for file in found])
         assert copies[0] == copies[1] == sorted(file.name for file in (tmp_path / "keys").glob("*.key"))
         assert stamps[0] == stamps[1]
+        assert [file.name for file in away.glob("heliograph-ray-*/*/plaintexts/*")] == [f"{fingerprint}.plaintexts"]
+        assert not here.exists()
         for seat in seats:
             seat.drop(["keys"])
         assert seats[0].held == {}

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,13 +103,19 @@ class NativeBackend:
         self.loader = loaders[0] if loaders else None
         self._kept = None if plaintexts is None else PlaintextFile.of(plaintexts, artifact.fingerprint)
         self._use = _Use(self._keys, self._bootstraps.whole, self._bootstraps.factors)
-        self.release = functools.partial(_release, loaders, self._use, self._kept)
+        self.release = functools.partial(_release, loaders, self._use)
 
     def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
         return NativeEvaluator(program, self._tables, self._keys, self._bootstraps, cache_bytes, self._kept)
 
-    def using(self) -> AbstractContextManager[None]:
-        return self._use.using()
+    @contextlib.contextmanager
+    def using(self) -> Iterator[None]:
+        try:
+            with self._use.using():
+                yield
+        finally:
+            if self._kept is not None:
+                self._kept.exchange()
 
     def read(self, message: SentValues, node: Node, name: str, evaluator: ServerEvaluator) -> Any:
         ring, level, what = self._artifact.ring, node.attrs["level"], f"input ciphertext {name}"
@@ -291,9 +296,7 @@ class _Use:
             table.clear()
 
 
-def _release(loaders: list[KeyLoader], use: _Use, kept: PlaintextFile | None) -> None:
-    if kept is not None:
-        kept.sync()
+def _release(loaders: list[KeyLoader], use: _Use) -> None:
     for loader in loaders:
         loader.close()
     use.close()

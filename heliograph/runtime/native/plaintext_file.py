@@ -1,9 +1,9 @@
-"""Encoded plaintexts of an artifact in a file that the next server maps, so that it encodes nothing.
+"""Encoded plaintexts of an artifact in a file that other servers and later ones map, so that they encode nothing.
 
-A record is found by a digest of what was encoded: values, scale and primes. So nothing in a file can be out of date, and a
-program that was compiled again finds what it has in common with the old one. Records are appended as they are first encoded.
-The file begins with the length up to which all is written and synced: what a killed server left beyond that is written
-again.
+A record is found by a digest of what was encoded: values, scale and primes. So nothing in a file can be out of date. Records
+are appended as they are first encoded; a file has at most the plaintexts of its program. It begins with the length up to
+which all is written and synced: what a killed server left beyond that is written again. One process at a time appends, the
+one that has the file's lock. After each run the others map what came meanwhile, and one of them appends where it has ended.
 
 It is a copy that can be made again, and is trusted like the memory of the process that made it: where another user could
 have written it, it is made anew. It holds the model's weights, as the artifact does: nobody else may read it.
@@ -12,6 +12,7 @@ have written it, it is made anew. It holds the model's weights, as the artifact 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import mmap
 import os
@@ -37,40 +38,40 @@ _HEAD = 64
 _SYNC_BYTES = 1 << 28
 # Of the disk so much is left free.
 _FREE_BYTES = 1 << 30
+_TRIES = 5
 
 # Two servers of a process share a file: locks are between processes.
 _OPEN: weakref.WeakValueDictionary[Path, PlaintextFile] = weakref.WeakValueDictionary()
 _OPENING = threading.Lock()
 
 
-class PlaintextFile:
-    """The plaintexts in one file; `of` opens it. Several threads may use it; of several processes the first appends.
+class PlaintextFileError(WireError):
+    """A file of plaintexts cannot be had; a server can do without it."""
 
-    A disk that is full, or a file that cannot be written, ends the appending, and nothing else.
+
+class PlaintextFile:
+    """The plaintexts in one file; `of` opens it. Several threads and processes may use it.
+
+    A disk that is full, or a file that cannot be written to, ends the appending, and nothing else. Raises PlaintextFileError
+    where there cannot be such a file.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._known: dict[bytes, Array] = {}
-        # What was appended since: whoever asked keeps it as it keeps plaintexts that are in no file.
+        # What was appended and is not mapped yet: whoever asked keeps it as it keeps plaintexts that are in no file.
         self._written: set[bytes] = set()
         self._unsynced = 0
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            if not _is_ours(handle):
-                os.close(handle)
-                path.unlink()
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            self._handle = _opened(path)
         except OSError as error:
-            raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
-        self._handle, self._path = handle, path
-        self._writes = True
-        try:
-            lock(handle, wait=False)
-        except OSError:
-            self._writes = False
-        self._end = self._read()
-        weakref.finalize(self, os.close, handle)
+            raise PlaintextFileError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+        weakref.finalize(self, os.close, self._handle)
+        self._path = path
+        self._writes, self._full = False, False
+        # Up to where the file is mapped, and where the next record goes.
+        self._mapped = self._end = _HEAD
+        self.exchange()
 
     @staticmethod
     def of(folder: str | Path, name: str) -> PlaintextFile:
@@ -82,8 +83,12 @@ class PlaintextFile:
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
-                    raise WireError(f"{path.parent} cannot be made", why=error.strerror or str(error)) from None
+                    raise PlaintextFileError(
+                        f"{path.parent} cannot be made", why=error.strerror or str(error)
+                    ) from None
                 found = _OPEN[path] = PlaintextFile(path)
+            else:
+                found.exchange()
             return found
 
     def get(self, values: Array, log_scale: float, primes: Sequence[int], make: Callable[[], Array]) -> Array:
@@ -95,49 +100,65 @@ class PlaintextFile:
         made = make()
         if self._writes:
             with self._lock:
-                if key not in self._written:
+                if self._writes and key not in self._written and key not in self._known:
                     self._append(key, made)
         return made
 
-    def sync(self) -> None:
-        """Have all that was appended on the disk, and counted as whole."""
-        with self._lock:
+    def exchange(self) -> None:
+        """Have all that was appended on the disk, for others to map, and map what is new; append where nobody else does."""
+        with self._lock, contextlib.suppress(OSError):
             self._sync()
+            begins = not self._writes and not self._full and self._locked()
+            self._read(begins)
+            if begins:
+                self._writes, self._end = True, self._mapped
 
-    def _read(self) -> int:
-        """Map what is whole; where that ends."""
+    def _locked(self) -> bool:
+        """Whether this process is the one that appends from now on."""
+        try:
+            lock(self._handle, wait=False)
+        except OSError:
+            return False
+        return True
+
+    def _read(self, begins: bool) -> None:
+        """Map what is whole and is not mapped yet. A file of another form is emptied by who begins to append."""
         size = os.fstat(self._handle).st_size
         head = os.pread(self._handle, _HEAD, 0)
         whole = int.from_bytes(head[32:40], "little")
-        if head[:32] != _FORM or not _HEAD <= whole <= size:
-            if self._writes:
+        if head[:32] != _FORM or not self._mapped <= whole <= size:
+            if begins and self._mapped == _HEAD:
                 os.ftruncate(self._handle, 0)
                 os.pwrite(self._handle, _FORM + _HEAD.to_bytes(8, "little") + bytes(_HEAD - 40), 0)
-            return _HEAD
+            return
+        if whole == self._mapped:
+            return
         # Private: kernels take arrays that can be written to. Nobody writes, so that all pages stay shared.
-        mapping = mmap.mmap(self._handle, whole, access=mmap.ACCESS_COPY)
-        place = _HEAD
-        while place + _HEAD <= whole:
+        begin = self._mapped // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        mapping = mmap.mmap(self._handle, whole - begin, access=mmap.ACCESS_COPY, offset=begin)
+        place, end = self._mapped - begin, whole - begin
+        while place + _HEAD <= end:
             key = mapping[place : place + _DIGEST]
             towers, length = (int.from_bytes(mapping[place + at : place + at + 8], "little") for at in (32, 40))
             numbers = towers * length
-            if not towers or not length or place + _HEAD + 8 * numbers > whole:
+            if not towers or not length or place + _HEAD + 8 * numbers > end:
                 break
             values = np.frombuffer(mapping, np.uint64, numbers, place + _HEAD)
             self._known[key] = values.reshape(towers, length)
+            self._written.discard(key)
             place = _after(place, numbers)
-        return place
+        self._mapped = begin + place
 
     def _append(self, key: bytes, made: Array) -> None:
         try:
             if shutil.disk_usage(self._path.parent).free < _FREE_BYTES + made.nbytes:
-                self._writes = False
+                self._writes, self._full = False, True
                 return
             towers, length = made.shape
             head = key + towers.to_bytes(8, "little") + length.to_bytes(8, "little") + bytes(_HEAD - 48)
             _write(self._handle, head + made.tobytes(), self._end)
         except OSError:
-            self._writes = False
+            self._writes, self._full = False, True
             return
         self._end = _after(self._end, made.size)
         self._written.add(key)
@@ -154,6 +175,18 @@ class PlaintextFile:
             os.pwrite(self._handle, self._end.to_bytes(8, "little"), 32)
             os.fsync(self._handle)
             self._unsynced = 0
+
+
+def _opened(path: Path) -> int:
+    """The file, open; one that another user could have written or can read is made anew."""
+    for _ in range(_TRIES):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        if _is_ours(handle):
+            return handle
+        os.close(handle)
+        # Another process may have done it meanwhile, and lose what it has begun; it goes on without.
+        path.unlink(missing_ok=True)
+    raise OSError(errno.EPERM, "others can read or write it here")
 
 
 def _key(values: Array, log_scale: float, primes: Sequence[int]) -> bytes:
