@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_VERIFY_BYTES = 4 * 10**9
+"""Of memory that checking a file may take."""
+
 _TRAINING = ("train", "audit")
 """Commands in a module of their own, imported when they are called."""
 
@@ -169,22 +172,32 @@ def delta(
 @dp.command()
 @click.argument("report", type=click.Path(path_type=Path))
 @click.option("--delta", type=_NUMBER, default=None, help="The delta, if the file names none.")
+@click.option(
+    "--seconds",
+    type=_NUMBER,
+    default=120.0,
+    show_default=True,
+    help="Processor time to spend on REPORT at most; it may list more than is worth checking.",
+)
 @output_options
-def verify(report: Path, delta: float | None, as_json: bool, quiet: bool) -> None:
+def verify(report: Path, delta: float | None, seconds: float, as_json: bool, quiet: bool) -> None:
     """Recompute epsilon from the releases in REPORT.
 
     REPORT is a Heliograph report, an Opacus history or a dp-accounting event.
 
     A certificate (`heliograph dp epsilon --certificate`) is checked claim by claim: delta is computed at each end of its
-    brackets. Exit code 1 if a claim does not hold.
+    brackets. Exit code 1 if a claim does not hold, 2 if REPORT asks for more than --seconds or 4 GB of memory.
     """
     from heliograph.dp.accounting.certificate import check, is_certificate
     from heliograph.dp.accounting.ledger import load_json
     from heliograph.dp.accounting.ledger import verify as verify_file
+    from heliograph.dp.accounting.limits import limited
 
-    data = load_json(report)
-    if is_certificate(data):
-        checked = check(data)
+    with limited(seconds, _VERIFY_BYTES, report):
+        data = load_json(report)
+        checked = check(data) if is_certificate(data) else None
+        found = verify_file(report, delta) if checked is None else None
+    if checked is not None:
         values = {
             "holds": checked.holds,
             "claims": checked.claims,
@@ -201,7 +214,7 @@ def verify(report: Path, delta: float | None, as_json: bool, quiet: bool) -> Non
         if not checked.holds:
             sys.exit(1)
         return
-    found = verify_file(report, delta)
+    assert found is not None
     claimed = "nothing" if found.epsilon_claimed is None else f"epsilon {found.epsilon_claimed:g}"
     lines = [
         str(found.bracket),

@@ -24,7 +24,7 @@ _RUN = "run.json"
     cls=SectionedCommand,
     sections={
         "The guarantee": ("epsilon", "noise", "delta", "seed", "secure_noise"),
-        "Training": ("epochs", "batch_size", "lr", "clip", "optimizer", "momentum", "physical_batch_size"),
+        "Training": ("epochs", "batch_size", "lr", "clip", "optimizer", "momentum", "physical_batch_size", "precision"),
         "The method": (
             "method",
             "sampler",
@@ -102,6 +102,13 @@ _RUN = "run.json"
     default=256,
     show_default=True,
     help="Records to compute at a time; changes memory, not results.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["full", "bfloat16"]),
+    default="full",
+    show_default=True,
+    help="Precision of forward and backward passes; norms, clipping and sums stay in float32 and float64.",
 )
 @click.option(
     "--seed",
@@ -273,6 +280,7 @@ def _trainer(settings: dict[str, Any], module: Any, train_set: object, loss: Any
         seed=settings["seed"],
         secure_noise=settings["secure_noise"],
         physical_batch_size=settings["physical_batch_size"],
+        precision=settings.get("precision", "full"),
         dpis=ImportanceOptions(
             oversampling=settings["oversampling"],
             norm_noise=settings["norm_noise"],

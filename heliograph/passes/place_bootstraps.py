@@ -218,7 +218,9 @@ class Prepared:
             if node.op == "poly" and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
                 inputs[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
         works = tuple(_work(program, node, slots) for node in nodes)
-        return cls(program, nodes, works, slot_periods(program), inputs)
+        # The transforms of a bootstrap have two slots at least; what repeats after one repeats after two.
+        periods = {node: max(2, period) for node, period in slot_periods(program).items()}
+        return cls(program, nodes, works, periods, inputs)
 
 
 def _work(program: Program, node: Node, slots: int) -> _Work:

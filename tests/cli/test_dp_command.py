@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,26 @@ def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert code == 1
     assert "DOES NOT STAND" in out
     assert run(capsys, "verify", str(tmp_path / "none.json"))[0] == 2
+
+
+def test_verify_ends_in_time_with_a_hostile_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """20,000 kinds of mechanism would take minutes and gigabytes."""
+    kinds = [f"sampled_gaussian(p={0.001 + n * 1e-7!r}, noise_multiplier={0.8 + n * 1e-5!r})" for n in range(20_000)]
+    data = {
+        "format": "heliograph-privacy-report",
+        "version": 1,
+        "delta": 1e-6,
+        "epsilon_upper": 3.0,
+        "releases": [{"name": str(n), "mechanism": kind, "count": 10} for n, kind in enumerate(kinds)],
+    }
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data))
+    began = time.process_time()
+    code, _, printed = run(capsys, "verify", str(path), "--seconds", "1.5")
+    assert code == 2
+    assert "asks for more than 1.5 s of the processor" in printed
+    assert time.process_time() - began < 6
+    assert run(capsys, "verify", str(path), "--seconds", "0")[0] == 2
 
 
 @pytest.mark.parametrize(

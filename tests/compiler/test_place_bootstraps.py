@@ -185,6 +185,23 @@ def test_periods_follow_maps_and_folds() -> None:
     assert (periods[x], periods[folded], periods[again], periods[other]) == (1024, 512, 256, 256)
 
 
+def test_one_value_in_all_slots_is_bootstrapped_in_two() -> None:
+    builder = Builder("mean", Stage.PACKED)
+    value = builder.input("x", slots=SLOTS, chunk=0)
+    for step in range(10):
+        value = builder.op("add_ct", (value, builder.op("rotate", (value,), amount=SLOTS >> (step + 1))))
+    coefficients = builder.constant(np.ones(8) / 8, "c")
+    for number in range(8):
+        value = builder.op("poly", (value,), coefficients=coefficients, low=-1.0, high=1.0, range=number)
+    placed = PlaceBootstraps(RING).run(builder.finish({"y": value}))
+    refreshed = [node for node in placed.nodes if node.op == "bootstrap"]
+    assert refreshed
+    for node in refreshed:
+        assert slot_periods(placed)[node.inputs[0]] == 1
+        # The transforms to coefficients and back have a layer, which combines two slots.
+        assert node.attrs["slots"] == 2
+
+
 def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
     small, large = (BUILT_IN.bootstrap_ms(Ring(16, 60, 55, levels, 6, None, (3, 3)), 1 << 12) for levels in (20, 26))
     assert small < large < BUILT_IN.bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15)

@@ -13,8 +13,12 @@ pytest.importorskip("opacus")
 
 from torch import Tensor, distributed, multiprocessing, nn  # noqa: E402
 
-from heliograph.dp.training import DPTrainer  # noqa: E402
+from heliograph.dp.samplers import FixedSizeSampler  # noqa: E402
+from heliograph.dp.training import DPTrainer, audit_training  # noqa: E402
 from heliograph.dp.training.gradients import GradientEngine  # noqa: E402
+from heliograph.dp.training.group import Group  # noqa: E402
+from heliograph.dp.training.noise import GaussianNoise  # noqa: E402
+from heliograph.dp.training.records import Canaries  # noqa: E402
 from heliograph.errors import HeliographError, ProgramError  # noqa: E402
 
 COUNT, FEATURES = 120, 5
@@ -148,19 +152,122 @@ def test_a_run_of_two_goes_on_from_a_checkpoint(both: list[dict[str, Any]]) -> N
     assert [count for _, count, _ in first["charges"]] == [12]
 
 
-def test_a_group_of_one_and_audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_one(tmp_path: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
     try:
         assert trained("dp_sgd")["seen"] > 0
-        run = trainer("dp_sgd")
-        monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
-        several = trainer("dp_sgd")
     finally:
-        monkeypatch.undo()
         distributed.destroy_process_group()
-    from heliograph.dp.training.records import Canaries
 
-    canaries = Canaries(torch.zeros(1, dtype=torch.long), 1.0)
-    run.insert(canaries)
-    with pytest.raises(ProgramError, match="one process"):
-        several.insert(canaries)
+
+# Audits.
+
+AUDITS: dict[str, dict[str, Any]] = {
+    "dp_sgd": {"noise_multiplier": 2.0},
+    "fixed_size": {"noise_multiplier": 4.0, "sampler": FixedSizeSampler(40), "batch_size": None, "public_size": 400},
+    "dpis": {"method": "dpis", "epsilon": 4.0},
+    "band_mf": {"method": "band_mf", "bands": 4, "noise_multiplier": 2.0},
+}
+BROKEN = {"little noise": 0.05, "sound": 1.0}
+
+
+def audited(method: str, scale: float) -> tuple[bool, list[float]]:
+    """Whether an audit refutes a run whose noise is `scale` times what is accounted, and what it counted."""
+    before = GaussianNoise.release
+    inputs = torch.randn(400, 500, generator=torch.Generator().manual_seed(1))
+
+    def build(train_set: object, observer: Any) -> DPTrainer:
+        given: dict[str, Any] = {"delta": 1e-4, "max_grad_norm": 1.0, "public_size": 1000, "batch_size": 40}
+        return DPTrainer(
+            nn.Linear(500, 2),
+            loss,
+            lambda parameters: torch.optim.SGD(parameters, lr=0.2),
+            train_set,
+            observer=observer,
+            **given | {"epochs": 8, "seed": 3} | AUDITS[method],
+        )
+
+    GaussianNoise.release = lambda self, values, std, bound: before(self, values, std * scale, bound)  # type: ignore[method-assign, assignment]
+    try:
+        found = audit_training(build, (inputs, (inputs[:, 0] > 0).long()), count=1000, guesses=400)
+    finally:
+        GaussianNoise.release = before  # type: ignore[method-assign]
+    return found.refuted, [found.audit.epsilon_lower, found.audit.right, found.epsilon_upper]
+
+
+def twice(records: bool) -> bool:
+    """Whether an audit refutes processes that forget to share: each adds the whole batch, so all of it counts twice."""
+    share = Group.share
+    features, canaries = 8, 300
+    known = torch.zeros(300, features + canaries)
+    known[:, :features] = torch.randn(300, features, generator=torch.Generator().manual_seed(0))
+    made = torch.zeros(canaries, features + canaries)
+    made[:, features:] = 100 * torch.eye(canaries)
+
+    def build(train_set: object, observer: Any) -> DPTrainer:
+        given: dict[str, Any] = {"delta": 1e-5, "max_grad_norm": 1.0, "public_size": 450, "batch_size": 440}
+        return DPTrainer(
+            nn.Linear(features + canaries, 2, bias=False),
+            loss,
+            lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
+            train_set,
+            observer=observer,
+            **given | {"epochs": 40, "seed": 3, "noise_multiplier": 3.5},
+        )
+
+    if records:
+        Group.share = lambda self, positions: positions  # type: ignore[method-assign, assignment]
+    try:
+        found = audit_training(
+            build,
+            (known, (known[:, 0] > 0).long()),
+            canaries=(made, torch.zeros(canaries, dtype=torch.long)),
+            guesses=60,
+        )
+    finally:
+        Group.share = share  # type: ignore[method-assign]
+    print(found.words())
+    return found.refuted
+
+
+def audit(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    where = Path(folder)
+    distributed.init_process_group("gloo", init_method=f"file://{where / 'meeting'}", rank=rank, world_size=2)
+    found: dict[str, Any] = {f"{m}, {name}": audited(m, scale) for m in AUDITS for name, scale in BROKEN.items()}
+    found["twice"] = [twice(False), twice(True)]
+    run = trainer("dp_sgd")
+    run.insert(Canaries(torch.tensor([rank]), 1.0))
+    try:
+        run.fit()
+    except ProgramError as error:
+        found["other canaries"] = str(error)
+    torch.save(found, where / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def audits(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("audits")
+    multiprocessing.spawn(audit, args=(str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("method", AUDITS)
+def test_audits_of_two_processes(method: str, broken: str, audits: list[dict[str, Any]]) -> None:
+    first, second = (each[f"{method}, {broken}"] for each in audits)
+    assert first[0] is (broken != "sound")
+    assert first == second
+    # It is the audit of one process: the same coins, and sums that differ in last digits.
+    alone = audited(method, BROKEN[broken])
+    assert alone[0] == first[0]
+    assert alone[1] == pytest.approx(first[1], rel=0.05)
+
+
+def test_processes_that_add_whole_batches_are_caught(audits: list[dict[str, Any]]) -> None:
+    assert all(each["twice"] == [False, True] for each in audits)
+
+
+def test_processes_with_different_canaries_are_refused(audits: list[dict[str, Any]]) -> None:
+    assert all("different runs" in each["other canaries"] for each in audits)

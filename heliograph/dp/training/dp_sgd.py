@@ -17,6 +17,7 @@ from heliograph.dp.batches import AllocatedGaussian
 from heliograph.dp.mechanisms import Mechanism, SampledGaussian
 from heliograph.dp.samplers import EpochPlan, Sampler
 from heliograph.dp.training.gradients import GradientEngine
+from heliograph.dp.training.layers import trained
 from heliograph.dp.training.records import Records
 from heliograph.dp.training.releases import Releaser
 from heliograph.dp.training.sampling import poisson_sample
@@ -48,15 +49,21 @@ def weighted_sum(
 
     Sums of physical batches are added in float64: round-off does not grow with their number.
     """
-    sums = [torch.zeros_like(p, dtype=torch.float64) for p in engine.module.parameters() if p.requires_grad]
+    sums: list[Tensor] = []
     real, canaries = records.apart(indices)
     for at, (inputs, targets) in records.chunks(indices[real], physical):
         found, _ = engine.weighted_sum(inputs, targets, partial(weights, real[at]))
+        if not sums:
+            sums = [each.double() for each in found]
+            continue
         for total, each in zip(sums, found, strict=True):
             total += each
-    records.group.add_up(sums)
+    if not sums:
+        sums = [torch.zeros_like(p, dtype=torch.float64) for p in trained(engine.module)]
     if records.canaries is not None:
-        records.canaries.add(sums, indices[canaries] - records.true_count, partial(weights, canaries))
+        numbers = indices[canaries] - records.true_count
+        records.canaries.add(sums, numbers, partial(weights, canaries), records.group)
+    records.group.add_up(sums)
     return sums
 
 

@@ -12,7 +12,8 @@ That the pairs are the true gradients, and that no record enters another's, is f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from heliograph.dp.training import attention
 from heliograph.dp.training.factors import Factor, joined
 from heliograph.dp.training.layers import Factors, Use, parts, rule_of, trained
 from heliograph.dp.training.recurrent import unrolled
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import InternalError, ProgramError, UnsupportedError
+
+HALF = (torch.float16, torch.bfloat16)
 
 Inputs = Tensor | tuple[Tensor, ...]
 Losses = Callable[[Any, Tensor], Tensor]
@@ -38,11 +41,15 @@ class GradientEngine:
 
     Products are taken in full precision, whatever torch is allowed elsewhere; modules in float16 or bfloat16 are refused.
     A record whose gradient is not finite has norm 0 and adds nothing to any sum: its neighbours must not see it.
+
+    `mixed_rows` asks for mixed precision: forward and backward passes under autocast to bfloat16, norms and sums in
+    float32, every batch filled up to that many rows (`precision` says why, and has a check that is to be made first).
     """
 
-    def __init__(self, module: nn.Module, loss: Losses) -> None:
+    def __init__(self, module: nn.Module, loss: Losses, mixed_rows: int | None = None) -> None:
         self.module = module
         self.loss = loss
+        self.mixed_rows = mixed_rows
 
     def norms(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """L2 norms [B] of the records' gradients over all trainable parameters, without making the gradients."""
@@ -106,10 +113,44 @@ class GradientEngine:
             return norms, None
         return torch.where(finite, norms, torch.zeros_like(norms)), finite
 
+    def seen(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
+        """What gradients are made of, as it was computed: inputs of layers, gradients at their outputs, losses."""
+        with _full_products():
+            tape, losses = self._run(inputs, targets)
+            return [*tape.seen, *(each for each in tape.gradients(losses) if each is not None), losses.detach()]
+
     def _factors(self, inputs: Inputs, targets: Tensor) -> dict[int, Factor]:
         """The factors of each trainable parameter that the loss depends on, by the parameter's id."""
         uses: dict[int, list[Factor]] = {}
-        with _Tape(self.module, len(targets)) as tape, torch.enable_grad():
+        count = len(targets)
+        tape, losses = self._run(*self._filled(inputs, targets))
+        for parameter, factor in tape.factors(losses):
+            uses.setdefault(id(parameter), []).append(factor)
+        if not uses:
+            raise ProgramError("the loss does not depend on any trainable parameter", where="GradientEngine")
+        found = {key: joined(factors) for key, factors in uses.items()}
+        if len(losses) == count:
+            return found
+        rows = torch.arange(count, device=losses.device)
+        return {key: factor.of(rows) for key, factor in found.items()}
+
+    def _filled(self, inputs: Inputs, targets: Tensor) -> tuple[Inputs, Tensor]:
+        """In mixed precision a batch of the one size that there is: its first record again and again behind the others."""
+        if self.mixed_rows is None or self.mixed_rows == len(targets):
+            return inputs, targets
+        if len(targets) > self.mixed_rows:
+            raise InternalError(f"a batch of {len(targets)} records, not of {self.mixed_rows}", where="GradientEngine")
+        rows = torch.arange(self.mixed_rows, device=targets.device)
+        rows = torch.where(rows < len(targets), rows, 0)
+        filled = tuple(each[rows] for each in inputs) if isinstance(inputs, tuple) else inputs[rows]
+        return filled, targets[rows]
+
+    def _run(self, inputs: Inputs, targets: Tensor) -> tuple[_Tape, Tensor]:
+        """The forward pass, with what its layers saw, and the losses."""
+        mixed = self.mixed_rows is not None
+        # Where it is not asked for it is left as it is outside: a tape that meets it refuses.
+        cast = torch.autocast(targets.device.type, torch.bfloat16) if mixed else nullcontext()
+        with _Tape(self.module, len(targets), mixed) as tape, torch.enable_grad(), cast:
             outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
             losses = self.loss(outputs, targets)
             if losses.shape != (len(targets),):
@@ -119,19 +160,17 @@ class GradientEngine:
                     why="a private gradient needs the loss of each record by itself",
                     hint="give a loss with reduction='none' and one value for each record",
                 )
-        for parameter, factor in tape.factors(losses):
-            uses.setdefault(id(parameter), []).append(factor)
-        if not uses:
-            raise ProgramError("the loss does not depend on any trainable parameter", where="GradientEngine")
-        return {key: joined(found) for key, found in uses.items()}
+        return tape, losses
 
 
 class _Tape:
     """What the layers of a module saw in one forward pass; afterwards, their factors."""
 
-    def __init__(self, module: nn.Module, records: int) -> None:
+    def __init__(self, module: nn.Module, records: int, mixed: bool) -> None:
         self._records = records
         self._module = module
+        self._mixed = mixed
+        self.seen: list[Tensor] = []
         self._edges: list[Any] = []
         self._makers: list[Callable[[Tensor], Factors]] = []
         self._stack = ExitStack()
@@ -172,12 +211,14 @@ class _Tape:
             )
         at = differentiable[0]
         output = outputs[at]
-        if output.dtype in (torch.float16, torch.bfloat16):
+        if output.dtype in HALF and not (self._mixed and output.dtype == torch.bfloat16):
             raise UnsupportedError(
                 f"a layer computes in {str(output.dtype).removeprefix('torch.')}",
                 where=name,
-                why="per-record gradients of so few digits are not clipped at the bound that is accounted",
-                hint="leave autocast out of the module",
+                why="rows of so few digits may move with the batch that they are computed in, which clipping does not bound",
+                hint="leave autocast out, or ask for precision='bfloat16', which sees to that"
+                if not self._mixed
+                else "leave float16 out of the module: precision='bfloat16' is autocast to bfloat16 alone",
             )
         if len(output) != self._records or len(tensors[0]) != self._records:
             raise UnsupportedError(
@@ -188,6 +229,7 @@ class _Tape:
             )
         versions = [a._version for a in tensors]
         kept = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
+        self.seen += [a for a in kept if isinstance(a, Tensor)]
 
         def make(gradient: Tensor) -> Factors:
             if [a._version for a in tensors] != versions:
@@ -196,19 +238,35 @@ class _Tape:
                     where=name,
                     hint="use operations that are not in place between layers",
                 )
-            return rule_of(layer)(layer, Use(kept, named, at), gradient)
+            return rule_of(layer)(layer, Use(tuple(map(_wide, kept)), named, at), _wide(gradient))
 
         self._note(output, make)
 
+    def gradients(self, losses: Tensor) -> list[Tensor | None]:
+        """Gradients at the outputs of layers."""
+        if not self._edges or not losses.requires_grad:
+            return [None] * len(self._edges)
+        return list(torch.autograd.grad(losses.sum(), self._edges, allow_unused=True))
+
     def factors(self, losses: Tensor) -> Iterator[tuple[Tensor, Factor]]:
         """Every use of a parameter. Run outside of the context: rules may call layers again."""
-        if not self._edges or not losses.requires_grad:
-            return
-        gradients = torch.autograd.grad(losses.sum(), self._edges, allow_unused=True)
+        gradients = self.gradients(losses)
         with torch.no_grad():
             for make, gradient in zip(self._makers, gradients, strict=True):
                 if gradient is not None:
-                    yield from make(gradient)
+                    yield from ((p, _wide_factor(factor)) for p, factor in make(gradient))
+
+
+def _wide(value: Any) -> Any:
+    """A tensor of half precision as float32, anything else as it is."""
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+
+
+def _wide_factor(factor: Any) -> Any:
+    """A factor whose tensors are float32 at least: norms and sums are then taken of the same numbers, in float32."""
+    narrow = {f.name: getattr(factor, f.name) for f in fields(factor)}
+    changed = {name: _wide(value) for name, value in narrow.items() if _wide(value) is not value}
+    return replace(factor, **changed) if changed else factor
 
 
 @contextmanager

@@ -12,7 +12,8 @@ noise, which betray the value beneath (Mironov 2012), do not exist:
 - Rounding d values to the grid moves the distance of two data sets by at most g sqrt(d); the noise is enlarged by that
   over the sensitivity, about 2^-32 sqrt(d), so that the multiplier that was accounted is kept.
 - k comes from inversion: Z = -+ndtri(U/2), U uniform. 53 bits of U and double precision bound k; where the bound leaves two
-  integers (about 40 of a million), U is extended and Z found in as many digits as it takes. Assumed: scipy's `ndtri`
+  integers (about 40 of a million), U is extended and compared, in as many digits as it takes, with the probability of what
+  lies beyond the middle between them. Assumed: scipy's `ndtri`
   errs by at most 16 units of round-off, relative to the larger of 1 and |Z| (a test compares with 60 digits).
 
 **What is not covered.** The clipped sum itself is computed in floating point: its round-off enters before the grid does,
@@ -116,7 +117,7 @@ class GaussianNoise:
         if not sensitivity > 0:
             raise ProgramError(f"sensitivity = {sensitivity!r} must be positive", where="release")
         if not self.secure:
-            return [value + self.like(value, std) for value in values]
+            return self._added(values, std)
         self._own()
         exact = np.concatenate([value.detach().cpu().double().flatten().numpy() for value in values])
         if not np.isfinite(exact).all():
@@ -138,6 +139,15 @@ class GaussianNoise:
         parts = noisy.split([value.numel() for value in values])
         return [part.view(value.shape).to(value) for part, value in zip(parts, values, strict=True)]
 
+    def _added(self, values: Sequence[Tensor], std: float) -> list[Tensor]:
+        """Values plus noise in floating point; all noise is drawn at once, which many small parts would slow."""
+        drawn = self.like((sum(value.numel() for value in values),), std)
+        parts = drawn.split([value.numel() for value in values])
+        return [
+            value + part.view(value.shape).to(value.device, value.dtype)
+            for part, value in zip(parts, values, strict=True)
+        ]
+
     def like(self, given: Tensor | tuple[int, ...], std: float) -> Tensor:
         """Gaussian noise of the shape of a tensor (its dtype and device too) or of a shape (float64).
 
@@ -150,7 +160,8 @@ class GaussianNoise:
             grid = self._grid(std)
             drawn = self._integers(count, std / grid) * grid
         else:
-            drawn = self._numpy.standard_normal(count) * self._positive(std)
+            drawn = self._numpy.standard_normal(count)
+            drawn *= self._positive(std)
         noise = torch.from_numpy(drawn).view(shape)
         return noise.to(given.device, given.dtype) if isinstance(given, Tensor) else noise
 
@@ -216,7 +227,7 @@ class GaussianNoise:
         negative = (words & np.uint64(1)).astype(bool)
         # U lies in [m, m + 1] 2^-53, and P(|Z| > z) = U: the right end gives the lower bound of |Z|.
         m = (words >> np.uint64(11)).astype(np.float64)
-        near = -ndtri(np.ldexp(m + 1, -54))
+        near = -ndtri((m + 1) * 2.0**-54)
         # dz = dU / (2 phi(z)); from 2^20 on phi is the same at both ends to 1e-5.
         width = np.where(m >= 2**20, np.exp(near * near * 0.5) * (1.01 * math.sqrt(2 * math.pi) * 2.0**-54), np.inf)
         width += 2 * _SLACK * np.maximum(near, 1)
@@ -224,9 +235,26 @@ class GaussianNoise:
         high = np.floor(scale * (near + width) + 0.5)
         found = low
         for at in np.flatnonzero(high != low):
-            found[at] = self._refined(int(m[at]), scale)
+            if high[at] == low[at] + 1:
+                found[at] = self._decided(int(m[at]), scale, int(low[at]))
+            else:
+                found[at] = self._refined(int(m[at]), scale)
         made = found.astype(np.int64)
         return np.where(negative, -made, made)
+
+    def _decided(self, prefix: int, scale: float, low: int) -> int:
+        """`low` or the integer after it, for a U that starts with 53 known bits, by which side of their middle Z lies on."""
+        bits, value = 53, prefix
+        while True:
+            value, bits = (value << 64) | int.from_bytes(self._stream.take(8), "little"), bits + 64
+            with mpmath.workdps(20 + bits // 3):
+                # |Z| is above the middle where U is below this; its error is far below what is allowed for it.
+                tail = mpmath.erfc((mpmath.mpf(low) + 0.5) / mpmath.mpf(scale) / mpmath.sqrt(2))
+                room = tail * mpmath.mpf(10) ** -(10 + bits // 3)
+                if mpmath.ldexp(value + 1, -bits) < tail - room:
+                    return low + 1
+                if mpmath.ldexp(value, -bits) > tail + room:
+                    return low
 
     def _refined(self, prefix: int, scale: float) -> int:
         """The integer for a U that starts with 53 known bits, from as many more as it takes."""

@@ -52,10 +52,14 @@ class Canaries:
         """What a vector, given in parts, holds at the entries."""
         return torch.cat([value.detach().flatten().double().cpu() for value in values])[self.entries]
 
-    def add(self, sums: list[Tensor], numbers: Tensor, weights: Callable[[Tensor], Tensor]) -> None:
-        """Add some of those in the training set, weighted as records of their norm are."""
+    def add(self, sums: list[Tensor], numbers: Tensor, weights: Callable[[Tensor], Tensor], group: Group) -> None:
+        """Add some of those in the training set, weighted as records of their norm are, to this process's share of the sums.
+
+        They are the first process's to add.
+        """
         self.others = self.at_entries(sums)
-        if not numbers.numel():
+        group.add_up([self.others])
+        if not group.first or not numbers.numel():
             return
         sizes = [each.numel() for each in sums]
         added = torch.zeros(sum(sizes), dtype=torch.float64)

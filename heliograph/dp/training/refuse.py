@@ -17,18 +17,21 @@ from torch import Tensor, nn
 
 from heliograph.dp.training.gradients import GradientEngine, Inputs, Losses
 from heliograph.dp.training.layers import trained
+from heliograph.dp.training.precision import check_layers, check_rows
 from heliograph.dp.training.recurrent import refused
 from heliograph.errors import ProgramError, UnsupportedError
 
 
-def check_module(module: nn.Module) -> None:
-    """Raise where a layer mixes records, keeps statistics of them, or has no per-record gradients."""
+def check_module(module: nn.Module, mixed: bool = False) -> None:
+    """Raise where a layer mixes records, keeps statistics of them, or has no per-record gradients (in mixed precision)."""
     if not isinstance(module, nn.Module):
         raise ProgramError(f"{type(module).__name__} is not a torch.nn.Module", where="the module")
     _distributed(module)
     for name, layer in module.named_modules():
         for refuse in (_batch_statistics, _table_options, _recurrent, _uninitialised, _half_precision):
             refuse(layer, f"{name or 'the module'} ({type(layer).__name__})")
+    if mixed:
+        check_layers(module)
     if not trained(module):
         raise ProgramError(
             "the module has no trainable parameters",
@@ -121,7 +124,8 @@ def _half_precision(layer: nn.Module, where: str) -> None:
                 where=where,
                 why="gradients, norms and sums of so few digits err by more than clipping bounds: with 2,000 records the"
                 " sum would move by several times the bound when one leaves, and the proof is for one",
-                hint="train in float32 (module.float()), and convert the trained module",
+                hint="keep parameters in float32 (module.float()), with precision='bfloat16' for the passes if you like, and"
+                " convert the trained module",
             )
 
 
@@ -134,11 +138,14 @@ def _uninitialised(layer: nn.Module, where: str) -> None:
         )
 
 
-def check_loss(loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, most: int = 4) -> None:
+def check_loss(
+    loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, most: int = 4, mixed_rows: int | None = None
+) -> None:
     """Raise where the loss or the module mixes records, keeps state, or the engine's gradients would not be true.
 
     `sample` is (inputs, targets) of at least two records; `most` of them are used, on a copy of the module, so that nothing
-    of the module changes. Whether this raises depends on the sample: take public or made-up records.
+    of the module changes. Whether this raises depends on the sample: take public or made-up records. With `mixed_rows` it is
+    tried in mixed precision, too.
     """
     count = min(most, len(sample[1]))
     if count < 2:
@@ -153,14 +160,18 @@ def check_loss(loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *
         probe = _Probe(copy.deepcopy(module), loss, inputs, targets, 1e-3)
     with torch.random.fork_rng():
         # In the precision of training too: autocast leaves float64 alone.
-        GradientEngine(copy.deepcopy(module), loss).norms(inputs, targets)
+        engine = GradientEngine(copy.deepcopy(module), loss, mixed_rows)
+        engine.norms(inputs, targets)
+        if mixed_rows is not None:
+            with without_dropout(engine.module):
+                check_rows(engine, *sample)
     with torch.random.fork_rng():
         probe.check_state()
         probe.check_mixing()
         if len(sample[1]) > count:
             whole = _Probe(probe.module, loss, _map(sample[0], probe.like), probe.like(sample[1]), probe.close)
             whole.check_places()
-        with _without_dropout(probe.module):
+        with without_dropout(probe.module):
             probe.check_gradients()
 
 
@@ -269,7 +280,7 @@ class _Probe:
             exchanged = _map(self.inputs, partial(_exchanged, at=left_out))
             after = others(exchanged, _exchanged(self.targets, left_out, exact=True), rest, weights[rest])
             cases = [("exchanging", before, after)]
-            with _without_dropout(self.module):
+            with without_dropout(self.module):
                 if torch.equal(self._drawn(0), self._drawn(1)):
                     whole = others(self.inputs, self.targets, rest, weights[rest])
                     fewer = _map(self.inputs, partial(torch.index_select, dim=0, index=rest))
@@ -332,7 +343,7 @@ def _map(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
 
 
 @contextmanager
-def _without_dropout(module: nn.Module) -> Iterator[None]:
+def without_dropout(module: nn.Module) -> Iterator[None]:
     """Dropout draws one mask for a batch: batches of one cannot be compared with it."""
     kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
     switched = [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]

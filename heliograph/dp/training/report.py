@@ -24,7 +24,8 @@ NOT_ACCOUNTED = (
     "the choice of hyperparameters (learning rate, epochs, batch size, clipping bound, architecture), where the training"
     " data were looked at for it",
     "preprocessing that depends on the training data (vocabularies, means, selected features)",
-    "data sets whose item i is made of other items too (mixup, mosaics, pairs, triplets): a record is then in many items",
+    "data sets whose item i is made of other items too (mixup, mosaics, pairs, triplets), in other ways than the"
+    " usual ones, which are refused: a record is then in many items",
     "running time and memory, which vary with the batches drawn",
 )
 
@@ -186,6 +187,8 @@ class PrivacyReport:
         lines.append(f"Number of records: {self.size:.6g}, {source}; sampling and steps follow from it alone.")
         generator = "a cryptographically secure generator" if settings.secure_noise else "numpy's SFC64"
         lines.append(f"Noise: from {generator}{'' if settings.seed is None else ', seeded'}.")
+        if settings.precision != "full":
+            lines.append("Forward and backward passes in bfloat16; norms, clipping and sums in float32 and float64.")
         lines.append(f"Steps: {self.steps} of {self.steps_planned}.{' ' + self.stopped if self.stopped else ''}")
         if self.replayed:
             lines.append(f"Charges that a resumed run made twice: {self.replayed}.")

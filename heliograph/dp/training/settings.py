@@ -14,6 +14,7 @@ from heliograph.dp.samplers import Sampler
 from heliograph.errors import ProgramError
 
 Method = Literal["dp_sgd", "dpis", "band_mf"]
+Precision = Literal["full", "bfloat16"]
 
 _MAX_SIZE = 10**10
 
@@ -83,6 +84,9 @@ class Settings:
     bands: int | None = None
     """Of BandMF: how many steps share noise."""
 
+    precision: Precision = "full"
+    """Of forward and backward passes."""
+
     def __post_init__(self) -> None:
         if self.sampler is not None and (self.method != "dp_sgd" or self.public_size is None):
             raise ProgramError(
@@ -97,6 +101,13 @@ class Settings:
             raise ProgramError("bands belong to band_mf", where="bands", hint="give both, or neither")
         if self.bands is not None:
             _whole(self.bands, "bands", 1, 10**5)
+        if self.precision not in ("full", "bfloat16"):
+            raise ProgramError(
+                f"no precision {self.precision!r}",
+                where="precision",
+                why="float16 needs scaled losses, or gradients of single records become zero or infinite",
+                hint="use full, or bfloat16 for forward and backward passes",
+            )
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ProgramError(
                 "give either epsilon or noise_multiplier",
@@ -139,6 +150,11 @@ class Settings:
                 why="noise that can be drawn again from a seed is not secret",
                 hint="leave the seed out",
             )
+
+    @property
+    def mixed_rows(self) -> int | None:
+        """The one size of physical batches in mixed precision; None in full precision."""
+        return self.physical_batch_size if self.precision == "bfloat16" else None
 
     @property
     def clip_range(self) -> tuple[float, float]:

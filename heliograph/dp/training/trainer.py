@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import Dataset
 
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
@@ -26,6 +27,7 @@ from heliograph.dp.training.dp_sgd import PoissonSteps
 from heliograph.dp.training.dpis import ImportanceSteps, Schedule
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.group import Group
+from heliograph.dp.training.items import check_items
 from heliograph.dp.training.metrics import Metrics, measured
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.dp.training.plan import Plan, make_plan
@@ -35,7 +37,7 @@ from heliograph.dp.training.refuse import check_loss, check_module, keep_frozen
 from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.run import Run, Stateful
-from heliograph.dp.training.settings import ImportanceOptions, Method, Settings, check_size
+from heliograph.dp.training.settings import ImportanceOptions, Method, Precision, Settings, check_size
 from heliograph.errors import HeliographError, ProgramError
 
 _MOST_TRIED = 512
@@ -58,6 +60,9 @@ class DPTrainer:
 
     Noise and coins come from a cryptographically secure generator, with values on a grid, unless `secure_noise=False`.
     A `seed` makes a run reproducible; it is not secure, and there is no guarantee against anyone who knows it.
+
+    `precision="bfloat16"` is mixed precision: forward and backward passes under autocast, norms, clipping and sums in
+    float32 and float64 (see `precision`).
 
     `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
     folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
@@ -92,6 +97,7 @@ class DPTrainer:
         seed: int | None = None,
         secure_noise: bool | None = None,
         physical_batch_size: int = 256,
+        precision: Precision = "full",
         dpis: ImportanceOptions | None = None,
         public_set: object = None,
         checkpoint: str | Path | None = None,
@@ -126,17 +132,21 @@ class DPTrainer:
             # Poisson sampling is what there is without a sampler.
             sampler=None if isinstance(sampler, PoissonSampler) else sampler,
             bands=bands,
+            precision=precision,
         )
         self.settings.clip_range  # noqa: B018 - checks it
         self.module = module
         self.loss = loss
-        check_module(module)
+        mixed_rows = self.settings.mixed_rows
+        check_module(module, mixed=mixed_rows is not None)
         parameters = [p for p in module.parameters() if p.requires_grad]
         self._parameters = parameters
         device = parameters[0].device
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
         self._group = Group.found(device)
         self._records = Records(train_set, device, group=self._group)
+        if isinstance(train_set, Dataset):
+            check_items(train_set)
         chosen = self.settings.sampler
         if chosen is not None and chosen.knows_count and len(self._records) != public_size:
             raise ProgramError(
@@ -147,8 +157,8 @@ class DPTrainer:
             )
         self._public = None if public_set is None else Records(public_set, device, "public_set")
         keep_frozen(module)
-        _check(loss, module, self._records, self._public, physical_batch_size)
-        self._engine = GradientEngine(module, loss)
+        _check(loss, module, self._records, self._public, physical_batch_size, mixed_rows)
+        self._engine = GradientEngine(module, loss, mixed_rows)
         self._noise = GaussianNoise(seed=seed, secure=self.settings.secure_noise)
         self._observer = observer
         self._earlier = tuple(earlier)
@@ -220,11 +230,12 @@ class DPTrainer:
             self._checkpoint.finish()
 
     def insert(self, canaries: Canaries) -> None:
-        """Train with an audit's canaries among the records. Raises ProgramError once training has begun."""
+        """Train with an audit's canaries among the records; in every process of a group with the same ones.
+
+        Raises ProgramError once training has begun.
+        """
         if self._run is not None:
             raise ProgramError("training has begun", where="DPTrainer.insert")
-        if not self._group.alone:
-            raise ProgramError("audits are runs of one process", where="DPTrainer.insert")
         self._records.canaries = canaries
 
     @property
@@ -303,8 +314,9 @@ class DPTrainer:
     def _join(self) -> None:
         """All processes of the group have the same run before them, the same parameters and the same noise."""
         group = self._group
-        shapes = [tuple(p.shape) for p in self._parameters]
-        group.check_same(json.dumps([self.settings.to_json(), len(self._records), shapes]), "runs")
+        shapes, canaries = [tuple(p.shape) for p in self._parameters], self._records.canaries
+        inserted = None if canaries is None else [canaries.entries.tolist(), canaries.present.tolist(), canaries.length]
+        group.check_same(json.dumps([self.settings.to_json(), len(self._records), shapes, inserted]), "runs")
         group.agree([p.data for p in self._parameters])
         group.agree([b for b in self.module.buffers() if b.is_floating_point()])
         if not group.alone:
@@ -423,7 +435,9 @@ class DPTrainer:
         )
 
 
-def _check(loss: Any, module: nn.Module, records: Records, public: Records | None, physical: int) -> None:
+def _check(
+    loss: Any, module: nn.Module, records: Records, public: Records | None, physical: int, mixed_rows: int | None
+) -> None:
     """Try loss and module on public records, or on made-up ones: a refusal must not depend on private records.
 
     As many as a physical batch has: some layers mix records of large batches only.
@@ -435,7 +449,7 @@ def _check(loss: Any, module: nn.Module, records: Records, public: Records | Non
     else:
         sample = public.batch(torch.arange(count) % len(public))
     try:
-        check_loss(loss, module, sample)
+        check_loss(loss, module, sample, mixed_rows=mixed_rows)
     except HeliographError:
         raise
     except Exception as error:
