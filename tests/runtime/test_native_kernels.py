@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -206,6 +209,28 @@ def test_transforms_on_doubles_are_those_on_whole_numbers(
         transforms.backward(found, doubles.outer[1], doubles.inner[1], doubles.last, q)
         transforms.backward_whole(expected, whole.outer[1], whole.inner[1], whole.last, q)
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_without_a_fused_multiply_add_results_are_the_same() -> None:
+    """All of the tests against OpenFHE, on kernels for a processor that has none."""
+    tests = [
+        f"{__file__}::{name.__name__}"
+        for name in (
+            test_results_are_openfhe_s_to_the_last_bit,
+            test_plaintexts_are_openfhe_s_up_to_rounding,
+            test_transforms_are_values_at_odd_powers_of_the_smallest_root,
+        )
+    ]
+    asked = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *tests],
+        env=asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 # --------------------------------------------------------------------------------------------- transforms

@@ -10,11 +10,14 @@ from heliograph.ckks.embedding import coefficients_of
 from heliograph.errors import RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.elementwise import scaled_residues
+from heliograph.runtime.native.floating import LIMIT
 from heliograph.runtime.native.tables import ChainTables, with_ratio
-from heliograph.runtime.native.transforms import forward_rows
+from heliograph.runtime.native.transforms import forward_numbers, forward_rows
 
 # Coefficients of this many bits are exact as floating-point numbers and as numbers of 64 bits.
 _EXACT_BITS = 62
+# Those of this many are smaller than every prime that is not worked on in doubles.
+_SMALL_BITS = 49
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
@@ -31,10 +34,13 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> 
     if bits >= room:
         raise RangeError(f"a plaintext of size {np.abs(values).max():.3g} is too large at scale 2^{log_scale:.1f}")
     shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
-    whole = np.rint(found * 2.0 ** (log_scale - shift)).astype(np.int64)
+    whole = np.rint(found * 2.0 ** (log_scale - shift))
     out = np.empty((level + 1, whole.size), dtype=np.uint64)
+    if LIMIT and bits < _SMALL_BITS and not alone:
+        forward_numbers(whole, out, rows, known.moduli, known.outer, known.inner)
+        return out
     factors = with_ratio([1 << shift] * (level + 1), primes)
-    scaled_residues(whole, factors, out, rows, known.moduli)
+    scaled_residues(whole.astype(np.int64), factors, out, rows, known.moduli)
     if alone:
         return np.repeat(out, tables.ring_dim, axis=1)
     forward_rows(out, rows, known.moduli, known.outer, known.inner)

@@ -26,7 +26,15 @@ _emitted: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
 def _fused() -> bool:
-    """Whether the processor multiplies and adds in one operation: elsewhere each would be a call of a function."""
+    """Whether kernels are compiled for a processor that multiplies and adds in one operation.
+
+    Elsewhere each product would be a call of a function. NUMBA_CPU_FEATURES and NUMBA_CPU_NAME count, as for numba itself.
+    """
+    asked = numba.config.CPU_FEATURES
+    if asked is not None:
+        return "+fma" in asked.split(",")
+    if numba.config.CPU_NAME == "generic":
+        return False
     if platform.machine().lower() in ("aarch64", "arm64"):
         return True
     try:

@@ -334,3 +334,22 @@ def forward_rows(values: Any, rows: Any, moduli: Any, outer: Any, inner: Any) ->
     for i in prange(values.shape[0]):
         row = rows[i]
         forward(values[i], outer[row, 0], inner[row, 0], moduli[row, 0])
+
+
+@parallel_kernel
+def forward_numbers(numbers: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
+    """The transforms of a polynomial of whole doubles below 2^49, modulo the prime of each row: (n, N)."""
+    for i in prange(out.shape[0]):
+        row, o = rows[i], out[i]
+        q = moduli[row, 0]
+        if q < LIMIT:
+            prime, doubles = float(q), o.view(np.float64)
+            inverse = 1.0 / prime
+            for j in range(o.size):
+                doubles[j] = nearest(numbers[j], prime, inverse)
+            forward_near(o, outer[row, 0], inner[row, 0], q)
+        else:
+            for j in range(o.size):
+                number = np.int64(numbers[j])
+                o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+            forward_whole(o, outer[row, 0], inner[row, 0], q)
