@@ -171,10 +171,15 @@ class Arguments:
             tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
             name = self.paths.get(_storage(tensor), str(spec.target))
             tensor = tensor.detach()
+            # Matrices keep their zeros to themselves all the same: how torch stores them says nothing.
+            tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
             self.names.set(tensor, name)
             return tensor
         raise UnsupportedError(
-            f"the exported program has an argument of kind {spec.kind.name.lower()}", where=self.caller, why=str(spec)
+            f"the exported program has an argument of kind {spec.kind.name.lower()}",
+            where=self.caller,
+            why=f"{spec}; torch gives one to models that check values at run time, as torch.linalg.solve does",
+            hint="leave the check out (torch.linalg.solve_ex), or do that part on the client",
         )
 
 
@@ -188,5 +193,7 @@ def _becomes_floating(node: Any) -> bool:
 
 
 def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors that are one array in memory, read the same way."""
+    """Equal for two tensors that are one array in memory, read the same way; a sparse one is equal to itself only."""
+    if tensor.layout is not torch.strided:
+        return (id(tensor),)
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

@@ -391,7 +391,8 @@ class _Tracer:
         loc = self.location(node)
         rule = rule_of(key) or torch_pointwise.rule_by_tag(target)
         if rule is None:
-            raise unsupported(node, loc)
+            drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+            raise random_values(node, loc) if drawn else unsupported(node, loc)
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)

@@ -72,12 +72,15 @@ def quiet() -> Iterator[None]:
 
 def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
     """The graph, attention written out: torch's fast kernels are one op for a layer."""
-    fast = torch.backends.mha.get_fastpath_enabled()
+    fast, looks = torch.backends.mha.get_fastpath_enabled(), torch.nn.modules.transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    # nn.Transformer looks whether a mask is the causal one, for its fast kernels. The mask is applied either way.
+    torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
         return torch.export.export(model, examples.args, examples.kwargs, strict=False)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        torch.nn.modules.transformer._detect_is_causal_mask = looks
 
 
 def export(model: torch.nn.Module, examples: Example, caller: Location) -> ExportedProgram:
@@ -127,12 +130,40 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         return UnsupportedError(
             "the model makes shapes that depend on values", where=where, why=first[:300], hint="use fixed shapes"
         )
+    for words, what, hint in _STOPPED:
+        if words in str(error):
+            return UnsupportedError(what, where=where, why=f"{kind}: {first}"[:300], hint=hint)
     return ProgramError(
         "the model cannot be run on example_input",
         where=where,
         why=f"{kind}: {first}"[:300],
         hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
     )
+
+
+# What torch.export stops at: its words, what that is, and what to do instead.
+_STOPPED = (
+    (
+        "need to register a pytree",
+        "the model returns a type of its own",
+        "return tensors, or a tuple, list or dict of them",
+    ),
+    (
+        "torch.classes.quantized",
+        "the model has quantized layers",
+        "trace the model as it was before quantization: encrypted values have the precision of real numbers",
+    ),
+    (
+        "argument 'size' failed to unpack",
+        "the model makes shapes that depend on values",
+        "use one length: pack_padded_sequence is not needed where all sequences have the same",
+    ),
+    (
+        ".numpy() is not supported",
+        "the model leaves torch for numpy",
+        "write it with torch's functions; what numpy computes from weights alone belongs into __init__",
+    ),
+)
 
 
 def _dtypes(kinds: set[torch.dtype]) -> str:

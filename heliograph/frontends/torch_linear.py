@@ -81,6 +81,8 @@ def by_matrix(call: Call, args: Sequence[Any], kwargs: dict[str, Any], run: Any 
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.detach().to(torch.complex128)
     return tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
 
 

@@ -139,7 +139,9 @@ def _matrix_at(call: Call, node: Node, shape: tuple[int, ...], place: tuple[int,
     return _reshape(call, node, shape[-2:])
 
 
-@rule("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.inner", "aten.linalg_matmul")
+@rule(
+    "aten.matmul", "aten.mm", "aten._sparse_mm", "aten.bmm", "aten.mv", "aten.dot", "aten.inner", "aten.linalg_matmul"
+)
 def matmul(call: Call, left: Any, right: Any) -> Value:
     if isinstance(left, Value) and isinstance(right, Value):
         return secret_product(call, left, right)

@@ -6,6 +6,7 @@ The client makes the one-hot vectors from the numbers by itself (`TensorSpec.cla
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,22 @@ import torch
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.torch_layers import matrix_times
 from heliograph.frontends.torch_source import short_name
-from heliograph.frontends.torch_values import Call, Value
-from heliograph.ir import Location, Node
+from heliograph.frontends.torch_values import Call, Value, rule_of
+from heliograph.ir import Location, Node, shape_of
 
 # What gives whole numbers on as they are.
 _SAME = frozenset({"to", "_to_copy", "clone", "detach", "alias", "contiguous", "lift_fresh_copy"})
+# What takes some of them, by their place.
+_PARTS = frozenset({"select", "slice"})
+# Comparisons with a number that is known.
+_COMPARISONS = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
 # Numbers of one-hot vectors that one input may hold.
 _MOST = 1 << 18
 
@@ -45,8 +57,10 @@ def classes_of(placeholder: Any, tables: dict[Any, torch.Tensor]) -> int | None:
                 found.append(int(tables[user.args[0]].shape[0]))
             elif short == "one_hot" and len(user.args) > 1 and int(user.args[1]) > 0:
                 found.append(int(user.args[1]))
-            elif short in _SAME:
+            elif short in _SAME | _PARTS:
                 waiting.append(user)
+            elif short in _COMPARISONS and isinstance(user.args[1], int):
+                pass  # which numbers it holds for is known
             elif not _reads_shape_alone(user):
                 return None
     return max(found, default=None)
@@ -80,10 +94,25 @@ def token_call(call: Call, args: Any, tokens: Tokens) -> Any:
         return Value(matrix_times(call, tokens.node, table.t().contiguous()), 0)
     if short == "one_hot":
         return Value(tokens.node, 0)
+    part = rule_of(call.op) if short in _PARTS else None
+    if part is not None:
+        # The one-hot vectors lie on an axis of their own behind the others.
+        axis = args[1] % len(shape_of(tokens.node)) if len(args) > 1 else 0
+        made: Value = part(call, Value(tokens.node, 0), axis, *args[2:])
+        return Tokens(made.node, tokens.classes)
+    if short in _COMPARISONS and isinstance(args[1], int):
+        return _compared(call, short, tokens, args[1])
     raise call.refuse(
         "it computes with whole numbers that choose rows of a table",
         "look them up (nn.Embedding) only, or give them a second time as floating-point numbers",
     )
+
+
+def _compared(call: Call, short: str, tokens: Tokens, number: int) -> Value:
+    """One where the comparison holds, else zero: a sum of the one-hot vector's elements."""
+    holds = torch.tensor([[float(_COMPARISONS[short](token, number)) for token in range(tokens.classes)]])
+    made = matrix_times(call, tokens.node, holds)
+    return Value(call.emit("reshape", made, shape=shape_of(made)[:-1]), 0)
 
 
 def _of_height(table: torch.Tensor, rows: int) -> torch.Tensor:

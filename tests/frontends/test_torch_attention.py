@@ -76,3 +76,19 @@ def test_attention_written_as_its_hint_says_is_the_same_and_traces(batch: int) -
     x = torch.randn(batch, 4, 6, dtype=torch.float64)
     torch.testing.assert_close(written(x), layer(x, x, x)[0])
     agree(written, (4, 6), batch=batch)
+
+
+def test_a_whole_transformer_with_a_mask_of_its_own() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, batch_first=True)
+
+        def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(target.size(1), dtype=target.dtype)
+            return self.net(source, target, tgt_mask=mask)
+
+    looks = nn.modules.transformer._detect_is_causal_mask
+    agree(Pair(), (3, 4), (2, 4), tolerance=1e-6)
+    # torch is left as it was.
+    assert nn.modules.transformer._detect_is_causal_mask is looks

@@ -432,3 +432,33 @@ def test_no_op_is_in_two_tables() -> None:
     assert not set(LINEAR) & set(POINTWISE)
     known = {str(op).split(".")[1] for op in decompositions()}
     assert {"lstm", "gru", "rms_norm", "var"} <= known
+
+
+class FourierLayer(nn.Module):
+    """A layer of a Fourier neural operator: complex weights of single precision on the lowest frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.rand(2, 2, 3, dtype=torch.cfloat))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        transformed = torch.fft.rfft(x)
+        out = torch.zeros(x.size(0), 2, x.size(-1) // 2 + 1, dtype=torch.cfloat)
+        out[:, :, :3] = torch.einsum("bix,iox->box", transformed[:, :, :3], self.weights)
+        return torch.fft.irfft(out, n=x.size(-1))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_complex_weights_of_single_precision(batch: int) -> None:
+    torch.manual_seed(0)
+    net, x = FourierLayer().eval(), torch.randn(6, 2, 8)
+    program = torch_export.trace(net, x[:batch])
+    np.testing.assert_allclose(interpret_batch(program, x.numpy())[0], net(x).detach().numpy(), atol=1e-5)
+
+
+def test_sparse_weights() -> None:
+    adjacency = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]])
+    net = Fn(lambda x, a: torch.sparse.mm(a, x.t()).t(), a=adjacency.to_sparse()).eval()
+    x = torch.randn(4, 3)
+    program = torch_export.trace(net, x)
+    np.testing.assert_allclose(interpret_batch(program, x.numpy())[0], (x @ adjacency.t()).numpy(), atol=1e-6)

@@ -131,6 +131,35 @@ def test_tables_of_several_heights() -> None:
     )
 
 
+class Fields(nn.Module):
+    """A table for each column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, 2) for rows in (7, 4, 5))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.stack([table(ids[:, i]) for i, table in enumerate(self.tables)], 1).sum(1)
+
+
+class Padded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 2, padding_idx=0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return (self.table(ids) * (ids != 0).unsqueeze(-1)).sum(1) + (ids[..., 1:] >= 4).float().sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("make", [Fields, Padded])
+def test_token_ids_are_taken_apart_and_compared(make: type[nn.Module], batch: int) -> None:
+    net, ids = make().eval(), torch.tensor([[0, 3, 4], [6, 0, 1], [5, 2, 0]])
+    program = hg.trace(net, ids[:batch], calibration=ids)
+    got = interpret_batch(program, np.eye(7)[ids.numpy()])[0]
+    np.testing.assert_allclose(got, net(ids).detach().numpy(), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [

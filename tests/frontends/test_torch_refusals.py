@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -534,3 +535,26 @@ def test_what_a_hint_says_to_write_is_the_same_and_traces(name: str, batch: int)
     assert refusal(Fn(refused), x).hint
     torch.testing.assert_close(rewritten(x), refused(x))
     agree(Fn(rewritten), (6,), batch=batch)
+
+
+@dataclass
+class Scores:
+    scores: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: Scores(x * 2), ["type of its own", "tuple, list or dict"]),
+        (lambda x: torch.from_numpy(x.detach().numpy() * 2), ["leaves torch for numpy", "torch's functions"]),
+        (lambda x: x + torch.randn_like(x), ["draws random numbers", "register_buffer"]),
+        (
+            lambda x: torch.linalg.solve(x.reshape(-1, 2, 2), x[:, :2, None]).squeeze(-1),
+            ["torch.linalg.solve", "on the client"],
+        ),
+    ],
+)
+def test_what_export_stops_at_is_refused_in_words(function: Callable[..., Any], words: list[str]) -> None:
+    text = str(refusal(Fn(function), torch.ones(1, 4)))
+    for word in words:
+        assert word in text
