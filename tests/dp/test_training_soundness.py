@@ -15,7 +15,7 @@ pytest.importorskip("opacus")
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset  # noqa: E402
 
-from heliograph.dp.training import DPTrainer, ImportanceOptions, audit_training  # noqa: E402
+from heliograph.dp.training import DPTrainer, audit_training  # noqa: E402
 from heliograph.dp.training import noise as noise_module  # noqa: E402
 from heliograph.dp.training.checkpoint import Checkpoint  # noqa: E402
 from heliograph.dp.training.dp_sgd import clipped_sum  # noqa: E402
@@ -250,10 +250,7 @@ def test_noise_is_secure_unless_asked_otherwise() -> None:
 # BandMF, samplers, several processes and bfloat16 have audits in files of their own.
 TRAINERS: dict[str, dict[str, Any]] = {
     "dp_sgd": {},
-    "dp_sgd, size released": {"public_size": None},
     "dpis": {},
-    "dpis, planned": {"dpis": ImportanceOptions(planned_norm_share=0.5)},
-    "dpis, adaptive clipping": {"dpis": ImportanceOptions(adapt_clipping=True)},
 }
 
 
