@@ -3,7 +3,8 @@
 Multipliers 0.01 to 1e4, probabilities 1e-9 to 1, steps to 1e9, deltas 1e-300 to 0.9, one to three kinds. Each bracket on
 epsilon is held against two others: Renyi moments, whose upper bound must be above the lower end, and the bracket on delta at
 both of its ends, which must not contradict it. (For references with 50 digits, exact enumeration and the peers see
-accounting.py and tests/dp.) The bracket on delta may be a tenth wide: it is there to contradict, not to be quoted.
+accounting.py and tests/dp.) The bracket on delta may be a tenth wide, and takes three seconds: it is there to contradict,
+not to be quoted.
 
     python benchmarks/accounting_random.py [--count 2000] [--seed 1] [--minutes M] [--budget 300] [--out FILE]
 
@@ -84,7 +85,7 @@ def judged(composition: Composition, at: float) -> dict[str, Any]:
         row["problems"].append(f"Renyi moments prove {moments!r}")
     for end, above in ((found.upper, True), (found.lower, False)):
         if 0 < end < 1e6:
-            there = delta(composition, end, tolerance=Tolerance(delta_share=0.1, seconds=4))
+            there = delta(composition, end, tolerance=Tolerance(delta_share=0.1, seconds=3))
             assert there.lower is not None
             assert there.upper is not None
             if above and there.lower > at * (1 + 1e-6):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -15,6 +16,8 @@ from heliograph.dp.accounting import Tolerance, convolve, delta, epsilon
 from heliograph.dp.accounting.curves import group_epsilon
 from heliograph.dp.accounting.discretize import Lattice
 from heliograph.dp.accounting.inversion import _Line
+from heliograph.dp.accounting.pld import _aligned
+from heliograph.dp.accounting.result import Estimate
 from heliograph.dp.composition import Composition
 from heliograph.dp.custom import Densities, Table
 from heliograph.dp.mechanisms import (
@@ -290,6 +293,20 @@ def test_a_transform_that_vanishes_errs_by_what_it_says(count: int) -> None:
     assert found.entry_error < 1e-12
 
 
+def test_what_lies_beyond_the_terms_that_are_added_is_bounded() -> None:
+    """All mass on the node after the last within reach: the tail's bound starts at whole nodes, not at the reach."""
+    values = np.zeros(64)
+    values[2] = 1.0
+    law = convolve.Composed(
+        step=1.0, values=values, theta=10.0, log_scale=0.0, origin=0.0, entry_error=0.0, relative=0.0, infinite_above=0.0,
+        infinite_below=0.0, low=0.0, high=40.0, need=15.0, shift=0.0,
+    )  # fmt: skip
+    at = 0.999
+    true = math.exp(-10 * 2.0) * -math.expm1(at - 2.0)
+    lower, upper, _ = law.delta_at(at)
+    assert lower <= true <= upper
+
+
 def test_the_saddle_line_is_not_read_beyond_its_reach() -> None:
     line = _Line(Composition.of(SampledGaussian(0.1, 3.0) * 10_000), "remove", 1.0, 10.0)
     line.at(10.0 + line.period / 9)
@@ -310,6 +327,77 @@ def test_a_bracket_keeps_to_its_seconds() -> None:
     assert "tolerance was not reached" in found.reason
     assert found.lower <= 1.5120712373356389
     assert found.upper >= 1.5109500532933913
+
+
+def test_seconds_are_for_both_directions() -> None:
+    given: list[float] = []
+
+    class Burning:
+        """An accountant that takes a third of a second, and notes what it was given."""
+
+        name, proved, remark = "burning", True, ""
+
+        def epsilon(self, composition: Composition, direction: str, delta: float, tolerance: Tolerance) -> Estimate:
+            given.append(tolerance.seconds)
+            end = time.thread_time() + 0.3
+            while time.thread_time() < end:
+                pass
+            return Estimate(0.0, 1.0, 2.0)
+
+        delta = epsilon
+
+    epsilon(SampledGaussian(0.1, 1.0) * 3, 1e-5, method=Burning(), tolerance=Tolerance(seconds=2.0))  # type: ignore[arg-type]
+    assert given[0] == pytest.approx(1.0, abs=0.1)
+    assert given[1] == pytest.approx(1.7, abs=0.1)
+
+
+SLOW = [
+    (SampledGaussian(1.9276701693645615e-07, 53.56354387720811) * 37_916_255, 1.3e-167),
+    (
+        SampledGaussian(0.0002155950001590318, 111.34962379543677) * 107_760_844
+        + SampledLaplace(7.778960631407893e-08, 0.0002847997173653876) * 636,
+        9.6e-294,
+    ),
+    (
+        SampledGaussian(3.144384914333949e-05, 181.95170080511645) * 17_131_176
+        + Gaussian(219.6896152030063) * 1_050_022
+        + SampledLaplace(0.0003910764959253073, 1.2361977339845196e-06) * 255,
+        3.35e-5,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("composition", "at", "most"),
+    [(*case, most) for case, most in zip(SLOW, (1 << 20, 1 << 20, 1 << 16), strict=True)],
+    ids=["small deltas", "fine atoms", "a wide law and fine atoms"],
+)
+def test_first_meshes_are_no_finer_than_it_takes(
+    composition: Composition, at: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these took 5 to 30 s, its first transform being of 2^24 nodes, or its first lattice of a million."""
+    nodes: list[int] = []
+    original = convolve.compose
+
+    def noted(terms: convolve.Terms, *rest: Any, **named: Any) -> Any:
+        law = original(terms, *rest, **named)
+        nodes.append(max(law.values.size, *(lattice.mass.size for lattice, _ in terms)))
+        return law
+
+    monkeypatch.setattr(convolve, "compose", noted)
+    found = epsilon(composition, at, tolerance=Tolerance(seconds=2.0))
+    assert nodes[0] <= most
+    assert 0 < found.lower < found.upper < 1.01 * found.lower + 0.01
+
+
+def test_atoms_that_hardly_matter_force_no_fine_mesh() -> None:
+    pair = SampledLaplace(1e-3, 1e-6).pair("remove")
+    gap = _aligned([(pair, 100)], 1e-12, 1e-3)
+    assert gap <= 1e-12
+    assert _aligned([(pair, 100)], 1e-3, 1e-3) == 1e-3
+    # A hundred million of them matter: rounding each by a step of 1e-3 would cost 1e5.
+    fine = _aligned([(pair, 10**8)], 1e-3, 1e-3)
+    assert float(pair.atoms.loss[-1] - pair.atoms.loss[0]) * (1 - 1e-9) <= fine <= 1e-8
 
 
 def test_moments_of_many_kinds_take_a_moment() -> None:

@@ -16,7 +16,6 @@ from torch import Tensor, distributed, multiprocessing, nn  # noqa: E402
 from heliograph.dp.samplers import FixedSizeSampler  # noqa: E402
 from heliograph.dp.training import DPTrainer, audit_training  # noqa: E402
 from heliograph.dp.training.gradients import GradientEngine  # noqa: E402
-from heliograph.dp.training.group import Group  # noqa: E402
 from heliograph.dp.training.noise import GaussianNoise  # noqa: E402
 from heliograph.dp.training.records import Canaries  # noqa: E402
 from heliograph.errors import HeliographError, ProgramError  # noqa: E402
@@ -195,47 +194,11 @@ def audited(method: str, scale: float) -> tuple[bool, list[float]]:
     return found.refuted, [found.audit.epsilon_lower, found.audit.right, found.epsilon_upper]
 
 
-def twice(records: bool) -> bool:
-    """Whether an audit refutes processes that forget to share: each adds the whole batch, so all of it counts twice."""
-    share = Group.share
-    features, canaries = 8, 300
-    known = torch.zeros(300, features + canaries)
-    known[:, :features] = torch.randn(300, features, generator=torch.Generator().manual_seed(0))
-    made = torch.zeros(canaries, features + canaries)
-    made[:, features:] = 100 * torch.eye(canaries)
-
-    def build(train_set: object, observer: Any) -> DPTrainer:
-        given: dict[str, Any] = {"delta": 1e-5, "max_grad_norm": 1.0, "public_size": 450, "batch_size": 440}
-        return DPTrainer(
-            nn.Linear(features + canaries, 2, bias=False),
-            loss,
-            lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
-            train_set,
-            observer=observer,
-            **given | {"epochs": 40, "seed": 3, "noise_multiplier": 3.5},
-        )
-
-    if records:
-        Group.share = lambda self, positions: positions  # type: ignore[method-assign, assignment]
-    try:
-        found = audit_training(
-            build,
-            (known, (known[:, 0] > 0).long()),
-            canaries=(made, torch.zeros(canaries, dtype=torch.long)),
-            guesses=60,
-        )
-    finally:
-        Group.share = share  # type: ignore[method-assign]
-    print(found.words())
-    return found.refuted
-
-
 def audit(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     where = Path(folder)
     distributed.init_process_group("gloo", init_method=f"file://{where / 'meeting'}", rank=rank, world_size=2)
     found: dict[str, Any] = {f"{m}, {name}": audited(m, scale) for m in AUDITS for name, scale in BROKEN.items()}
-    found["twice"] = [twice(False), twice(True)]
     run = trainer("dp_sgd")
     run.insert(Canaries(torch.tensor([rank]), 1.0))
     try:
@@ -263,10 +226,6 @@ def test_audits_of_two_processes(method: str, broken: str, audits: list[dict[str
     alone = audited(method, BROKEN[broken])
     assert alone[0] == first[0]
     assert alone[1] == pytest.approx(first[1], rel=0.05)
-
-
-def test_processes_that_add_whole_batches_are_caught(audits: list[dict[str, Any]]) -> None:
-    assert all(each["twice"] == [False, True] for each in audits)
 
 
 def test_processes_with_different_canaries_are_refused(audits: list[dict[str, Any]]) -> None:

@@ -165,7 +165,7 @@ def audited(sampler: Sampler, scale: float, monkeypatch: pytest.MonkeyPatch) -> 
     return audit_training(build, data(features=500), guesses=400)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)
+@pytest.mark.parametrize("sampler", [PoissonSampler(40), *SAMPLERS], ids=["poisson", *NAMES])
 @pytest.mark.parametrize("scale", [1.0, 0.05])
 def test_audits(sampler: Sampler, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     found = audited(sampler, scale, monkeypatch)

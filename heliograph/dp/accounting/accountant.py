@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
@@ -138,12 +138,15 @@ def _ask(
     near = given if quantity == "epsilon" else 1e-10
     above, below = simple.bounded("above", near), simple.bounded("below", near)
     symmetric = all(mechanism.symmetric for mechanism, _ in (*above, *below))
-    for direction in DIRECTIONS:
+    end = time.thread_time() + tolerance.seconds
+    for number, direction in enumerate(DIRECTIONS):
         if symmetric and directions:
             # Both directions have one pair: what was computed for it is computed for both.
             directions[direction] = next(iter(directions.values()))
             continue
-        asked_of = _Asked(chosen, quantity, direction, tolerance, simple.distance)
+        # What one direction leaves over is the other's.
+        own = time.thread_time() + (end - time.thread_time()) / (1 if symmetric else len(DIRECTIONS) - number)
+        asked_of = _Asked(chosen, quantity, direction, tolerance, simple.distance, own)
         found = asked_of.upper(above, given)
         if below != above or simple.distance:
             found = _joined(asked_of.lower(below, given), found)
@@ -197,11 +200,14 @@ class _Asked:
     direction: Direction
     tolerance: Tolerance
     distance: float
+    end: float
+    """Of the thread's processor time: what is asked later has less of it."""
 
     def plain(self, composition: Composition, given: float) -> Estimate:
         """What the accountant says of mechanisms with pairs."""
         ask = self.accountant.epsilon if self.quantity == "epsilon" else self.accountant.delta
-        return ask(composition, self.direction, given, self.tolerance)
+        left = replace(self.tolerance, seconds=max(self.end - time.thread_time(), 0.0))
+        return ask(composition, self.direction, given, left)
 
     def _apart(self, epsilon: float) -> float:
         # Either data set's outputs may be as far off: once on the left of P <= e^epsilon Q + delta, once on the right.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 
 from heliograph.dp.accounting.exact import Exact
 from heliograph.dp.accounting.inversion import Inversion
@@ -25,6 +27,7 @@ class Auto:
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Epsilon at delta by the first method that is proved and within the tolerance."""
+        began = time.thread_time()
         for method in (Exact(), Inversion(least_steps=20_000)):
             if not method.suits(composition):
                 continue
@@ -36,10 +39,11 @@ class Auto:
                 self._note(method.name)
                 return found
         self._note("pld")
-        return LossDistribution().epsilon(composition, direction, delta, tolerance)
+        return LossDistribution().epsilon(composition, direction, delta, _left(tolerance, began))
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Delta at epsilon by the first method that is proved and within the tolerance."""
+        began = time.thread_time()
         for method in (Exact(), Inversion(least_steps=20_000)):
             if not method.suits(composition):
                 continue
@@ -51,12 +55,17 @@ class Auto:
                 self._note(method.name)
                 return found
         self._note("pld")
-        return LossDistribution().delta(composition, direction, epsilon, tolerance)
+        return LossDistribution().delta(composition, direction, epsilon, _left(tolerance, began))
 
     def _note(self, name: str) -> None:
         # Directions may take different ways; both are named.
         if name not in self.used.split("+"):
             self.used = f"{self.used}+{name}" if self.used else name
+
+
+def _left(tolerance: Tolerance, began: float) -> Tolerance:
+    """The tolerance with what is left of its seconds."""
+    return replace(tolerance, seconds=max(tolerance.seconds - (time.thread_time() - began), 0.0))
 
 
 def _width(found: Estimate) -> float:

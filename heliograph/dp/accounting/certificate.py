@@ -147,7 +147,7 @@ def _verdict(
         epsilon = 1e5
     for share in (0.01, 1e-3, 1e-5, 1e-7):
         found = delta_of(
-            composition, epsilon, neighboring=neighboring, tolerance=Tolerance(delta_share=share, seconds=6.0)
+            composition, epsilon, neighboring=neighboring, tolerance=Tolerance(delta_share=share, seconds=12.0)
         ).directions[direction]
         assert found.lower is not None
         assert found.upper is not None

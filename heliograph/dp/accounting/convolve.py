@@ -35,7 +35,11 @@ Terms = Sequence[tuple[Lattice, int]]
 
 
 class TooLongError(Exception):
-    """The transform would be longer than `MAX_LENGTH`."""
+    """The transform would have more nodes than it may: `nodes`."""
+
+    def __init__(self, nodes: float) -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
 
 
 def cumulant(lattice: Lattice, theta: float) -> float:
@@ -245,26 +249,37 @@ def window(terms: Terms, theta: float, moments: tuple[float, float, float], need
     return ends[0], ends[1]
 
 
-def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, slack: float = 0.1) -> Composed:
+def compose(
+    terms: Terms, theta: float, epsilon: float, log_delta: float, slack: float = 0.1, longest: int = MAX_LENGTH
+) -> Composed:
     """The composition of lattice laws of one step, tilted by theta, for epsilons and log deltas near those given.
 
-    Raises TooLongError where the window needs more than `MAX_LENGTH` nodes.
+    Raises TooLongError where the window needs more than `longest` nodes.
     """
     step = terms[0][0].step
     moments = tilted_moments(terms, theta)
     need = min(max(moments[0] - theta * epsilon - log_delta, 0.0), 22.0) + _MARGIN
     low, high = window(terms, theta, moments, need)
-    length = length_for(step, theta, epsilon, low, high, need, slack)
+    length = length_for(step, theta, epsilon, low, high, need, slack, longest)
     spectra = ((spectrum(lattice, theta, length), count) for lattice, count in terms)
     return combine(spectra, step, theta, low, high, need, length)
 
 
-def length_for(step: float, theta: float, epsilon: float, low: float, high: float, need: float, slack: float) -> int:
+def length_for(
+    step: float,
+    theta: float,
+    epsilon: float,
+    low: float,
+    high: float,
+    need: float,
+    slack: float,
+    longest: int = MAX_LENGTH,
+) -> int:
     """The number of nodes on a circle on which wrap-around misses the terms of delta at epsilon."""
     reach = min(need / max(theta, 1e-9), max(high - epsilon, 0.0))
     width = max(high - epsilon, epsilon + reach - low, reach) * (1 + slack) + 8 * step
-    if not width / step < MAX_LENGTH:
-        raise TooLongError
+    if not width / step < longest:
+        raise TooLongError(width / step)
     return int(fft.next_fast_len(max(math.ceil(width / step), 64), real=True))
 
 

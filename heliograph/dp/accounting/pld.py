@@ -36,6 +36,9 @@ from heliograph.dp.pairs import Pair
 PairTerms = Sequence[tuple[Pair, int]]
 
 _ROUNDS = 14
+_FIRST_LENGTH = 1 << 20
+"""Nodes that are enough to see how wide a law is, and how wide its bracket."""
+
 _SEARCHED = 16
 """Of no more kinds than these the best offsets are searched for."""
 _WIDEN = 1e-12
@@ -85,10 +88,22 @@ def lattice_gap(pair: Pair) -> float:
     return gap if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios) and gap > 0 else 0.0
 
 
-def _aligned(pairs: PairTerms, step: float) -> float:
-    """A step at most about the one wanted on which the atoms of the pairs lie, as nearly as can be."""
+def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
+    """A step at most about the one wanted on which the atoms of the pairs lie, as nearly as can be.
+
+    Atoms that lie closer together than the step force no finer one than it takes to round them away at a tenth of the goal:
+    down by at most their span (the first is put on a node), or by a step, in each of their runs.
+    """
     gaps = [(lattice_gap(pair), count, float(pair.atoms.a.max())) for pair, count in pairs if pair.atoms.loss.size > 1]
     gaps = [entry for entry in gaps if entry[0] > 0]
+    close = 0.0
+    for pair, count in pairs:
+        if pair.atoms.loss.size > 1 and 0 < lattice_gap(pair) < step:
+            span, mass = float(pair.atoms.loss[-1] - pair.atoms.loss[0]), float(pair.atoms.a.max())
+            close += count * mass if count * mass * span > 0.1 * goal / len(pairs) else 0.0
+    if close:
+        step = min(step, max(0.1 * goal / close, min(gap for gap, _, _ in gaps)))
+    gaps = [entry for entry in gaps if entry[0] >= step]
     if not gaps:
         return step
     lead, _, _ = max(gaps, key=lambda entry: entry[0] * entry[1] * entry[2])
@@ -287,8 +302,8 @@ class _Clock:
         now = time.thread_time()
         last, left = now - self.began, self.end - now
         self.began = now
-        # Work grows with the number of nodes, and by a little more.
-        return max(finer, step * min(1.3 * last / left, 1.0)) if left > 0 else step
+        # Work grows with the number of nodes, and by more where they leave the processor's caches.
+        return max(finer, step * min(1.6 * last / left, 1.0)) if left > 0 else step
 
 
 def epsilon_interval(
@@ -312,13 +327,14 @@ def epsilon_interval(
     spare = max(delta - lost, 1e-15 * delta)
     log_tail = math.log(spare) - math.log(steps) - 12.0
     log_spare = math.log(spare)
-    step = _aligned(pairs, _first_step(pairs, log_tail))
+    step = _aligned(pairs, _first_step(pairs, log_tail), tolerance)
     meshes = [Mesh(step)] * len(pairs)
     # Beyond the sum of the largest losses delta is what has infinite loss.
     unsure = any(pair.unsure for pair, _ in pairs)
     best = Interval(0.0, _most(pairs) if lost <= delta and not unsure else math.inf)
     theta = epsilon = math.nan
     read = False
+    earlier = (math.nan, math.nan)
     for _ in range(_ROUNDS):
         try:
             above, below = _lattices(pairs, meshes, log_tail, tolerance)
@@ -326,11 +342,12 @@ def epsilon_interval(
                 theta, epsilon = saddle_for_delta(above, log_spare)
                 epsilon = max(epsilon, 0.0)
                 theta = max(theta, 1e-6)
-            upper, lower, law = _read(above, below, delta, epsilon, theta)
+            longest = convolve.MAX_LENGTH if read else _FIRST_LENGTH
+            upper, lower, law = _read(above, below, delta, epsilon, theta, longest)
             theta = law.theta
-        except (TooFineError, TooLongError):
+        except (TooFineError, TooLongError) as error:
             if not read:
-                step *= 4
+                step *= _coarser(error)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
@@ -341,8 +358,10 @@ def epsilon_interval(
             break
         middle = (best.lower + best.upper) / 2
         epsilon = middle if best.lower > best.upper / 2 else best.upper if math.isfinite(best.upper) else best.lower
-        shrink = 0.85 * math.sqrt(goal / best.width) if math.isfinite(best.width) else 0.1
-        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)))
+        order = _order(earlier, (step, best.width))
+        earlier = (step, best.width)
+        shrink = 0.85 * (goal / best.width) ** (1 / order) if math.isfinite(best.width) else 0.1
+        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)), goal)
         if finer > 0.9 * step:
             break
         step = finer
@@ -364,7 +383,7 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
     if any(pair.infinite >= 1 for pair, _ in pairs):
         return Interval(known.lower, 1.0)
     log_tail = -50.0 - math.log(steps)
-    step = _aligned(pairs, _first_step(pairs, log_tail))
+    step = _aligned(pairs, _first_step(pairs, log_tail), relative / 2)
     meshes = [Mesh(step)] * len(pairs)
     # No loss is above the sum of the largest: 1 - e^(epsilon - sum) of what is finite counts at most.
     beyond = -math.expm1(min(epsilon - _most(pairs), 0.0)) * (1 + _WIDEN)
@@ -387,11 +406,12 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
                 if wanted < log_tail and wanted > -1e5:
                     log_tail = wanted
                     continue
-            law = convolve.compose(above, theta, epsilon, log_delta)
-            other = convolve.compose(below, theta, epsilon, log_delta)
-        except (TooFineError, TooLongError):
+            longest = convolve.MAX_LENGTH if read else _FIRST_LENGTH
+            law = convolve.compose(above, theta, epsilon, log_delta, longest=longest)
+            other = convolve.compose(below, theta, epsilon, log_delta, longest=longest)
+        except (TooFineError, TooLongError) as error:
             if not read:
-                step *= 4
+                step *= _coarser(error)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
@@ -406,11 +426,12 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
             break
         # Far from the goal the width is not a power of the mesh; then a fixed factor.
         shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
-        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)))
+        goal = relative / (1 + theta)
+        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)), goal)
         if finer > 0.9 * step:
             break
         step = finer
-        meshes = _meshes(above, law, epsilon, step, relative / (1 + theta))
+        meshes = _meshes(above, law, epsilon, step, goal)
     return best
 
 
@@ -433,10 +454,26 @@ def _widened(interval: Interval) -> Interval:
     )
 
 
-def _read(above: Terms, below: Terms, delta: float, epsilon: float, theta: float) -> tuple[float, float, Composed]:
+def _order(earlier: tuple[float, float], now: tuple[float, float]) -> float:
+    """The power of the mesh that a bracket's width goes with, from two meshes: 2, or down to 1 where atoms are rounded."""
+    (step, width), (finer, narrower) = earlier, now
+    if not (math.isfinite(width) and finer < step and 0 < narrower < width):
+        return 2.0
+    return min(max(math.log(width / narrower) / math.log(step / finer), 1.0), 2.0)
+
+
+def _coarser(error: TooFineError | TooLongError) -> float:
+    """How many times a first mesh is too fine."""
+    nodes = error.nodes if isinstance(error, TooLongError) else math.inf
+    return max(2.0, 1.5 * nodes / _FIRST_LENGTH) if math.isfinite(nodes) else 4.0
+
+
+def _read(
+    above: Terms, below: Terms, delta: float, epsilon: float, theta: float, longest: int = convolve.MAX_LENGTH
+) -> tuple[float, float, Composed]:
     """Upper and lower bounds on epsilon from lattice laws, with the tilt corrected where it was far off."""
     for _ in range(6):
-        law = convolve.compose(above, theta, epsilon, math.log(delta))
+        law = convolve.compose(above, theta, epsilon, math.log(delta), longest=longest)
         upper = _epsilon_above(law, delta, epsilon)
         # The tilt suits where the tilted mean is within two deviations of the epsilon found.
         if math.isinf(upper):
@@ -448,7 +485,7 @@ def _read(above: Terms, below: Terms, delta: float, epsilon: float, theta: float
         theta, epsilon = new, upper
     upper = max(upper + law.shift, 0.0)
     guess = upper if math.isfinite(upper) else epsilon
-    other = convolve.compose(below, theta, guess, math.log(delta))
+    other = convolve.compose(below, theta, guess, math.log(delta), longest=longest)
     lower = _epsilon_below(other, delta, guess)
     return upper, max(lower + other.shift, 0.0), law
 

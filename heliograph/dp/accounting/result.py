@@ -14,14 +14,14 @@ from heliograph.dp.mechanisms import Direction
 class Tolerance:
     """How wide a bracket may be: on epsilon the larger of `absolute` and `relative` times it; on delta a share of it.
 
-    No refinement is begun that would take a direction past `seconds` of the processor: the bracket is then wider, and says
-    so.
+    No refinement is begun that would take both directions together past `seconds` of the processor: the bracket is then
+    wider, and says so.
     """
 
     absolute: float = 1e-3
     relative: float = 1e-4
     delta_share: float = 0.01
-    seconds: float = 12.0
+    seconds: float = 20.0
 
     def for_epsilon(self, epsilon: float) -> float:
         """The width that is allowed at an epsilon."""
