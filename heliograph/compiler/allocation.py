@@ -7,11 +7,14 @@ cheapest point of the front is taken whose polynomials change the class of no mo
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -60,8 +63,6 @@ _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
 # Of chains without bootstraps this many lengths are looked at on each ring.
 _LENGTHS = 16
-# OLA's allocations that are priced beside the plan's own, and the chains that each is priced on.
-_OTHERS, _PRICED_ON = 24, 1
 # This many of the best chains are looked at with a lower part that bootstraps.
 _WITH_LOWER = 3
 # Points of the front lie so far apart in cost, at least.
@@ -99,10 +100,16 @@ class Trial:
         return builder.rewrite(self.program, emit)
 
 
+# A chain, and the packed program without its constants.
+Carrying: TypeAlias = "tuple[PlaceBootstraps, Prepared]"
+
+
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """What allocating needs of one program; `points` is the front, the cheapest first, and `others` one of allocations that
-    were made in another way, which may help where losses are predicted badly.
+    """What allocating needs of one program; `points` is the front, the cheapest first.
+
+    Where it is a plan's, `papers` are OLA's allocations for every budget, at OLA's prices, and `chains` those that the front
+    came from, to price one of them as a plan.
 
     `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
     samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
@@ -115,7 +122,8 @@ class Allocator:
     table: Table
     polynomial: Program
     points: tuple[Point, ...]
-    others: tuple[Point, ...]
+    papers: tuple[Point, ...]
+    chains: tuple[Carrying, ...]
     trial: Trial
     observed: Mapping[Node, Observed]
     partly: Mapping[Node, Observed]
@@ -134,29 +142,43 @@ class Allocator:
         observed = Calibrate().run(fused)
         known = Trial.of(fused, options, observed)
         polynomial = apply(FoldScaling(), known.program)
-        errors = paper_errors if options.allocate == "paper" else worthwhile
-        table = Table(_candidates(source, known.activations, errors))
+        table = Table(_candidates(source, known.activations))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
         partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
         exact = run_in_chunks(fused, apart)
         del known
-        others: list[Point] = []
+        papers, chains = list[Point](), list[Carrying]()
         if options.allocate == "paper":
+            table = table.of(paper_errors)
             points = _paper(polynomial, table, options)
         else:
-            points, others = _plan(polynomial, table, options, exact)
+            points, chains = _plan(polynomial, table, options, exact)
+            # Where no ring bootstraps, OLA has no allocation.
+            with contextlib.suppress(PlanningError):
+                papers = _front(_paper(polynomial, table.of(paper_errors), options))
         trial = Trial.of(fused, options, partly)
         return cls(
-            source, fused, options, table, polynomial, tuple(_front(points)), tuple(others), trial, observed, partly,
-            apart, exact,
+            source, fused, options, table, polynomial, tuple(_front(points)), tuple(papers), tuple(chains), trial,
+            observed, partly, apart, exact,
         )  # fmt: skip
 
     def composing(self) -> Allocator:
         """The same where ReLUs may be composed of several polynomials."""
         table = self.table.composing()
-        points, others = _plan(self.polynomial, table, self.options, self.exact)
-        return replace(self, table=table, points=tuple(_front(points)), others=tuple(others))
+        points, chains = _plan(self.polynomial, table, self.options, self.exact)
+        return replace(self, table=table, points=tuple(_front(points)), chains=tuple(chains))
+
+    def priced(self, degrees: Mapping[str, int]) -> float:
+        """The milliseconds that a plan would take with these degrees, on the best of the chains; infinity where none
+        carries them.
+        """
+        ways, groups = self.table.fixed(degrees), self.table.groups()
+        costs = [math.inf]
+        for place, prepared in self.chains:
+            with contextlib.suppress(TooFewLevelsError):
+                costs.append(place.front(prepared, ways, groups)[0].cost_ms)
+        return min(costs)
 
     def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
         """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
@@ -235,38 +257,67 @@ def allocation_curve(program: Program, options: Options) -> list[Point]:
     return list(reversed(allocator.points[: place + 1]))
 
 
-def bisected(allocator: Allocator) -> tuple[int, dict[int, float]]:
-    """Which point is taken, by its place on the front, and what was measured of it and of those beside it, by place."""
+def bisected(
+    allocator: Allocator, hopeless: Callable[[Point], bool] = lambda point: False
+) -> tuple[int, dict[int, float]]:
+    """Which point is taken, by its place on the front, and what was measured of it and of those beside it, by place.
+
+    It ends where the first point that may still be taken is `hopeless`, with that one, which is then not measured.
+    """
     points, allowed = allocator.points, allocator.options.accuracy_loss
     # What comes later costs more and loses less: bisection finds the first that serves, as far as losses fall.
     measured: dict[int, float] = {}
     low, high = 0, len(points) - 1
-    while low < high:
+    while low < high and not hopeless(points[low]):
         middle = (low + high) // 2
         measured[middle] = allocator.measured(points[middle], _COMPARED)
         low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
+    if hopeless(points[low]):
+        measured.pop(low, None)
+        return low, measured
     measured[low] = allocator.measured(points[low], compared=measured.get(low))
     # More samples may say otherwise.
     while measured[low] > allowed and low < len(points) - 1:
         low = min(low + max(1, len(points) // _STEPS), len(points) - 1)
+        if hopeless(points[low]):
+            break
         measured[low] = allocator.measured(points[low])
     return low, measured
+
+
+def papers_own(allocator: Allocator, milliseconds: float) -> tuple[Point, float] | None:
+    """OLA's allocation as a plan, and what was measured of it, where it serves and takes less time than this."""
+
+    @functools.cache
+    def priced(degrees: tuple[tuple[str, int], ...]) -> float:
+        return allocator.priced(dict(degrees))
+
+    def price(point: Point) -> float:
+        return priced(tuple(point.degrees.items()))
+
+    if not allocator.papers:
+        return None
+    # What OLA finds dearer, a plan does too, nearly always: the search ends where nothing can come of it.
+    place, measured = bisected(replace(allocator, points=allocator.papers), lambda point: price(point) >= milliseconds)
+    found = allocator.papers[place]
+    if measured.get(place, math.inf) > allocator.options.accuracy_loss or price(found) >= milliseconds:
+        return None
+    return replace(found, predicted_ms=price(found)), measured[place]
 
 
 def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     """The point that is taken of a front, and the record of it."""
     low, measured = bisected(allocator)
-    cheaper = tuple(each for each in allocator.others if each.predicted_ms < allocator.points[low].predicted_ms)
-    points, allowed = allocator.points, allocator.options.accuracy_loss
-    if cheaper:
-        place, found = bisected(replace(allocator, points=cheaper))
-        if found[place] <= allowed:
-            # It takes its place among the others, by cost.
-            before = sum(each.predicted_ms < cheaper[place].predicted_ms for each in points)
-            points = (*points[:before], cheaper[place], *points[before:])
-            measured = {i + (i >= before): value for i, value in measured.items()} | {before: found[place]}
-            low = before
-    point, table = points[low], allocator.table
+    points, allowed, table = allocator.points, allocator.options.accuracy_loss, allocator.table
+    papers = papers_own(allocator, points[low].predicted_ms if measured[low] <= allowed else math.inf)
+    if papers is not None:
+        table = table.having(papers[0].degrees)
+        point = replace(papers[0], loss=table.loss(papers[0].degrees))
+        # It takes its place among the others, by cost.
+        low = sum(each.predicted_ms < point.predicted_ms for each in points)
+        points = (*points[:low], point, *points[low:])
+        measured = {i + (i >= low): value for i, value in measured.items()} | {low: papers[1]}
+    point = points[low]
     total = table.loss(point.degrees) or 1.0
     layers = []
     for candidate in table.candidates.values():
@@ -298,11 +349,7 @@ def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     return point, Allocation(mode, allowed, measured[low], count, tuple(layers), curve)
 
 
-def _candidates(
-    source: Program,
-    activations: Mapping[int, Activation],
-    errors: Callable[[Activation], Mapping[int, float]],
-) -> dict[int, Candidate]:
+def _candidates(source: Program, activations: Mapping[int, Activation]) -> dict[int, Candidate]:
     """Each activation with its impact: those of the program before its maps are fused are the same, in the same order."""
     expanded = apply(Expand(), apply(Simplify(), source))
     samples = [array[:_IMPACT_SAMPLES] for array in expanded.calibration]
@@ -314,7 +361,7 @@ def _candidates(
         entry: Candidate(
             activation,
             impacts[activation.node.loc.layer, activation.node.op].pop(0),
-            errors(activation),
+            worthwhile(activation),
         )
         for entry, activation in sorted(activations.items())
     }
@@ -325,8 +372,8 @@ def _candidates(
 
 def _plan(
     program: Program, table: Table, options: Options, outputs: Sequence[Array]
-) -> tuple[list[Point], list[Point]]:
-    """The front over all chains that a plan may have; and OLA's allocations, at what a plan would take for them."""
+) -> tuple[list[Point], list[Carrying]]:
+    """The front over all chains that a plan may have; and those that carry the program with some degrees."""
     points: list[Point] = []
     failure: PlanningError | None = None
     ways, groups = table.ways(), table.groups()
@@ -352,55 +399,22 @@ def _plan(
         # Packed programs are large: this one may go before the next is made.
         del prepared
     fronts.sort(key=lambda front: front[0])
-    others = _priced(_others(program, table, options), table, [(place, prepared) for _, place, prepared in fronts])
+    chains = [(place, prepared) for _, place, prepared in fronts]
     if options.chains != 1:
         # On the best chains once more with a lower part that bootstraps too, which half the room takes.
         for _, place, prepared in fronts[:_WITH_LOWER]:
             parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
             if parts:
-                add(replace(place, lower=(parts[len(parts) // 2],)), prepared)
+                lower = replace(place, lower=(parts[len(parts) // 2],))
+                add(lower, prepared)
+                chains.append((lower, prepared))
     if not points:
         raise PlanningError(
             f"no ring carries {program.name!r}, whatever the degrees",
             why="" if failure is None else failure.what,
             hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
         )
-    return points, _front(list(others))
-
-
-def _others(program: Program, table: Table, options: Options) -> list[Point]:
-    """Some of OLA's allocations, over the whole of their front.
-
-    Losses are predicted as if errors were independent: where that is far off, one of these may do where none of the
-    plan's own that cost less does.
-    """
-    try:
-        found = _paper(program, table, options)
-    except PlanningError:
-        return []
-    return found[:: max(1, -(-len(found) // _OTHERS))]
-
-
-def _priced(
-    points: Sequence[Point], table: Table, chains: Sequence[tuple[PlaceBootstraps, Prepared]]
-) -> Iterator[Point]:
-    """The same allocations at what a plan would take, on the first of the chains that carry them."""
-    ways, groups = table.ways(), table.groups()
-    for point in points:
-        own = {
-            entry: tuple(way for way in found if way.degree == point.degrees[table.candidates[entry].layer])
-            for entry, found in ways.items()
-        }
-        if not all(own.values()):
-            continue
-        costs: list[float] = []
-        for place, prepared in chains:
-            with contextlib.suppress(TooFewLevelsError):
-                costs.append(place.front(prepared, own, groups)[0].cost_ms)
-            if len(costs) == _PRICED_ON:
-                break
-        if costs:
-            yield replace(point, predicted_ms=min(costs))
+    return points, chains
 
 
 def _front(points: Sequence[Point]) -> list[Point]:

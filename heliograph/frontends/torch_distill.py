@@ -5,17 +5,19 @@ Three things make deep networks of degree 2 and 3 trainable at all, and none of 
 * What a polynomial of high degree has beyond the one of low degree fades: the network works from the first step on.
 * Values far outside an interval are held, so that no sample explodes; the range penalty brings them back. When it has, both
   give way: values are held further out, and punished only where the polynomial begins to grow, but then by the sum over the
-  samples instead of the mean, for it is the few that explode when nothing is held any more.
+  samples instead of the mean, for it is the few that explode when nothing is held any more. In the end those few are part
+  of every batch.
 * While the polynomials change, batch norms take their statistics from samples again; after that these are fixed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -40,9 +42,11 @@ _ALIVE, _MOST_MOVED = 1e-3, 10.0
 # From this part of the training on the bounds on polynomials' arguments give way, over the part that follows, to where the
 # Chebyshev polynomial of their degree is so large: beyond the first arguments are punished, at the second they are held.
 _GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
-# A sample whose outputs are not numbers, or this many times the teacher's largest, counts as this
-# many of another class.
-_TOO_LARGE, _DIVERGED = 100.0, 10.0
+# A sample counts as this many of another class whose outputs are not numbers, or this many times the teacher's largest, or
+# with an argument this many times as far out as its interval ends.
+_TOO_LARGE, TOO_FAR, _DIVERGED = 100.0, 4.0, 10.0
+# When the bounds have given way, up to this share of each batch are samples that still go beyond them.
+_AGAIN = 1 / 8
 _WARM_UP = 0.15
 # Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
 # coefficients, and every one of them moves all values of a layer.
@@ -169,12 +173,12 @@ class Judge:
         """
         self.student.eval()
         losses, agreed, diverged, count = [], 0.0, 0, 0
-        with torch.no_grad():
+        with torch.no_grad(), watched(self.student) as reached:
             for part, wanted in zip(self.parts, self.wanted, strict=True):
                 found, _ = _outputs(self.student, part)
                 losses.append(float(self.loss(found, wanted)) * len(part[0]))
                 count += len(part[0])
-                diverged += int(_diverged(found, wanted))
+                diverged += int((_diverged(found, wanted) | (reached() > TOO_FAR)).sum())
                 if self.classes:
                     agreed += float((found[0].argmax(1) == wanted[0].argmax(1)).sum())
         loss = sum(losses) / count
@@ -243,12 +247,17 @@ class _Run:
     def epoch(self, number: int, progress: Callable[[int, int], None]) -> None:
         begun = time.perf_counter()
         order = torch.randperm(len(self.samples[0]))
+        far = self.far(number * self.steps / self.total)
+        again = min(len(far), int(_AGAIN * self.batch))
         losses = []
         for step in range(self.steps):
             chosen = order[step * self.batch : (step + 1) * self.batch]
             inputs = [each[chosen] for each in self.samples]
             if self.augment is not None:
                 inputs = _listed(self.augment(*inputs))
+            if again:
+                those = far[torch.randperm(len(far))[:again]]
+                inputs = [torch.cat([each[those], own[again:]]) for each, own in zip(self.samples, inputs, strict=True)]
             losses.append(self.step(number * self.steps + step, inputs))
             progress(number * self.steps + step + 1, self.total)
         found = self.look()
@@ -257,6 +266,22 @@ class _Run:
             self.result.agreement, self.result.state = found[2], copy.deepcopy(self.student.state_dict())
         seconds = time.perf_counter() - begun
         self.result.epochs.append(Epoch(sum(losses) / len(losses), found[2], seconds))
+
+    def far(self, done: float) -> Tensor:
+        """The numbers of the samples that go beyond the bounds, when these have given way: few in thousands do, and a pass
+        over all hardly sees them.
+        """
+        if self.given(done) < 1.0:
+            return torch.zeros(0, dtype=torch.long)
+        self.still()
+        self.set_polynomials(done)
+        self.student.eval()
+        found = []
+        with torch.no_grad(), watched(self.student) as reached:
+            for part in zip(*(each.split(self.batch) for each in self.samples), strict=True):
+                self.student(*part)
+                found.append(reached() > 1.0)
+        return torch.cat(found).nonzero()[:, 0]
 
     def step(self, number: int, inputs: Sequence[Tensor]) -> float:
         """One step of the optimizer; the loss."""
@@ -392,11 +417,38 @@ def _listed(value: Any) -> list[Tensor]:
 
 
 def _diverged(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """How many samples have outputs that are not numbers, or too large to be any use."""
+    """Which samples have outputs that are not numbers, or too large to be any use."""
     out = torch.zeros(len(found[0]), dtype=torch.bool)
     for own, theirs in zip(found, wanted, strict=True):
         out |= ~(own.abs().flatten(1).amax(1) <= _TOO_LARGE * theirs.abs().max())
-    return out.sum()
+    return out
+
+
+@contextlib.contextmanager
+def watched(module: nn.Module) -> Iterator[Callable[[], Tensor]]:
+    """Gives what says, after each call of the module, how far out each sample's arguments were: the largest of all
+    polynomials, in multiples of where training holds them (`outer`), (samples,). What is no number is infinitely far.
+    """
+    steps = module.polynomials if isinstance(module, ProgramModule) else []
+    farthest: list[Tensor] = []
+
+    def see(step: Any, operands: tuple[Tensor, ...]) -> None:
+        low, high = step.attrs["low"], step.attrs["high"]
+        x = operands[0].detach()
+        t = (x * 2 - (low + high)) / ((high - low) * step.outer)
+        farthest.append(t.abs().reshape(len(x), -1).amax(1).nan_to_num(nan=math.inf))
+
+    def reached() -> Tensor:
+        found = torch.stack(farthest).amax(0) if farthest else torch.zeros(())
+        farthest.clear()
+        return found
+
+    hooks = [step.register_forward_pre_hook(see) for step in steps]
+    try:
+        yield reached
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _relative(found: Tensor, wanted: Tensor) -> Tensor:

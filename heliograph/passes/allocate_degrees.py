@@ -170,6 +170,12 @@ class Candidate:
         """The mean square error of that degree; of a composition it is bounded by the largest one's square."""
         return self.composed[degree].error ** 2 if degree in self.composed else self.errors[degree]
 
+    def having(self, degree: int) -> Candidate:
+        """The same with this degree among those to choose from."""
+        if degree in self.errors or degree in self.composed:
+            return self
+        return replace(self, errors={**self.errors, degree: float(self.activation.errors(degree)[degree])})
+
     @property
     def depths(self) -> tuple[int, ...]:
         """The levels of all ways."""
@@ -256,6 +262,21 @@ class Table:
             )
             for entry, each in self.candidates.items()
         }
+
+    def fixed(self, degrees: Mapping[str, int]) -> dict[int, tuple[PolynomialWay, ...]]:
+        """The one way of each entry that has these degrees by layer, whether they are candidates or not."""
+        return {
+            entry: (PolynomialWay(degrees[each.layer], *each.way(degrees[each.layer])),)
+            for entry, each in self.candidates.items()
+        }
+
+    def of(self, errors: Callable[[Activation], Mapping[int, float]]) -> Table:
+        """The table with other degrees to choose from, and other errors."""
+        return Table({entry: replace(each, errors=errors(each.activation)) for entry, each in self.candidates.items()})
+
+    def having(self, degrees: Mapping[str, int]) -> Table:
+        """The table with these degrees by layer among the candidates."""
+        return Table({entry: each.having(degrees[each.layer]) for entry, each in self.candidates.items()})
 
     def loss(self, degrees: Mapping[str, int]) -> float:
         """The predicted loss of degrees by layer, all of them candidates."""

@@ -264,7 +264,8 @@ class _Prices:
             by_level(lambda level: costs.decompose_ms(ring, level + 1)),
             by_level(lambda level: costs.rotate_ms(ring, level, hoisted=True)),
             by_level(lambda level: costs.rotate_ms(ring, level)),
-            by_level(lambda level: costs.mul_plain_ms(ring, level) + costs.encode_ms(ring, level)),
+            # Without the encoding, as in the bill: a run finds its plaintexts encoded, or encodes them beside its work.
+            by_level(lambda level: costs.mul_plain_ms(ring, level)),
             by_level(
                 lambda level: (
                     costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level)

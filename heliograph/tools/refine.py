@@ -40,7 +40,7 @@ _DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 2.0, 0.85, 1.3, 1e-3
 _FIT_POINTS = 2000
 # The last intervals reach beyond the samples by this share of their width, over the degree: a polynomial of low degree is
 # the same on a wider interval.
-_ROOM, _FARTHEST = 0.6, 4.0
+_ROOM = 0.6
 _CALIBRATION = 512
 # One sample of this many is never trained on, and no more than the second number of them.
 _APART, _MOST_APART = 8, 1024
@@ -403,27 +403,14 @@ class _Refiner:
 
     def finished(self) -> Refined:
         """The result, its intervals those of the samples."""
-        from heliograph.frontends.torch_distill import reaches
         from heliograph.frontends.torch_modules import to_torch
 
-        # The whole module once more in the clear, nothing held.
-        everything = [
-            np.concatenate([first.numpy(), second.numpy()])
-            for first, second in zip(self.samples, self.apart, strict=True)
-        ]
-        seen = reaches(self.module, self._tensors(everything))
-        calibration = reaches(self.module, self._tensors(self.program.calibration))
-        ends = [(min(a.low, b.low), max(a.high, b.high)) for a, b in zip(seen, calibration, strict=True)]
-        if any(max(-low, high) > _FARTHEST for low, high in ends):
-            warnings.warn(
-                f"{self.original.name}: of some samples values reach beyond {_FARTHEST:g} times the intervals that were "
-                "trained; longer training, a larger penalty or higher degrees bring them back",
-                stacklevel=3,
-            )
-        program = _on_intervals(self.program, np.clip(ends, -_FARTHEST, _FARTHEST).tolist())
+        program = self.on_intervals(self.program)
         agreement = [each for each in self.rounds if each.kept][-1].agreement
         if not self.interrupted:
-            program, agreement = self.spared(program)
+            spared, agreement = self.spared(program)
+            # What reads another polynomial reaches elsewhere.
+            program = program if spared is program else self.on_intervals(spared)
         return Refined(
             program,
             to_torch(program, train_coefficients=True),
@@ -435,6 +422,29 @@ class _Refiner:
             time.perf_counter() - self.begun,
             self.interrupted,
         )
+
+    def on_intervals(self, program: Program) -> Program:
+        """The program with its polynomials on the intervals that the samples reach, with room; a warning where one goes
+        beyond all bounds.
+        """
+        from heliograph.frontends.torch_distill import TOO_FAR, reaches
+        from heliograph.frontends.torch_modules import to_torch
+
+        module = to_torch(program, train_coefficients=True)
+        everything = [
+            np.concatenate([first.numpy(), second.numpy()])
+            for first, second in zip(self.samples, self.apart, strict=True)
+        ]
+        seen = reaches(module, self._tensors(everything))
+        calibration = reaches(module, self._tensors(program.calibration))
+        ends = [(min(a.low, b.low), max(a.high, b.high)) for a, b in zip(seen, calibration, strict=True)]
+        if any(max(-low, high) > TOO_FAR for low, high in ends):
+            warnings.warn(
+                f"{self.original.name}: of some samples values reach beyond {TOO_FAR:g} times the intervals that were "
+                "trained; longer training, a larger penalty or higher degrees bring them back",
+                stacklevel=4,
+            )
+        return _on_intervals(program, np.clip(ends, -TOO_FAR, TOO_FAR).tolist())
 
     def spared(self, program: Program) -> tuple[Program, float]:
         """The program without the degrees that training has left unused, and its agreement.
@@ -474,7 +484,7 @@ class _Refiner:
             else:
                 with torch.no_grad():
                     coefficients.copy_(before)
-        return _with_polynomials(program, changes), best[2]
+        return (_with_polynomials(program, changes) if changes else program), best[2]
 
     def _tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         import torch

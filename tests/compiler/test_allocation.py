@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,22 @@ def test_a_larger_loss_allowed_is_never_dearer_and_the_plan_never_above_the_pape
     plans = [compiled("plan", loss).report.figures.predicted_ms for loss in (0.005, 0.02, 0.2)]
     assert plans == sorted(plans, reverse=True)
     assert plans[1] <= compiled("paper").report.figures.predicted_ms
+
+
+def test_the_papers_own_allocation_is_taken_where_it_serves_and_costs_less() -> None:
+    """Whatever the plan's own search missed: here it found one point alone, and a dear one."""
+    program = network()
+    fused = linear_passes(program)[-1].program
+    paper = chosen(Allocator.of(program, fused, replace(TOY, allocate="paper", accuracy_loss=0.2)))[0]
+    allocator = Allocator.of(program, fused, replace(TOY, allocate="plan", accuracy_loss=0.2))
+    dear = replace(allocator.points[-1], predicted_ms=1e9)
+    point, record = chosen(replace(allocator, points=(dear,)))
+    assert point.degrees == paper.degrees
+    assert record.measured <= 0.2
+    assert point.predicted_ms == allocator.priced(paper.degrees) < 1e9
+    assert [each.chosen for each in record.curve] == [True, False]
+    # Where OLA has none, the plan's stays.
+    assert chosen(replace(allocator, points=(dear,), papers=()))[0] == dear
 
 
 def test_an_artifact_keeps_its_allocation(tmp_path: object) -> None:

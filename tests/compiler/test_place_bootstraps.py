@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
+from heliograph.execution.primitives import PRIMITIVES
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.depth import node_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes, slot_periods
+from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, _Prices, observed_sizes, slot_periods
 from heliograph.passes.placement import Search
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
 
@@ -205,6 +206,13 @@ def test_one_value_in_all_slots_is_bootstrapped_in_two() -> None:
 def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
     small, large = (BUILT_IN.bootstrap_ms(Ring(16, 60, 55, levels, 6, None, (3, 3)), 1 << 12) for levels in (20, 26))
     assert small < large < BUILT_IN.bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15)
+
+
+def test_a_plaintext_product_costs_what_the_bill_says() -> None:
+    """Without its encoding: allocations compared by other prices than the bill's ended above dearer ones."""
+    plain = _Prices.of(RING, BUILT_IN).plain / 1e6
+    price = PRIMITIVES["mul_plain"].price
+    assert plain.tolist() == pytest.approx([price(BUILT_IN, RING, level, 2) for level in range(RING.towers)])
 
 
 def _chain(builder: Builder, node: Node, length: int) -> list[Node]:

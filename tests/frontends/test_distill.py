@@ -15,11 +15,12 @@ from torch import nn
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
 from heliograph.frontends import torch_distill
-from heliograph.frontends.torch_distill import Training, _Run, distil, packed, reaches, unpacked
+from heliograph.frontends.torch_distill import Training, _Run, distil, packed, reaches, unpacked, watched
 from heliograph.frontends.torch_modules import ProgramModule, to_torch
 from heliograph.frontends.torch_polynomial import held_polynomial, polynomial
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
+from heliograph.tools.refine import _moved
 
 SAMPLES = torch.rand(96, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -130,6 +131,48 @@ def test_a_state_with_samples_that_diverge_is_worse(
     score, loss, agreement = run.look()
     assert score == pytest.approx(agreement - 10 * 2 / 16)
     assert loss == -np.inf
+
+
+def test_a_state_with_arguments_far_out_is_worse(programs: tuple[Program, Program]) -> None:
+    """Outputs may still be of ordinary size where a value has left its interval by far: compile refuses such a sample."""
+    student, teacher = pair(programs)
+    apart = SAMPLES[:16].clone()
+    run = _Run(student, teacher, [SAMPLES], [apart], Training(), (), None)
+    fine = run.look()
+    with watched(student.eval()) as reached:
+        student(apart)
+        least = float(reached().min())
+    for step in student.polynomials:
+        middle, half = (step.attrs["low"] + step.attrs["high"]) / 2, (step.attrs["high"] - step.attrs["low"]) / 2
+        # The same polynomials on intervals so narrow that all samples are out of one of them.
+        step.attrs["low"], step.attrs["high"] = (middle + sign * half * least / 5 for sign in (-1, 1))
+        old = step.coefficients.detach().double().numpy()
+        step.coefficients.data = torch.from_numpy(_moved(old, -least / 5, least / 5)).float()
+    score, loss, agreement = run.look()
+    assert agreement == fine[2]
+    assert loss == pytest.approx(fine[1], abs=1e-3)
+    assert score == pytest.approx(agreement - 10)
+
+
+def test_samples_that_go_beyond_the_bounds_are_part_of_every_batch(
+    programs: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 96 samples one is far brighter: with batches of 8 it has a place in each when bounds have given way."""
+    samples = SAMPLES.clone()
+    samples[5] = 60 * samples[5]
+    student, teacher = pair(programs)
+    seen = []
+    step = _Run.step
+
+    def watching(run: _Run, number: int, given: Any) -> float:
+        seen.append(any(torch.equal(each, samples[5]) for each in given[0]))
+        return step(run, number, given)
+
+    monkeypatch.setattr(_Run, "step", watching)
+    training = Training(epochs=10, batch=8, rate=1e-6, penalty=1e-6)
+    distil(student, teacher, [samples], [SAMPLES[:16]], training)
+    assert sum(seen[:96]) == 8
+    assert all(seen[96:])
 
 
 def test_a_fold_of_norms_changes_neither_values_nor_gradients(programs: tuple[Program, Program]) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes
 from heliograph.errors import ProgramError
-from heliograph.frontends.torch_distill import Training
+from heliograph.frontends.torch_distill import Judge, Training, reaches
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
 from heliograph.tools.refine import refine
@@ -105,6 +105,19 @@ def test_degrees_that_do_nothing_go(program: Program) -> None:
     assert spared.agreement >= only.agreement
     apart = TRAIN[7::8]
     assert spared.agreement == (classes(spared.program, apart) == classes(program, apart)).mean()
+
+
+def test_intervals_hold_the_samples_where_degrees_went(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another polynomial moves what comes after it: the intervals are those of the network that comes out."""
+    # Whatever it does to the network, each level that can go goes.
+    monkeypatch.setattr(Judge, "look", lambda judge: (1.0, -1.0, 1.0))
+    refined = refine(program, TRAIN, degrees=7, epochs=1, training=Training(rate=1e-9, fade=0.0))
+    assert max(refined.degrees.values()) == 3
+    for reach in reaches(refined.module, [torch.from_numpy(TRAIN)]):
+        # Room of 0.6 / d of the width on both sides, or a little less where clipped.
+        assert max(-reach.low, reach.high) < 1.0
+        assert reach.high - reach.low == pytest.approx(2 / (1 + 2 * 0.6 / 3), rel=0.02)
+    hg.compile(refined.program, hg.Options(security_bits=None))
 
 
 def curve(*degrees: int) -> Any:
