@@ -182,7 +182,7 @@ def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
         made = _made(classes, gap, count, *known, scale_bits)
         if made is not None:
             return made
-    # The search measures; what it leaves to the proofs grows until they hold.
+    # The search measures errors; the share that it leaves to the proofs grows until they hold.
     for share in _SHARES:
         candidate, degrees = _search(classes, gap, count, share)
         made = _made(classes, gap, count, candidate.degrees, degrees, scale_bits)
@@ -230,7 +230,7 @@ def _made(
     classes: int, gap: float, count: int, first_degrees: tuple[int, ...], degrees: tuple[int, ...], scale_bits: int
 ) -> ArgmaxPlan | None:
     """The plan of these degrees with its proofs; None where they do not hold for `count`."""
-    # The differences come with the error of their two operands' scaling.
+    # Each difference carries the errors from scaling its two operands.
     least = gap - 2 * proof.unit(scale_bits)
     chain = make_chain(least, first_degrees, scale_bits)
     if not chain.closeness < 1.0 / (classes - 1):
@@ -292,7 +292,7 @@ def _second(classes: int, first: SignPlan, degrees: tuple[int, ...], scale_bits:
     made = remez(lambda x: np.where(x < cut, -1.0, 1.0), [far, near], degrees[0]).coefficients
     if len(degrees) == 1:
         return _proved(Composite((Stage(made, low, high),), (others, largest), 0.0, 0.0, scale_bits), far, near)
-    # The next stage's argument must stay in [-1, 1], between the two intervals too.
+    # The next stage's argument must stay in [-1, 1], also between the two intervals.
     step = proof.rounding_error(made, scale_bits)
     bottom, top = proof.image(made, small_ends=False)
     most = max(top, -bottom) * (1 + 1e-15)

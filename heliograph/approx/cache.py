@@ -62,7 +62,7 @@ def load(kind: str, key: Mapping[str, Any]) -> Any:
     if path is None:
         return None
     try:
-        # Neither a link nor a pipe: somebody else may have made the folder.
+        # Links and pipes are refused: somebody else may have made the folder.
         with open_file(path, follow=False) as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:

@@ -161,7 +161,7 @@ def plan_polynomial(coefficients: Sequence[float], product_cost: float = 1.0, sc
         if depth > budget:
             continue
         plan = Plan(degree, plan.steps, depth)
-        # A key switch is about six tenths of a relinearized product.
+        # A key switch costs about six tenths of a relinearized product.
         cost = product_cost * (0.4 * plan.products + 0.6 * plan.relinearizations) + scalar_cost * plan.scalar_products
         if best is None or cost < best[0] - 1e-12:
             best = (cost, plan)

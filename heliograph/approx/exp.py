@@ -86,12 +86,12 @@ def _exp_plan(low: float, high: float, fitted: ExpStage, squarings: int, error: 
     half, middle = (high - low) / 2, (high + low) / 2
     steps = Steps()
     t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
-    # exp(middle / 2^squarings) rides on the coefficients.
+    # The factor exp(middle / 2^squarings) is folded into the coefficients.
     stage = fitted.stage.scaled(math.exp(middle / 2**squarings))
     y = steps.poly(t, stage)
     unit = proof.unit(scale_bits)
     size = math.exp(high / 2**squarings) * (1.0 + fitted.relative_error)
-    # The argument's own error moves exp by reach times its size, and the polynomial by little more.
+    # The argument's own error moves exp by reach times its size, and the polynomial by only a little more.
     slip = proof.rounding_error(stage.coefficients, scale_bits) + 2.0 * unit * stage.degree**2 * size
     for _ in range(squarings):
         y = steps.multiply(y, y)
@@ -126,7 +126,7 @@ def _relative_error(coefficients: tuple[float, ...], reach: float) -> float:
     for i, c in enumerate(coefficients):
         difference[i] += c
     slip = 2.0**-52 * sum(abs(c) for c in series)
-    # On each piece exp varies by a factor of exp(1/6) at most: the share that the proof is above the truth.
+    # On each piece exp varies by at most a factor of exp(1/6), so the proved error is within that of the true one.
     ends = np.linspace(-1.0, 1.0, max(_PIECES, math.ceil(12 * reach)) + 1)
     worst = 0.0
     for low, high in itertools.pairwise(ends):

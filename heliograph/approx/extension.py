@@ -37,7 +37,7 @@ def subtract_maximum(steps: Steps, x: int, limit: float, width: int, unit: float
         compared = steps.poly(steps.poly(steps.poly(difference, G3), G3), half)
         # a c + b (1 - c) = b + (a - b) c
         most = steps.add(other, steps.multiply(difference, compared))
-    # The mask that spreads the first column carries 2 limit, the one that clears the padding carries 1 / unit.
+    # The mask that spreads the first column carries 2 limit; the one that clears the padding carries 1 / unit.
     spread = steps.first_column(most, 2.0 * limit)
     return steps.mask(steps.subtract(x, spread), 1.0 / unit)
 
@@ -45,7 +45,7 @@ def subtract_maximum(steps: Steps, x: int, limit: float, width: int, unit: float
 def extend(steps: Steps, t: int, rounds: int) -> int:
     """Squeeze [-2^rounds, 2^rounds] into [-1, 1], near the identity around zero; t is in units of BASE."""
     for i in range(rounds - 1, -1, -1):
-        # t - (4/27) t^3 / L^2i: the factor goes to one operand, beside the square.
+        # t - (4/27) t^3 / L^2i: the factor is applied to one operand, in parallel with the square.
         cubic = steps.scale(t, 4.0 / (27.0 * RATIO ** (2 * i)))
         t = steps.subtract(t, steps.multiply(steps.multiply(t, t), cubic))
     return t

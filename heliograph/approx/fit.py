@@ -85,7 +85,7 @@ def minimax(
         if parity is None:
             made = remez(scaled, [(-1.0, 1.0)], degree, kinks=corners)
         else:
-            # Where the line is the whole of one parity, the other parity's polynomial ends at the next lower degree.
+            # Where the line is all of one parity, the polynomial of the other parity ends at the next lower degree.
             top = degree if degree % 2 == parity else degree - 1
             bent = partial(_less_line, scaled, line)
             corners = sorted({abs(k) for k in corners} - {0.0})
@@ -148,13 +148,13 @@ def _linear_program(
     return np.asarray(start + result.x[:-1] * size)
 
 
-# A normal's mean and deviation, or those of several that are mixed by their shares.
+# The mean or deviation of one normal, or those of several normals that are mixed by their shares.
 Moments = float | npt.NDArray[np.float64]
-# The weight that least squares has far from the samples, as a share of the density's peak: of one normal, whose tails are
-# not those of the samples, and of a mixture, which has them: there it is the first with which the error stays under this
-# share of the function's range, so that what lies far out is off and not lost.
+# The weight of least squares far from the samples, as a share of the density's peak. For one normal, whose tails are not
+# those of the samples, it is fixed. A mixture does have their tails: it takes the first weight that keeps the error below
+# this share of the function's range, so that values far out are off but not lost.
 FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
-# The smallest width of a normal in a mixture, as a share of the interval: least squares cannot use a peak at one point.
+# The smallest width of a normal in a mixture, as a share of the interval: least squares cannot use a peak at a single point.
 _NARROWEST = 5e-3
 
 
@@ -190,7 +190,7 @@ def gaussian(
     x = middle + half * t
     width = np.maximum(spread * std, (high - low) * (1e-3 if shares is None else _NARROWEST))
     likely = density(x, mean, width, shares)
-    # A function that is even or odd up to a line is fitted so: the weight is not even, and coefficients that are dropped
+    # A function that is even or odd up to a line is fitted as such: the weight is not even, so coefficients dropped only
     # after the fit would be missed.
     parity, line = symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
     kept = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
@@ -198,7 +198,7 @@ def gaussian(
     basis = np.polynomial.chebyshev.chebvander(t, degree)[:, kept]
     made = np.zeros(degree + 1)
     for floor in (FLOOR,) if shares is None else _FLOORS_OF_MIXTURES:
-        # The points crowd at the ends of the interval; dx makes the sum an integral over x.
+        # The points crowd at the ends of the interval; dx turns the sum into an integral over x.
         weight = np.sqrt((likely + floor) * np.gradient(x))
         made[kept] = np.linalg.lstsq(basis * weight[:, None], target * weight, rcond=None)[0]
         if shares is None or np.abs(basis @ made[kept] - target).max() <= _MOST_ERROR * float(np.ptp(function(x))):
@@ -271,7 +271,7 @@ def _symmetrize(
     if parity is None:
         return coefficients
     out = coefficients.copy()
-    # The other parity is the line, known exactly.
+    # The part of the other parity is the line, which is known exactly.
     out[1 - parity :: 2] = 0.0
     if len(out) > 1 - parity:
         out[1 - parity] = line[1 - parity]

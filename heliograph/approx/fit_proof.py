@@ -28,7 +28,7 @@ from heliograph.functions import Analytic, Function, Polynomials, Vector, checke
 _DEGREE = 44
 _POINTS = 12
 _GRID = 200_001
-# In float64: the degree of an analytic piece's interpolant, points per degree, and what rounding may add to a bound.
+# In float64: the degree of an analytic piece's interpolant, points per degree, and how much rounding may add to a bound.
 _FLOAT_DEGREE = 32
 _FLOAT_POINTS = 16
 _FLOAT_SHARE = 0.01
@@ -36,11 +36,11 @@ _FLOAT_UNIT = 2.0**-52
 _FUNCTION_UNIT = 2.0**-46
 _AT_ONCE = 1 << 20
 _MOST_PIECES = 20_000
-# By a slope: what a bound may be above the largest error seen, and how many points may be looked at for that.
+# For bounds from a slope: how far a bound may exceed the largest error seen, and how many points may be examined for it.
 _SLOPE_SHARE = 0.01
 _SLOPE_CELLS = 4096
 _SLOPE_POINTS = 1_000_000
-# A function that only increases next to zero is bounded there by its ends.
+# Next to zero, an increasing function is bounded by its values at the ends.
 _NEAR_ZERO = 2.0**-44
 
 
@@ -73,7 +73,7 @@ def largest_error(
     pieces = _pieces(of, start, high)
     kinks = np.array([k for k in of.kinks if low <= k <= high])
     if pieces is not None and kinks.size:
-        # What it is there is on neither piece where it jumps, as a sign does.
+        # Where f jumps, as a sign does, its value at the jump is on neither piece.
         there = np.abs(_values(coefficients, low, high, kinks) - of.evaluate(kinks))
         near = max(near, float(there.max()) + _slip(coefficients, low, high))
     if pieces is not None:
@@ -129,7 +129,7 @@ def _in_floats(
     width = max(degree, *(piece.degree for piece in pieces))
     t = np.cos(np.linspace(math.pi, 0.0, _FLOAT_POINTS * width + 1))
     slip = _slip(coefficients, low, high)
-    # Points are off by rounding too: a twentieth of their distance, at most, in pieces that are not too narrow.
+    # Points are rounded too: they are off by at most a twentieth of their distance, in pieces that are not too narrow.
     near = 1.0 / math.cos(1.05 * math.pi / (2 * _FLOAT_POINTS))
     bounds, seen = np.full(len(pieces), math.inf), 0.0
     rows = max(1, _AT_ONCE // t.size)
@@ -138,7 +138,7 @@ def _in_floats(
         a, b = np.array([p.low for p in some]), np.array([p.high for p in some])
         x = np.clip((a + b)[:, None] / 2 + (b - a)[:, None] / 2 * t, a[:, None], b[:, None])
         x[:, 0], x[:, -1] = a, b
-        # At an end, f is what this piece has there.
+        # At an end, f takes the value it has on this piece.
         smooth = of.proof.values if isinstance(of.proof, Analytic) and of.proof.values is not None else of.evaluate
         exact = np.empty_like(x)
         curved = np.array([p.line is None for p in some])
@@ -148,7 +148,7 @@ def _in_floats(
         error = np.abs(_values(coefficients, low, high, x) - exact).max(axis=1)
         seen = max(seen, float(error.max()))
         rest = np.array([p.rest for p in some])
-        # Of f, and of x, which is a factor of some.
+        # The size of f, plus that of x, which is a factor of some functions.
         size = np.abs(exact).max(axis=1) + np.maximum(np.abs(a), np.abs(b))
         wide = b - a >= 2e-6 * np.maximum(np.abs(a), np.abs(b))
         made = (error + slip + _FUNCTION_UNIT * size + rest) * near + rest
@@ -237,10 +237,10 @@ def _short_pieces(of: Analytic, low: float, high: float) -> Iterator[tuple[float
         if of.positive:
             b = 2 * a
         else:
-            # Where the strip narrows with |x|, it is that of the piece's far end that counts.
+            # Where the strip narrows with |x|, its width at the piece's far end is what counts.
             length = 1.3 * of.strip(abs(a))
             b = a + 1.3 * of.strip(max(abs(a), abs(a + length)))
-        # What is left over would be a narrow piece of its own.
+        # A small remainder would become a narrow piece of its own.
         b = high if b >= high or (high - b) < 1e-3 * (b - a) else b
         yield a, b
         a = b
@@ -250,7 +250,7 @@ def _ellipse(of: Analytic, a: float, b: float) -> tuple[float, float]:
     """(rho of an ellipse around [a, b] that f is analytic in, a bound on |f| there)."""
     half = (b - a) / 2
     if of.positive:
-        # b <= 2 a, and a little: with rho = 5 the ellipse stays right of 0.19 a.
+        # b <= 2 a, or slightly more: with rho = 5 the ellipse stays right of 0.19 a.
         rho = 5.0
     else:
         far = max(abs(a), abs(b))
@@ -300,7 +300,7 @@ def _difference_bound(
     """A bound on |p - q| on [a, b], q by fixed-point Chebyshev coefficients there, plus `rest`."""
     degree = max(len(coefficients), len(other)) - 1
     u = proof.cosines(_POINTS * degree)
-    # t of [low, high] at the points of [a, b]
+    # The points of [a, b], in the coordinate t of [low, high].
     with mpmath.workprec(proof.BITS + 64):
         scale = mpmath.mpf(2) ** proof.BITS
         width = mpmath.mpf(high) - mpmath.mpf(low)

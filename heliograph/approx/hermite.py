@@ -71,7 +71,7 @@ def least_squares(
     error = float(np.sum(weights * (values - coefficients @ basis) ** 2))
     low, high = mu - SPREAD * sigma, mu + SPREAD * sigma
     chebyshev = interpolate(lambda x: coefficients @ hermite_values((x - mu) / sigma, degree), low, high, degree)
-    # What is rounding alone counts as zero: a symmetric function keeps its cheaper evaluation.
+    # Coefficients that are only rounding count as zero, so a symmetric function keeps its cheaper evaluation.
     chebyshev[np.abs(chebyshev) < 2.0**-50 * np.abs(chebyshev).max()] = 0.0
     stage = Stage(tuple(float(c) for c in chebyshev), low, high)
     return HermiteFit(stage, tuple(float(c) for c in coefficients), error)

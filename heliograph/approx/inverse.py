@@ -26,7 +26,7 @@ FUNCTIONS = ("reciprocal", "rsqrt", "sqrt")
 METHODS = ("newton", "goldschmidt")
 START_DEGREES = (1, 3, 7, 15, 31, 63)
 _MOST_ROUNDS = 40
-# Newton's plans that are deeper are compared with those by cubics.
+# Newton plans deeper than this are compared with plans by cubics.
 _DEEP = 14
 
 
@@ -67,7 +67,7 @@ def inverse(
         error = ((high - low) / (high + low)) ** (2 ** (count + 1)) * (1 + 1e-9)
         rounding = _goldschmidt_rounding(low, high, count, proof.unit(scale_bits))
         return _plan(steps, function, low, high, method, error, rounding, scale_bits)
-    # By the exchange's own level first; only what is cheapest is proved.
+    # Candidates are first judged by the error that the exchange reports; only the cheapest is proved.
     found = []
     for degree in START_DEGREES:
         made = _least_relative(function, low, high, degree)
@@ -124,7 +124,7 @@ def _by_cubics(low: float, high: float, target: float, function: str, scale_bits
     )
 
 
-# A start that is nearer to nothing than this gives rounds without end.
+# A start with a relative error above this would take endless rounds.
 _WORST_START = 0.999
 
 
@@ -201,7 +201,7 @@ def _proved_start(function: str, low: float, high: float, made: tuple[float, ...
     positive = proof.image(made, tolerance=5e-2)[0] > 0
     if least - slip <= -1 or not positive:
         return 1.0
-    # 1 - sqrt(1 + least) and sqrt(1 + most) - 1, without cancellation.
+    # 1 - sqrt(1 + least) and sqrt(1 + most) - 1, computed without cancellation.
     below = (slip - least) / (1.0 + math.sqrt(1.0 + least - slip))
     above = (most + slip) / (1.0 + math.sqrt(1.0 + most + slip))
     return max(below, above) * (1 + 1e-12)
@@ -225,7 +225,7 @@ def _newton(
             y = steps.multiply(y, steps.from_constant(2.0, steps.multiply(0, y)))
         return steps
     for a, b in [(1.5, 0.5)] * rounds if isinstance(rounds, int) else rounds:
-        # y (3 - x y^2) / 2 = (3/2) y - (x y / 2) y^2: the square and the product with x go side by side.
+        # y (3 - x y^2) / 2 = (3/2) y - (x y / 2) y^2: the square and the product with x are computed in parallel.
         other = steps.multiply(steps.scale(0, -b), y)
         y = steps.add(steps.multiply(steps.multiply(y, y), other), steps.scale(y, a))
     if function == "sqrt":
@@ -261,7 +261,7 @@ def _newton_rounding(
     unit = proof.unit(scale_bits)
     power = 1.0 if function == "reciprocal" else 0.5
     half = (high - low) / 2
-    # The argument's own error moves the polynomial by its slope, degree^2 times its size at most (Markov).
+    # The argument's own error moves the polynomial by its slope, which is at most degree^2 times its size (Markov).
     size = sum(abs(c) for c in start.coefficients)
     absolute = proof.rounding_error(start.coefficients, scale_bits) + start.degree**2 * size * 2 * unit / min(half, 1.0)
     noisy = error + absolute * high**power

@@ -21,7 +21,7 @@ Vector = npt.NDArray[np.float64]
 Function = Callable[[Vector], Vector]
 Interval = tuple[float, float]
 
-# To what coefficients are rounded: a share of the error, or this many bits of the largest of them; fine and coarse.
+# What coefficients are rounded to: a share of the error, or this many bits of the largest coefficient; fine and coarse.
 _SHARE_BITS = (20, 12)
 _COEFFICIENT_BITS = (48, 40)
 _PER_DEGREE = 32
@@ -115,7 +115,7 @@ def _grid(intervals: Sequence[Interval], degree: int, kinks: Sequence[float]) ->
     points: list[Vector] = []
     owner: list[npt.NDArray[np.int_]] = []
     for index, (low, high) in enumerate(pieces):
-        # Oscillations are spread evenly in the angle: an interval gets points by its share of it.
+        # Oscillations are spread evenly in the angle, so an interval gets points in proportion to its share of it.
         share = (math.acos(max(low, -1.0)) - math.acos(min(high, 1.0))) / math.pi
         count = 1 if low == high else max(40, math.ceil(_PER_DEGREE * (degree + 2) * (share + 0.15)))
         at = (high + low) / 2 + (high - low) / 2 * np.cos(np.linspace(math.pi, 0.0, count))
@@ -133,7 +133,7 @@ def _start(grid: Vector, segment: npt.NDArray[np.int_], count: int, degree: int)
     gaps = np.diff(angle, prepend=angle[0])
     owner = segment[::-1]
     jump = np.concatenate(([True], owner[1:] != owner[:-1]))
-    # Distance within the set: what lies between two intervals does not count.
+    # Distances within the set: the gap between two intervals does not count.
     gaps[jump & (gaps > 3 * np.median(gaps))] = 0.0
     along = np.cumsum(gaps)
     chosen = np.searchsorted(along, np.linspace(0.0, along[-1], count))
@@ -157,7 +157,7 @@ def _alternation(error: Vector, count: int) -> npt.NDArray[np.int_] | None:
         if len(peaks) - count == 1:
             peaks.pop(0 if size[peaks[0]] < size[peaks[-1]] else -1)
             continue
-        # Dropping two neighbours keeps the signs alternating; an end may go alone.
+        # Dropping two neighbours keeps the signs alternating; an end may be dropped alone.
         pairs = [max(size[a], size[b]) for a, b in itertools.pairwise(peaks)]
         least = int(np.argmin(pairs))
         end = min(size[peaks[0]], size[peaks[-1]])

@@ -27,7 +27,7 @@ Interval = tuple[float, float]
 BITS = 160
 _TOLERANCE = 5e-4
 _PIECES = 200
-_FINEST = 1e-13  # of an image's width: an end nearer to zero than that counts as zero
+_FINEST = 1e-13  # relative to an image's width: an end nearer to zero than that counts as zero
 
 # Six standard deviations, in a slot, of the rounding error of one rescale at N = 2^17 with a ternary secret:
 # 6 sqrt(N (1 + 2 N / 3) / 24) = 2^17. Key switching adds less.
@@ -85,8 +85,8 @@ def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) 
         a, b = fixed(low), fixed(high)
         t = ((a + b) >> 1) + (((b - a) * cosines(points * max(1, degree))) >> (BITS + 1))
     values = clenshaw(coefficients, t)
-    # Rounding: each step of the recurrence errs by at most 2 units, which U_k <= k + 1 amplifies; coefficients by one
-    # unit each; a point by at most 3, which p' <= degree^2 sum |c| amplifies.
+    # Rounding: each step of the recurrence errs by at most 2 units, amplified by U_k <= k + 1; each coefficient by one unit;
+    # a point by at most 3 units, amplified by p' <= degree^2 sum |c|.
     # Up to 1 + 1 / degree^2, |T_k| <= 2.2 and |U_k| <= 2.2 (k + 1).
     slip = 16 * (2 * (degree + 2) ** 2 + 3 * degree * degree * (bound + 1) + degree + 2)
     least, most = int(values.min()) - slip, int(values.max()) + slip
@@ -111,7 +111,7 @@ def image(
     return _image(tuple(map(float, coefficients)), low, high, tolerance, small_ends)
 
 
-# Variants of a program, compiled to compare them, have most of their polynomials in common.
+# Variants of a program that are compiled for comparison have most of their polynomials in common.
 @functools.lru_cache(maxsize=512)
 def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: float, small_ends: bool) -> Interval:
     limit = 1.0 + 1.0 / max(1, len(coefficients) - 1) ** 2
@@ -134,7 +134,7 @@ def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: 
         pieces = []
         for piece, end in ((bottom, lower), (top, upper)):
             slack = known[piece][2]
-            # An image around zero has ends of half its width: those need no more than the width does.
+            # The ends of an image around zero are about half its width: they need no more precision than the width does.
             if small_ends and slack > 2.5 * tolerance * abs(end) + 2**20 and slack > _FINEST * width:
                 pieces.append(piece)
         if not pieces or len(known) > _PIECES:

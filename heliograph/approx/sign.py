@@ -194,7 +194,7 @@ def odd_minimax(tau: float, degree: int) -> tuple[Minimax, float]:
         try:
             made = remez(_one, [(tau, 1.0)], degree, parity=1)
         except np.linalg.LinAlgError:
-            made = None  # narrower than the points of a grid are apart
+            made = None  # narrower than the distance between grid points
         if made is not None and made.level >= _LEAST_LEVEL:
             return made, tau
         tau = max(0.8 * tau, 1.0 - 2.0 * (1.0 - tau))
@@ -294,7 +294,7 @@ def _cheapest(gap: float, closeness: float, cost: str, scale_bits: int, max_dept
             return plan_of_chain(chain, gap, "best", scale_bits)
     reach = min(limit, max(4, math.floor(-math.log2(gap))))
     while True:
-        # Closeness in the search is measured; a share is left for the proofs and the rounding between stages.
+        # The search measures closeness; a share is left for the proofs and for the rounding between stages.
         good = [c for c in frontier(gap, closeness * 0.99, reach) if c.degrees and c.closeness <= closeness * 0.99]
         if cost == "depth":
             good.sort(key=lambda c: (c.depth, c.multiplications))

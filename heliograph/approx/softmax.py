@@ -31,7 +31,7 @@ HETAL_RANGE = 128.0
 _DEGREES = (7, 15, 31)
 _MOST_NORMALISATIONS = 60
 _CAPS = (100.0, 8.0, 4.0, 2.5, 1.8, 1.4, 1.2, 1.1)
-_MARGIN = 1e-9  # by which every interval of a row's sum is wider than found, relative
+_MARGIN = 1e-9  # relative widening of every interval that is found for a row's sum
 
 
 def softmax(
@@ -78,7 +78,7 @@ def _schedule(columns: int, start: float, squarings: int, tolerance: float, cap:
 
     `cap`: the largest ratio that is squared. A lower one costs levels and leaves small sums further above the rounding.
     """
-    # by number of normalisations so far: the least ratio, and how they are spread
+    # by number of normalisations so far: the least ratio, and how the normalisations are spread
     best = {0: _Schedule((0,), start)}
     for turn in range(squarings + 1):
         if turn:
@@ -117,7 +117,7 @@ def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> Soft
     for _, _, squarings, degree, schedule in sorted(found, key=lambda item: item[:4]):
         reach = limit / 2**squarings
         fitted = least_relative(reach, degree)
-        # First with what the exchange says of exp's polynomial; its proof is made for a plan that holds so far.
+        # First with the error that the exchange reports for exp's polynomial; only a plan that holds so far is proved.
         plan = _plan(columns, limit, ExpStage(Stage(fitted.coefficients), reach, fitted.level), schedule, scale_bits)
         if plan.error is not None and plan.error <= max_error:
             plan = _plan(columns, limit, relative_exp(reach, degree), schedule, scale_bits)

@@ -56,18 +56,18 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 from heliograph.passes.simplify import Simplify
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
 
-# Impacts are taken on this many samples. Points are compared on this many of those kept apart, and the one that is taken is
-# looked at on more.
+# Impacts are measured on this many samples. Points are compared on this many held-out samples, and the chosen point is
+# checked on more.
 _IMPACT_SAMPLES = 128
 _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
-# Of chains without bootstraps this many lengths are looked at on each ring.
+# For chains without bootstraps, this many lengths are tried on each ring.
 _LENGTHS = 16
-# This many of the best chains are looked at with a lower part that bootstraps.
+# This many of the best chains are also tried with a lower part that bootstraps.
 _WITH_LOWER = 3
-# Points of the front lie so far apart in cost, at least.
+# Points of the front differ in cost by at least this factor.
 _APART = 1.005
-# Where a point does not serve after all, the next that is looked at lies this share of the front further.
+# If a point turns out not to serve, the search moves on by the front's length divided by this.
 _STEPS = 16
 
 
@@ -93,7 +93,7 @@ class Trial:
                 return builder.copy(node, operands)
             made = self.activations[entry].polynomial(degrees[node.loc.layer])
             series = builder.constant(np.array(made.coefficients), f"{node.loc.layer}.poly")
-            # By unit the interval stays; else it may follow the degree.
+            # With unit sizes the interval stays; otherwise it may follow the degree.
             ends = {} if self.program.ranges[entry].units else {"low": made.low, "high": made.high}
             return builder.op("poly", operands, node.loc, **{**node.attrs, "coefficients": series, **ends})
 
@@ -154,7 +154,7 @@ class Allocator:
             points = _paper(polynomial, table, options)
         else:
             points, chains = _plan(polynomial, table, options, exact)
-            # Where no ring bootstraps, OLA has no allocation.
+            # If no ring bootstraps, OLA has no allocation.
             with contextlib.suppress(PlanningError):
                 papers = _front(_paper(polynomial, table.of(paper_errors), options))
         trial = Trial.of(fused, options, partly)
@@ -265,7 +265,7 @@ def bisected(
     It ends where the first point that may still be taken is `hopeless`, with that one, which is then not measured.
     """
     points, allowed = allocator.points, allocator.options.accuracy_loss
-    # What comes later costs more and loses less: bisection finds the first that serves, as far as losses fall.
+    # Later points cost more and lose less, so bisection finds the first one that serves, as far as losses do fall.
     measured: dict[int, float] = {}
     low, high = 0, len(points) - 1
     while low < high and not hopeless(points[low]):
@@ -276,7 +276,7 @@ def bisected(
         measured.pop(low, None)
         return low, measured
     measured[low] = allocator.measured(points[low], compared=measured.get(low))
-    # More samples may say otherwise.
+    # More samples may give a different answer.
     while measured[low] > allowed and low < len(points) - 1:
         low = min(low + max(1, len(points) // _STEPS), len(points) - 1)
         if hopeless(points[low]):
@@ -297,7 +297,7 @@ def papers_own(allocator: Allocator, milliseconds: float) -> tuple[Point, float]
 
     if not allocator.papers:
         return None
-    # What OLA finds dearer, a plan does too, nearly always: the search ends where nothing can come of it.
+    # What OLA prices higher nearly always costs more in a plan too: the search ends where nothing can be gained.
     place, measured = bisected(replace(allocator, points=allocator.papers), lambda point: price(point) >= milliseconds)
     found = allocator.papers[place]
     if measured.get(place, math.inf) > allocator.options.accuracy_loss or price(found) >= milliseconds:
@@ -313,7 +313,7 @@ def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     if papers is not None:
         table = table.having(papers[0].degrees)
         point = replace(papers[0], loss=table.loss(papers[0].degrees))
-        # It takes its place among the others, by cost.
+        # It is inserted among the others, by cost.
         low = sum(each.predicted_ms < point.predicted_ms for each in points)
         points = (*points[:low], point, *points[low:])
         measured = {i + (i >= low): value for i, value in measured.items()} | {low: papers[1]}
@@ -396,12 +396,12 @@ def _plan(
             fronts.append((cost, place, bare))
         except TooFewLevelsError as few:
             failure = few
-        # Packed programs are large: this one may go before the next is made.
+        # Packed programs are large: free this one before the next is made.
         del prepared
     fronts.sort(key=lambda front: front[0])
     chains = [(place, prepared) for _, place, prepared in fronts]
     if options.chains != 1:
-        # On the best chains once more with a lower part that bootstraps too, which half the room takes.
+        # Try the best chains again with a lower part that bootstraps too and has half the room.
         for _, place, prepared in fronts[:_WITH_LOWER]:
             parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
             if parts:
@@ -549,7 +549,7 @@ def _paper(program: Program, table: Table, options: Options) -> list[Point]:
 
     layers: dict[str, dict[int, float]] = {}
     for candidate in table.candidates.values():
-        # Activations of one name take one degree: what they lose adds up.
+        # Activations with the same name take one degree, so their losses add up.
         own = layers.setdefault(candidate.layer, dict.fromkeys(candidate.errors, 0.0))
         for degree in own:
             own[degree] += candidate.loss(degree)

@@ -35,7 +35,7 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
         from heliograph.frontends.sklearn_estimators import from_sklearn
 
         return from_sklearn(model, calibration, input_range=input_range)
-    # A module is there only where its package has been imported.
+    # A module is listed there only if its package has been imported.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
         from heliograph.frontends.torch_export import trace

@@ -31,9 +31,9 @@ from heliograph.report.figures import (
     WorstLayer,
 )
 
-# Variants are compiled for the report only where the linear maps have at most this many entries.
+# Variants are compiled for the report only if the linear maps have at most this many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
-# Outputs with more values than this are not taken for the scores of classes.
+# Outputs with more values than this are not taken to be class scores.
 _MOST_CLASSES = 1000
 
 
@@ -71,13 +71,13 @@ def bill(
             costs=options.costs.machine,
             cost_table=prices(options.costs),
             depth_by_line=tuple(_depth_by_line(polynomial)),
-            # What the author of a slot program wrote is what runs: there is nothing for us to lower.
+            # A slot program runs as its author wrote it: there is nothing for us to lower.
             savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
             else _savings(
                 savings(
                     fused,
-                    # Held-out samples say what the polynomials do to unseen inputs, in the program that they had no part in.
+                    # Held-out samples show how the polynomials do on unseen inputs: they had no part in this program.
                     polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
                     options,
                     observation.partly or observation.observed,

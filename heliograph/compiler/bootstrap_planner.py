@@ -29,22 +29,22 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 
 # A chain within this factor of the fastest is taken if its keys are smaller.
 _NEARLY = 1.1
-# If the fastest plan is asked for, this many of the fastest are planned completely.
+# If the fastest plan is wanted, this many of the fastest choices are planned completely.
 _COMPARED = 24
-# How much observed sizes are widened if neither the options nor a range of the program says it.
+# How much observed sizes are widened, unless the options or a range of the program says it.
 _SIZE_MARGIN = 0.5
 # For up to this many carried values, all combinations of their levels are tried.
 _MOST_ENTRIES = 3
-# Levels of a chain that bootstraps may not use: each number in turn, until it is enough.
+# The levels of a chain that bootstraps must not use: each number is tried in turn until one is enough.
 _SPARE = (0, 1, 2)
 # Combinations are tried on this many of the fastest chains.
 _MOST_WITH_ENTRIES = 16
-# Baby steps of the maps in bootstraps, where OpenFHE's own number takes more keys.
+# Numbers of baby steps for the maps in bootstraps, used where OpenFHE's own number takes more keys.
 _BABIES = (8, 4)
 # At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
-# If memory is bounded, choices are planned completely, the fastest first: share of the keys -> number of choices. (Other
-# rotations are composed, which takes long to plan.)
+# If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
+# (The other rotations are composed, which takes long to plan.)
 _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
 
 
@@ -108,7 +108,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
         packed = packing[-1].program
         for pairs in (True, False):
             coarse: _TooCoarseError | None = None
-            # Scales that have to meet may take levels: then once more with some to spare.
+            # Making scales meet may take levels. In that case, try again with some to spare.
             for spare in _SPARE:
                 few = False
                 choices, failure = _choices(packed, rings, options, {}, pairs, spare)
@@ -131,7 +131,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
                         choices = [choice for choice in choices if bootstrap_error(choice.ring) <= failed.serves]
                 if not few:
                     break
-            # Pairs are a bit coarser: once more without, if there were any.
+            # Pairs are a bit coarser: if there were any, try again without them.
             if coarse is None or not coarse.paired:
                 break
     raise PlanningError(failure)
@@ -183,14 +183,14 @@ def _choices(
             found.append(_Choice(placed, place.ring))
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs, spare)
-    # Those that place the same bootstraps in the same chains once.
+    # Choices that place the same bootstraps in the same chains count once.
     return list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values()), failure
 
 
 def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> list[_Choice]:
     """The best first, those with fewer keys too."""
     least = min(choice.cost_ms for choice in found)
-    # Where memory is bounded the fastest may be out of reach.
+    # If memory is bounded, the fastest may be out of reach.
     worth = _NEARLY if options.memory_bytes is None else _NEARLY**2
     every = [
         *found,
@@ -251,7 +251,7 @@ def _with_lower(
         return [_Choice(one, *how) for how, one in made if not isinstance(one, TooFewLevelsError)]
 
     whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
-    # The best of each ring so far, of those that go on.
+    # The best choice so far for each ring that is still in the search.
     taken: dict[Ring, _Choice | None] = {choice.ring: None for choice in whole if choice.cost_ms < min(best.values())}
     made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
     for _ in range((_MOST_CHAINS if options.chains is None else options.chains) - 1):
@@ -296,7 +296,7 @@ def _tries(
     if options.memory_bytes is None:
         yield from ((choice, options) for choice in filter(roomy, choices))
         return
-    # Choices that do not fit whatever keys the program itself has need no try.
+    # Choices that would not fit with any keys of the program itself need not be tried.
     possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes]
     for share, most in _KEY_SHARES.items():
         for choice in itertools.islice(filter(roomy, possible), most):
@@ -312,7 +312,7 @@ class _Planned:
     program: Program
     loading_ms: float
     trail: Trail
-    # As it was placed, or as it will run.
+    # The time of the program as it was placed, or as it will run.
     own_ms: float
 
     @property
@@ -329,7 +329,7 @@ def _written_out(planned: _Planned, options: Options) -> _Planned:
     fitting: tuple[Program, float] | None = trail[-1].program, 0.0
     if options.memory_bytes is not None:
         fitting = within(trail[-1].program, choice.ring, options.memory_bytes)
-    # Written out they take fewer bytes of keys; were that not so, the plan stays as it fits.
+    # Written out, bootstraps take fewer bytes of keys. If they did not, the plan would stay as it is, which fits.
     return planned if fitting is None else replace(planned, program=fitting[0], loading_ms=fitting[1], trail=trail)
 
 
@@ -338,10 +338,10 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
     try:
         found = simulated(program, wanted.inputs)
         wrong = wanted.refuses(found)
-        # At least a bit finer; errors grow with those of bootstraps at most.
+        # At least one bit finer; errors grow at most in proportion to those of bootstraps.
         share = min(0.5, wanted.tolerance / found.error) if wrong else 1.0
     except AmplifiedError as amplified:
-        # By how much is not known.
+        # How much finer it must be is not known.
         wrong, share = amplified.what, 2.0**-3
     if wrong:
         raise _TooCoarseError(
@@ -385,19 +385,19 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
     few: TooFewLevelsError | None = None
-    # The fewest levels between bootstraps with which the program may still fit; fewer were too few.
+    # The fewest levels between bootstraps that may still fit the program; fewer have already proved too few.
     least_room, compared = 0, 0
     for_time = wanted_fastest(packing[-1].program, options)
     tries = _tries(choices, options, lambda choice: choice.room >= least_room)
     for choice, tried in tries:
         if best is not None and tried is not options:
-            # Keys that are read again cost less than rotations that are composed of several.
+            # Reading keys again costs less than composing rotations from several others.
             break
         try:
             room = choice.ring.first_mod_bits - choice.ring.scale_bits
             trail = _lowered(choice, tried, max(0, wanted.headroom - room), pairs)
         except TooFewLevelsError as found_few:
-            # Scales that have to meet took levels that placing bootstraps did not know of.
+            # Making scales meet took levels that the placement of bootstraps did not know of.
             few, least_room = found_few, choice.room + 1
             continue
         except PlanningError as refused:

@@ -12,20 +12,20 @@ from heliograph.ckks.security import max_log_pq
 from heliograph.compiler.options import Options
 from heliograph.errors import PlanningError
 
-# Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster and leave fewer to the program.
+# Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster but leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
-# Levels between bootstraps beyond which nothing is gained, where security does not bound them.
+# The most levels between bootstraps: more gain nothing, even if security allows them.
 _MAX_LEVELS_BETWEEN = 24
 # OpenFHE's bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
 _OPENFHE_SCALES = (55, 57)
 _OPENFHE_HEADROOM_BITS = 5
-# Scales of chains for native bootstraps: beyond 53 bits the first modulus is too near, below 28 there are too few primes.
+# Scales of chains with native bootstraps: above 53 bits the first modulus is too close, below 28 there are too few primes.
 _NATIVE_SCALES = range(53, 27, -1)
-# The first modulus is this many bits above the scale: fewer leave more of the scale, more bend values less.
+# The first modulus is this many bits above the scale: fewer bits leave more of the scale, more bits distort values less.
 _NATIVE_HEADROOM_BITS = range(4, 11)
-# Coarser bootstraps serve nobody; finer ones than the second nobody needs.
+# Bootstraps coarser than the first are of no use; finer ones than the second are not needed.
 _COARSEST, _FINEST = 2.0**-9, 2.0**-20
-# More digits make a chain finer, for larger keys: only so much finer ones count.
+# More digits make a chain finer but its keys larger: they count only if the error falls to this share.
 _FINER = 0.7
 
 
@@ -105,7 +105,7 @@ def _chain(shape: Ring, how: Bootstraps) -> Ring | None:
     headroom = _NATIVE_HEADROOM_BITS[0] if how.by == "native" else _OPENFHE_HEADROOM_BITS
     for scale in _NATIVE_SCALES if how.scale is None else (how.scale,):
         ring = replace(shape, scale_bits=scale, first_mod_bits=min(scale + headroom, 60))
-        # No larger first modulus is secure either.
+        # A larger first modulus would not be secure either.
         if ring.nominal_log_pq >= most:
             continue
         if how.by == "native":

@@ -31,7 +31,7 @@ from heliograph.report.text import Report
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
 _ERROR_SAMPLES = 64
-# Fewer samples kept apart than this, and it is worth a warning.
+# With fewer held-out samples than this, a warning is issued.
 _FEW_APART = 8
 
 
@@ -145,8 +145,8 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         show(trail)
         polynomial = trail[-1].program
         last[Stage.TENSOR] = program
-    # Every program is interpreted once on the same samples. Errors are measured on samples that had no part in the ranges,
-    # where there are some.
+    # Every program is interpreted once on the same samples. Errors are measured on samples that did not set the ranges, if
+    # there are any.
     first = sample_inputs(program, _ERROR_SAMPLES)
     samples = first if observation.trial is None else list(observation.unseen.samples)
     exact = interpret_many(program, samples)

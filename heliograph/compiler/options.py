@@ -18,7 +18,7 @@ from heliograph.ckks.costs import CostTable
 from heliograph.errors import ProgramError
 from heliograph.functions import METHODS
 
-# Bounds of what is above zero and finite.
+# Bounds for values that must be positive and finite.
 _TINY, _HUGE = math.ulp(0.0), sys.float_info.max
 _MAX_DEGREE = 511
 _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
@@ -77,7 +77,7 @@ class About:
             if isinstance(value, bool) or not isinstance(value, taken):
                 return _KINDS[self.kind]
         if self.choices:
-            # True is not meant where 1 is a choice.
+            # Where 1 is a choice, True does not count as 1.
             meant = not isinstance(value, bool) or any(isinstance(choice, bool) for choice in self.choices)
             return "" if meant and value in self.choices else self.why
         if self.kind in (int, float) and not self.low <= value <= self.high:
@@ -241,7 +241,7 @@ class Options:
             )
         },
     )
-    # Neither is told: the degrees that were chosen are.
+    # The next two options are not told; the degrees chosen by them are.
     allocate: str | None = _option(
         None,
         About(

@@ -30,7 +30,7 @@ from heliograph.passes.schedule import Schedule
 from heliograph.passes.select_keys import SelectKeys
 from heliograph.passes.simplify import Simplify
 
-# The names of those that leave a step, in the order in which they run; few programs need all of them.
+# The names of the passes that leave a step, in the order in which they run; few programs need all of them.
 PASSES: tuple[str, ...] = (
     Simplify.name,
     Expand.name,

@@ -142,7 +142,7 @@ def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
             except RangeError as error:
                 if not noisy:
                     raise
-                # The exact run came first, and passed.
+                # The exact run came first, and it passed.
                 raise AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint) from None
             left[noisy] = carried_on(program, results)
             outputs.append(unpack_outputs(program, decrypted))

@@ -26,9 +26,9 @@ from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth, spends_carried
 from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
 
-# Nothing is gained by a scale finer than this; errors are then far below float32's.
+# A scale finer than this gains nothing: errors are then far below float32's.
 _MAX_SCALE_BITS = 50
-# Room above the scale in the first modulus, for the size of the outputs: at least this many bits.
+# The first modulus is at least this many bits above the scale, as room for the size of the outputs.
 _MIN_HEADROOM_BITS = 8
 
 
@@ -57,13 +57,13 @@ def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
     return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
 
 
-# Chains on rings from 2^16 on have room for anything.
+# Chains on rings of 2^16 and above have room for anything.
 _ROOMY = 16
-# This many runs, each from what the one before left, show how errors go on.
+# This many runs, each starting from what the previous one left, show how errors develop.
 _ROUNDS = 4
-# Samples at once that an objective compares.
+# Batches (samples at once) that an objective compares.
 _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
-# An answer that takes so much longer is as soon there, where it is one to more samples.
+# An answer that takes up to this factor longer counts as equally soon, if it is for more samples.
 _AS_SOON = 1.01
 
 
@@ -121,7 +121,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
             where="Options.bootstrap",
             why="each run spends levels of them, and only a bootstrap gives levels back",
         )
-    # What comes from a run before has no more levels than that had left.
+    # A value from an earlier run has no more levels than that run had left.
     too_deep = options.bootstrap is True or written or endless
     for log_ring in rings if not too_deep else ():
         smaller = None
@@ -135,7 +135,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
         except PlanningError as error:
             reasons.append(f"ring 2^{log_ring}: {error.what}")
             if error.where == "Options.memory_bytes" and too_deep and options.bootstrap is None:
-                # Without bootstraps only a large ring is deep enough; a smaller one that bootstraps may fit.
+                # Without bootstraps, only a large ring is deep enough; a smaller one with bootstraps may fit.
                 if smaller is not None:
                     return smaller
                 break
@@ -221,11 +221,11 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             trail = back_passes(program, ring, options, packed=packed)
             executable = trail[-1].program
             if smaller is not None and _total_ms(smaller) < run_ms(executable, options.costs):
-                # Larger scales and keys that do not fit would only add to it.
+                # Larger scales, and keys that do not fit, would only add to the time.
                 return smaller
             found = simulated(executable, wanted.inputs)
             if wanted.refuses(found):
-                # Cheaper than a finer scale, where it is rotations that err.
+                # If it is rotations that err, this is cheaper than a finer scale.
                 trail = back_passes(program, ring, options, packed=packed, exact_rotations=True)
                 executable = trail[-1].program
                 found = simulated(executable, wanted.inputs)
@@ -234,7 +234,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             rings = candidates(log_ring, levels, headroom, options)
             continue
         except DriftError as drift:
-            # Primes of another size drift otherwise. Rings that differ in keys alone would drift alike.
+            # Primes of another size drift differently. Rings that differ only in keys would drift alike.
             drifted = drifted or drift
             rings = [other for other in rings if other.scale_bits != ring.scale_bits]
             continue
@@ -248,7 +248,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         if wrong := wanted.refuses(found):
             failure = f"{wrong} (scale of {ring.scale_bits} bits)"
             least_scale = ring.scale_bits + 1
-            # Now it is known at what levels the work is.
+            # It is now known at which levels the work is done.
             rings.sort(key=lambda other: _priced_on(found.trace.calls, other, options.costs))
             continue
         fitting: tuple[Program, float] | None = executable, 0.0
@@ -264,7 +264,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             )
         executable, loading = fitting
         price = total_ms(found.trace.calls, executable, options.costs)
-        # Without the bound all keys would stay, and nothing be read again.
+        # Without the memory bound, all keys would stay, and none would be read again.
         kept = price if loading else None
         plan = Plan(executable, trail, ring, found.trace, price, found.error, wanted.magnitude, kept, loading)
         return smaller if smaller is not None and _total_ms(smaller) < _total_ms(plan) else plan

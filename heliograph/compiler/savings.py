@@ -20,11 +20,11 @@ from heliograph.ir.depth import critical_depth, depth_of_degree, node_depth, pro
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.calibrate import Observed
 
-# More candidates than this are not combined: the text shows three.
+# At most this many candidates are combined: the text shows three.
 _MAX_CANDIDATES = 24
 _SHOWN = 3
-# This many are compiled and compared. Of a program whose maps have more entries than this, no more than are shown, on few
-# samples: each takes seconds.
+# This many variants are compiled and compared. If a program's maps have more entries than this, only as many are compiled as
+# are shown, on few samples: each takes seconds.
 _COMPARED = 8
 _LARGE = 5_000_000
 _FEW_SAMPLES = 8
@@ -141,7 +141,7 @@ def _compiled(
         if change.kind != "degree":
             continue
         old = len(polynomial.array(change.node.attrs["coefficients"])) - 1
-        # One of degree 2 may become a square, of one level.
+        # A polynomial of degree 2 may become a square, which takes one level.
         degree = 2 if old == 3 else 2 ** (depth_of_degree(old) - 1) - 1
         degrees[change.layer] = degree
         texts.append(f"degree {degree} instead of {old} for {_named(change)}")

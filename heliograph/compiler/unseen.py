@@ -28,10 +28,11 @@ from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.margins import Chooser
 
 CONFIDENCE = 0.95
-# Errors, and those of the variants that the report names, are measured on this many.
+# Errors, including those of the variants that the report names, are measured on at most this many samples.
 _MOST_MEASURED = 256
 _CHUNK = 64
-# A layer that a held-out sample left reaches this much further than the sample did, and at least this much than before.
+# If a held-out sample left a layer's range, the new range reaches this many times as far as the sample did, but at least and
+# at most this many times as far as the old range.
 _BEYOND, _LEAST_ROOM, _MOST_ROOM = 1.1, 1.25, 16.0
 
 
@@ -77,7 +78,7 @@ class Unseen:
 
 def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:
     """The rate that `left` of `apart` independent samples bound from above (Clopper and Pearson, one-sided)."""
-    # The quantile of the beta distribution; scipy.stats has it too, and takes most of a second to load.
+    # The quantile of the beta distribution. scipy.stats has it too, but takes most of a second to load.
     import scipy.special
 
     if left >= apart:
@@ -117,7 +118,7 @@ class Observation:
     approximated: Program | None = None
 
 
-# What all calibration samples showed of each value, and what every other one of them did.
+# What all calibration samples showed of each value, and what every second one of them showed.
 Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
 
 
@@ -144,10 +145,10 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
     partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
     approximated = None
     if options.margin is None and options.target_error is None:
-        # The degrees are those of the compiled program: what is measured is how its polynomials do.
+        # The degrees are those of the compiled program, because its polynomials are what is measured.
         chooser = Chooser.of(fused, observed)
         chosen = apply(approximate_pass(options, observed, chooser), fused)
-        # Where several functions read one value, they take one degree from now on: they may have chosen several.
+        # Functions that read the same value take one degree from now on; until now they may have chosen different ones.
         approximated = None if _shared(fused, chooser.degrees) else chosen
         observed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
         partly = {node: replace(seen, degree=observed[node].degree) for node, seen in partly.items()}

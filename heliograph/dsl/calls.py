@@ -17,11 +17,11 @@ from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context, OpSpec, Role, check_call
 
-# Attributes with one entry for each spatial axis of (channels, *spatial); one number stands for all of them.
+# Attributes with one entry for each spatial axis of (channels, *spatial); a single number is used for all axes.
 _PER_AXIS = {"kernel", "stride", "padding", "dilation", "output_size"}
-# Ops that are computed while the text is read where all operands are known.
+# Ops that are computed while the text is read if all operands are known.
 FOLDED = frozenset(name for name, spec in OPS.items() if spec.role is Role.MOVE)
-# Constants that the table wants as sparse matrices.
+# Constants that the op table requires as sparse matrices.
 _SPARSE = {"matrix", "matrices"}
 
 _KINDS = {
@@ -45,7 +45,7 @@ def _per_axis(value: int) -> Callable[[tuple[int, ...], Mapping[str, Any]], tupl
     return lambda shape, attrs: (value,) * max(1, len(shape) - 1)
 
 
-# What stands for a required attribute that a call leaves out: op -> attribute -> function of (shape, attributes).
+# Defaults for required attributes that a call leaves out: op -> attribute -> function of (shape, attributes).
 _DEFAULTS: dict[str, dict[str, Callable[[tuple[int, ...], Mapping[str, Any]], Any]]] = {
     "conv": {
         "stride": _per_axis(1),
@@ -68,7 +68,7 @@ _DEFAULTS: dict[str, dict[str, Callable[[tuple[int, ...], Mapping[str, Any]], An
 }
 
 
-# Attributes that a compiler's options give as well, by the layer.
+# Attributes that a compiler's options can also set, by layer.
 _TUNED = ("degree", "gap", "high")
 
 
@@ -100,7 +100,7 @@ def call_op(low: Walk, spec: OpSpec, call: ast.Call, values: Sequence[Value]) ->
     for name, (_, span) in attributes.items():
         if name not in spec.attrs:
             if low.report:
-                # The checker has named it.
+                # The checker has already reported it.
                 raise Poisoned
             raise Fault(span, f"{spec.name} has no attribute {shown(name)!r}", hint=did_you_mean(name, spec.attrs))
     _annotate(low, spec, attributes)
@@ -208,7 +208,7 @@ def _annotate(low: Walk, spec: OpSpec, attributes: dict[str, tuple[Value, Span]]
     for annotation in reversed(low.annotations):
         for name, (value, keyword) in annotation.entries.items():
             if name in spec.attrs:
-                # Named in the call as well: the annotation still speaks of this op.
+                # Given in the call as well: the annotation still refers to this op.
                 annotation.used.add(name)
                 if name not in attributes and name not in own:
                     attributes[name] = (value, keyword.span)

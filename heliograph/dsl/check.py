@@ -109,7 +109,7 @@ class _Checker:
             name for s in module.statements if isinstance(s, ast.Broken) and s.kind == "FN" for name in s.names
         }
         self.known_calls = callable_names(self.stage)
-        # Constants and parameters are seen inside functions, inputs and variables are not.
+        # Constants and parameters are visible inside functions; inputs and variables are not.
         self.fixed: dict[str, Span] = {}
 
     def _line(self, span: Span) -> int:

@@ -264,7 +264,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if len(name) > 60:
         return ""
     if len(candidates) > 300:
-        # Matching is slow; a slip rarely changes the first letter.
+        # Matching is slow; a typo rarely changes the first letter.
         candidates = [c for c in candidates if c[:1] == name[:1] and abs(len(c) - len(name)) < 3][:300]
     near = difflib.get_close_matches(name, candidates, n=3)
     if not near:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 _INDENT = "  "
-# Brackets up to this width stay on the line where a longer one beside them is opened up.
+# Brackets up to this width stay on one line even if a longer bracket beside them is opened up.
 _SHORT = 30
 
 _OPEN = {"LPAR", "LSQB"}
@@ -120,7 +120,7 @@ def _nest(tokens: list[lark.Token]) -> _Element:
             continue
         if kind == "COMMENT":
             group = stack[-1][0] if stack else None
-            # At the end of a line it belongs to what ends there: the element before the comma, if a comma was last.
+            # A comment at the end of a line belongs to what ends there: the element before the comma, if a comma was last.
             if element.parts:
                 element.after.append(_comment(token))
             elif not fresh_line and group is not None and len(group.elements) > 1:

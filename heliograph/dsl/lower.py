@@ -42,7 +42,7 @@ from heliograph.ir.layout import Layout
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops import OPS
 
-# What one text may spend: expressions evaluated, nodes made, elements of fixed arrays computed.
+# Limits for one text: expressions evaluated, nodes made, elements of fixed arrays computed.
 MAX_STEPS = 200_000
 MAX_NODES = 50_000
 MAX_COMPUTED_TOTAL = 2**26
@@ -271,7 +271,7 @@ class Lowerer:
     def _statement(self, statement: ast.Statement) -> None:
         inside = self.frame.function is not None or self.frame.loops
         if inside and not isinstance(statement, ast.Assign | ast.For | ast.Broken):
-            # The checker has said that it does not belong here.
+            # The checker has already reported that it does not belong here.
             raise Poisoned
         if isinstance(statement, ast.Assign):
             self._assign(statement)
@@ -356,7 +356,7 @@ class Lowerer:
                 self.frame.loops = f"{outer}[{number}]"
                 self.frame.values[name] = number
                 if not self.run_block(statement.body):
-                    # One turn has said what is wrong.
+                    # One iteration has already reported what is wrong.
                     break
         finally:
             self.frame.loops = outer
@@ -549,7 +549,7 @@ class Lowerer:
             value = self.globals.get(name.name)
         if value is None:
             if self.report:
-                # The checker has named it, or it belongs to a statement that failed.
+                # The checker has already reported it, or it belongs to a statement that failed.
                 raise Poisoned
             raise Fault(
                 name.span,

@@ -43,7 +43,7 @@ class Loader:
         self.folder = folder
         self.given = given
         self.left = MAX_BYTES
-        # A text may load many arrays of one file, or one array many times: each is read once.
+        # A text may load many arrays from one file, or one array many times; each is read only once.
         self._arrays: dict[tuple[Path, str | None], Array] = {}
         self._archives: dict[Path, zipfile.ZipFile] = {}
         self._headers: dict[Path, tuple[int, dict[str, Any]]] = {}
@@ -65,7 +65,7 @@ class Loader:
             )
         value = self.given[key]
         if isinstance(value, Matrix):
-            # As `to_language` means it: the printed param is dense, the op that reads it makes it sparse again.
+            # As `to_language` means it: the printed param is dense, and the op that reads it makes it sparse again.
             self._spend(value.shape[0] * value.shape[1] * 8, span)
             value = value.csr().toarray()
         try:

@@ -28,7 +28,7 @@ def _grammar() -> Any:
     return lark.Lark(grammar_text(), parser="lalr", lexer="basic", transformer=TreeBuilder(), maybe_placeholders=True)
 
 
-# What messages call the terminals of the grammar; those not here are left out.
+# What messages call the terminals of the grammar; terminals not listed here are left out.
 _TERMINALS = {
     "NAME": "a name",
     "NUMBER": "a number",

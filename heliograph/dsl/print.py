@@ -17,7 +17,7 @@ from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.ir import ConstantName, Matrix, Node, Program, Stage, TensorType
 from heliograph.ir.node import Array, Constant, constant_digest, live_nodes
 
-# Constants up to this many elements are written out; all those written out stay under the second number.
+# Constants with up to this many elements are written out, as long as their total stays below the second number.
 _INLINE = 1024
 _INLINE_TOTAL = 20_000
 
@@ -25,7 +25,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "gt": ">", "lt": "<", "ge": ">=", "le": "<=",
 }  # fmt: skip
-# Where a number may stand for an operand.
+# Ops that accept a number in place of an operand.
 _TAKES_NUMBERS = {"add", "sub", "mul", "div", "gt", "lt", "ge", "le", "maximum", "minimum", "where"}
 
 
@@ -224,7 +224,7 @@ class _Printer:
 
     def _expression(self, node: Node) -> str:
         operands = [self.values[operand] for operand in node.inputs]
-        # Division by a number, or of one, is written with an inverse: as an operator it would be read back as that.
+        # Written as a call: as an operator, division by a number or of a number would be read back as an inverse.
         inverse = node.op == "div" and any(self._inlined(operand) is not None for operand in node.inputs)
         if node.op in _OPERATORS and not node.attrs and not inverse:
             return f"{operands[0]} {_OPERATORS[node.op]} {operands[1]}"

@@ -42,7 +42,7 @@ _SHAPES = {"LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]"}
 class _Keep:
     """Tells lark to keep the tokens that no rule uses; the splitter reads them."""
 
-    # The last two are refused in words.
+    # The last two are rejected with messages of their own.
     always_accept = ("COMMENT", "NEWLINE", "BAD", "LBRACE", "RBRACE", "EQUALS", "DIFFERS")
 
     def process(self, stream: Iterator[lark.Token]) -> Iterator[lark.Token]:
@@ -100,7 +100,7 @@ class _Splitter:
         self.current: Line | None = None
         self.brackets: list[lark.Token] = []
         self.blank = False
-        # Whether the token at hand is the first on its line; what a statement's comment may follow.
+        # Whether the current token is the first on its line, and the line that a statement's comment may follow.
         self.line_start = True
         self.last_on_line: Line | None = None
         self.skip_line = False
@@ -243,7 +243,7 @@ class _Splitter:
         else:
             name = text if text.isprintable() else f"U+{ord(text):04X}"
             self._fault(token, f"the character {name!r} has no place here")
-        # One unknown byte rarely comes alone; the rest of the line would only repeat the message.
+        # Unknown bytes rarely come alone, and the rest of the line would only repeat the message.
         self.skip_line = True
 
     def _fault(self, token: lark.Token, what: str, expected: str = "", hint: str = "") -> None:

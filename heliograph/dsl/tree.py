@@ -109,7 +109,7 @@ class TreeBuilder:
     def slice(self, children: list[Any]) -> ast.Slice:
         start, stop, step = (*children, None)[:3]
         parts = [part for part in (start, stop, step) if part is not None]
-        # A bare `:` has no place of its own; the index around it has.
+        # A bare `:` has no span of its own; the index around it has one.
         span = parts[0].span.to(parts[-1].span) if parts else Span(0, 0)
         return ast.Slice(span, start, stop, step, _depth(span, *parts))
 

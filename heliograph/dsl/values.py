@@ -15,7 +15,7 @@ from heliograph.dsl.tree import MAX_INTEGER
 from heliograph.ir import Node
 from heliograph.ir.node import Array
 
-# The largest tensor that a program may speak of, and the largest array that is computed while it is read.
+# The largest tensor that a program may refer to, and the largest array that is computed while the text is read.
 MAX_ELEMENTS = 2**26
 MAX_COMPUTED = 2**22
 _MAX_MULTIPLICATIONS = 2**28
@@ -155,7 +155,7 @@ def _bounded(value: int | float, span: Span) -> int | float:
     return value
 
 
-# 1 where it holds, 0 elsewhere, as for run-time values.
+# 1 if the comparison holds and 0 if not, as for run-time values.
 _COMPARISONS = {">": np.greater, "<": np.less, ">=": np.greater_equal, "<=": np.less_equal}
 
 

@@ -33,13 +33,13 @@ from heliograph.passes.place_bootstraps import PolynomialWay
 from heliograph.passes.placement import MOST_LOSS
 from heliograph.passes.squares import fits_a_square
 
-# Degrees that a plan chooses from: the best of each number of levels and products.
+# A plan chooses among the degrees up to this one: the best for each number of levels and products.
 MOST_DEGREE = 127
-# The errors of composed ReLUs, as powers of two of their range.
+# The errors of composed ReLUs are 2^-bits of their range, for these numbers of bits.
 _COMPOSED_BITS = (9, 11, 13)
-# The degrees of OLA's search: all that use their levels up, and three between.
+# The degrees of OLA's search: those that use up their levels, and three in between.
 PAPER_DEGREES = (1, 3, 7, 15, 31, 63, 127, 88, 154, 210)
-# This many steps of the budget for each layer.
+# The number of budget steps for each layer.
 _BUDGET_STEPS = 40
 _GRID = 2001
 Vector = npt.NDArray[np.float64]
@@ -93,7 +93,7 @@ class Activation:
         t, x, measure, weight = self._weighted()
         true = density(x, self.mean, np.maximum(self.std, (self.high - self.low) * 1e-3), self.shares) * measure
         parity, line = self._symmetry()
-        # A function that is even or odd but for a line is fitted so (approx/fit.py): the other parity is the line.
+        # A function that is even or odd up to a line is fitted as such (approx/fit.py): the line is its other parity.
         kept = np.arange(most + 1) if parity is None else np.arange(parity, most + 1, 2)
         target = np.asarray(self.function(x), dtype=np.float64) - line[0] - line[1] * t
         basis, _ = np.linalg.qr(np.polynomial.chebyshev.chebvander(t, most)[:, kept] * weight[:, None])
@@ -101,7 +101,7 @@ class Activation:
         squares = np.empty(most + 1)
         squares[kept] = true @ (values - target[:, None]) ** 2 / true.sum()
         if parity is not None:
-            # A degree of the other parity has the coefficients of the one below; degree 0 of an odd function is the line.
+            # A degree of the other parity has the coefficients of the degree below; degree 0 of an odd function is the line.
             lowest = float(true @ target**2 / true.sum())
             others = np.arange(1 - parity, most + 1, 2)
             squares[others] = [squares[d - 1] if d else lowest for d in others]
@@ -193,12 +193,12 @@ def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, flo
     errors, parity = activation.errors(most), activation.parity
     found: dict[int, float] = {}
     kept: list[tuple[int, int, float]] = []
-    # A lower degree of the same error, levels and products comes first.
+    # Lower degrees come first, so they win over higher ones with the same error, levels and products.
     for degree in range(1, most + 1):
         depth, products, error = activation.depth(degree), products_of(degree, parity), float(errors[degree])
         if any(d <= depth and p <= products and e <= error * (1 + 1e-9) for d, p, e in kept):
             continue
-        # One of the same levels and products as a lower degree, with less error, takes its place.
+        # A degree with less error, and no more levels or products than a lower one, replaces it.
         for other, (d, p, _) in list(zip(found, kept, strict=True)):
             if d >= depth and p >= products:
                 kept.remove((d, p, found.pop(other)))
@@ -211,7 +211,7 @@ def compositions(activation: Activation) -> dict[int, Composed]:
     """Compositions that stand for a ReLU within shares of its range, by their overall degrees: x (1 + sign(x)) / 2."""
     if activation.node.op != "relu":
         return {}
-    # By units the composition has the range of the largest one.
+    # With unit sizes, the composition has the range of the largest unit.
     reach = max(abs(activation.low), abs(activation.high)) * activation.largest
     found = {}
     for bits in _COMPOSED_BITS:
@@ -255,7 +255,7 @@ class Table:
                 PolynomialWay(
                     degree,
                     *each.way(degree),
-                    # Upwards: a bound on the sum of units is one on the loss.
+                    # Rounded up, so that a bound on the sum of units is a bound on the loss.
                     math.ceil(each.loss(degree) / self.unit),
                 )
                 for degree in sorted(shared[groups[entry]])

@@ -28,14 +28,14 @@ from heliograph.passes.margins import WORTH_A_PROOF, Chooser, Normals
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
-# By layer name, or one for each activation in program order.
+# By layer name, or one degree per activation in program order.
 Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 
-# On a symmetric interval ReLU-like functions take about a quarter fewer products. The interval is made symmetric where
-# that widens it by no more than this factor.
+# On a symmetric interval, ReLU-like functions take about a quarter fewer products. The interval is made symmetric if that
+# widens it by no more than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
-# An error below this share of a polynomial's size is less than encryption's: how much less does not matter.
+# An error below this share of a polynomial's size is smaller than that of encryption; how much smaller does not matter.
 _NEGLIGIBLE = 2.0**-36
 
 
@@ -86,7 +86,7 @@ class Approximate:
 
     def interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "spread" in node.attrs:
-            # Only differences are looked at: where the values themselves lie does not matter.
+            # Only differences matter, not where the values themselves lie.
             spread = float(node.attrs["spread"])
             if seen and seen.spread is not None and seen.spread > spread:
                 raise ProgramError(
@@ -102,7 +102,7 @@ class Approximate:
                 raise _contradicted(node, declared.low, declared.high, seen)
             return declared, "declared"
         if proved is not None and node.inputs[0].op == "input":
-            return _wide(proved), "proved"  # what was declared of an input holds, whatever the samples reached
+            return _wide(proved), "proved"  # an input's declared range holds, whatever range the samples covered
         if seen is not None:
             width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
             if self.chooser is not None:
@@ -227,8 +227,8 @@ class _Approximator:
             self.groups = options.chooser.groups(program)
         else:
             self.groups = unit_groups(program, options.observed, options.margin_of(None))
-        # By node of the new program: bounds of each element, and the unit sizes that a value was divided by, flattened,
-        # which its readers multiply by.
+        # By node of the new program: bounds of each element, and the unit sizes that a value was divided by, flattened.
+        # Readers multiply by these sizes.
         self.bounds: dict[Node, Bounds | None] = {}
         self.divided: dict[Node, Array] = {}
         self.ranges: list[RangeEntry] = []
@@ -238,7 +238,7 @@ class _Approximator:
         for node in self.program.nodes:
             operands = [new[operand] for operand in node.inputs]
             if not node.type.secret:
-                # The server computes what is its own exactly, activations included.
+                # The server computes its own values exactly, activations included.
                 new[node] = self._copied(node, operands)
             elif OPS[node.op].activation is not None:
                 new[node] = self.activation(node, operands)
@@ -303,7 +303,7 @@ class _Approximator:
                 "poly",
                 Interval(low, high),
                 "proved" if inside else "declared",
-                error=(0.0, True),  # the polynomial is the meaning
+                error=(0.0, True),  # the function is the polynomial itself
                 degree=len(coefficients) - 1,
                 method="given",
                 seen=seen,
@@ -414,7 +414,7 @@ class _Approximator:
                 node.op,
                 Interval(-largest * reach, largest * reach),
                 source,
-                # f is homogeneous: the error of a unit is that of the polynomial times the unit's size.
+                # f is homogeneous, so a unit's error is the polynomial's error times the unit's size.
                 error=(bound * largest, known),
                 degree=chosen.degree,
                 method=chosen.method,
@@ -449,9 +449,9 @@ class Composition:
     """How an op becomes a composition of polynomials, and where it does not."""
 
     lower: Callable[[Lowering, Argument], Node]
-    # One polynomial stands for it where a degree is asked for, at the op or by layer.
+    # A single polynomial is used instead if a degree is given, at the op or by layer.
     unless_degree: bool = False
-    # One polynomial stands for it where it has no gap.
+    # A single polynomial is used instead if there is no gap.
     needs_gap: bool = False
 
 
@@ -565,7 +565,7 @@ def _symmetric(interval: Interval) -> tuple[float, float]:
     return interval.low, interval.high
 
 
-# What stands for secret values that are not functions of one variable: those are `_Approximator.activation`.
+# How secret values are rewritten; functions of one variable are left to `_Approximator.activation`.
 RULES: Mapping[str, Callable[[_Approximator, Node, list[Node]], Node]] = {
     "affine": _Approximator.affine,
     "poly": _Approximator.given,

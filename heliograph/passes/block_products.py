@@ -30,7 +30,7 @@ from heliograph.ir.node import next_power_of_two
 from heliograph.passes.product_writer import Writer, folds, summed
 
 BlockWay = Literal["fold", "DiagABT", "DiagATB", "DiagATB with PRotUp", "ColMajor", "RowMajor"]
-# Those of A B^T, whose results have a row for each row of A, and those of A^T B.
+# Ways to compute A B^T, whose result has a row for each row of A, and ways to compute A^T B.
 OF_ABT: tuple[BlockWay, ...] = ("fold", "DiagABT", "ColMajor")
 OF_ATB: tuple[BlockWay, ...] = ("DiagATB", "DiagATB with PRotUp", "RowMajor")
 

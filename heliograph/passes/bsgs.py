@@ -13,11 +13,11 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.passes.map_offsets import distinct
 
-# Splits tried on one set of offsets: enough for every split of three axes of a convolution.
+# The most splits tried on one set of offsets: enough for every split of three axes of a convolution.
 _MOST_SPLITS = 3000
-# What one key more costs, in rotations: keys fill a server's memory, and a plan that needs fewer may take longer.
+# The price of one more key, in rotations: keys fill a server's memory, so a plan that needs fewer may take longer.
 _KEY_SHARE = 0.2
-# With more diagonals than this most of the time goes into products: splits by axes would save little.
+# With more diagonals than this, most of the time goes into products, and splitting by axes would save little.
 _MOST_OFFSETS = 2048
 
 
@@ -98,7 +98,7 @@ def _by_axes(array: Array, strides: Sequence[int]) -> list[Array]:
         lengths = set(range(1, min(count, 8) + 1)) | {count} | {-(-count // i) for i in range(1, 9)}
         parts = []
         for length in sorted(lengths):
-            # Stretches begin where the axis does, moved so that both kinds of steps include zero where they can.
+            # Stretches begin where the axis does, shifted so that baby and giant steps both include zero where possible.
             first = low % length - (length if low % length else 0)
             parts.append(((along - first) % length + first) * stride)
         choices.append(parts)
@@ -140,7 +140,7 @@ def plan_steps(
     keys = None if held is None else np.array(sorted({0, *held}), dtype=np.int64)
     best: tuple[float, int, Array, Array, float] | None = None
     for source, baby in parts:
-        # Steps are named by their smallest representative, so that maps of different periods share keys.
+        # Steps are reduced to their smallest representative, so that maps with different periods share keys.
         steps = [centred(distinct(s % modulus, modulus), modulus) % slots for s in (baby, source - baby)]
         babies, giants = (int(np.count_nonzero(s)) for s in steps)
         cost = price = costs.rotations_ms(babies, giants, inputs, outputs)

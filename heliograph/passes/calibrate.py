@@ -77,7 +77,7 @@ class Calibrate:
         squares: dict[Node, float] = {}
         size: dict[Node, int] = {}
         by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
-        # The lowering of functions along rows asks for the interval of what they read.
+        # Functions along rows are lowered using the interval of their operands.
         read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
         units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
 
@@ -193,7 +193,7 @@ class _Units:
 
     def __init__(self, node: Node) -> None:
         rank = len(shape_of(node))
-        # Over samples, and over the places of a channel.
+        # Reduce over the samples and over the places within a channel.
         self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
         self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))
         self.count = 0

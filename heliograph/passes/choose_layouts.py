@@ -28,9 +28,9 @@ from heliograph.ir.row_ops import ROW_OPS
 
 _MOST_CELLS = 1 << 22
 _ROUNDS = 3
-# A value in more ciphertexts than this is refused: nothing else bounds what a program takes.
+# A value that takes more ciphertexts than this is refused: nothing else limits what a program takes.
 MOST_CIPHERTEXTS = 256
-# Where each element is a ciphertext: about this many nodes a polynomial becomes, and the most that a program may have.
+# If each element is a ciphertext of its own: roughly how many nodes a polynomial becomes, and the most nodes for a program.
 _NODES_OF_A_POLYNOMIAL, _MOST_NODES = 12, 1 << 16
 
 Costs = Callable[[Node, Node, Any, Layout, Layout], float]
@@ -59,14 +59,14 @@ def group_values(program: Program) -> Groups:
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
     for node in graph:
-        # What an op reads and makes share a layout. Not so at maps, which lead from any layout to any other, and at ops on
-        # rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products of
-        # matrices have theirs from passes/choose_products.py.
+        # An op's operands and result share a layout. The exceptions are maps, which lead from any layout to any other, and
+        # ops on rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products
+        # of matrices get theirs from passes/choose_products.py.
         if node.op not in ("affine", "input", "constant", "matrix_product") and (
             node.op not in ROW_OPS or node.op == "roll_rows"
         ):
             graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
-    # What a run leaves to the next stands where that reads it.
+    # A value carried to the next run has the layout in which that run reads it.
     graph.add_edges_from(carried_pairs(program))
     order = {node: i for i, node in enumerate(program.nodes)}
     components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
@@ -89,7 +89,7 @@ def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) ->
         for member in (node, *node.inputs) if node.op in ROW_OPS else ():
             shape, number = shape_of(member), groups.of[member]
             if node.op == "sum_runs":
-                # Elements stand after each other, and the sum of a run where the run begins.
+                # Elements are adjacent, and the sum of a run is at the start of the run.
                 gap = node.attrs["count"] if member is node else 1
                 _pin(pinned, number, _with_period(Layout(shape, slots, 1, gap=gap, stride=stride)))
                 continue
@@ -145,7 +145,7 @@ def candidate_layouts(
                         layouts.append(_with_period(made))
                     gap *= 2
         distinct = list({layout.places().tobytes(): layout for layout in reversed(layouts)}.values())
-        # More ciphertexts than necessary cost more of everything.
+        # More ciphertexts than necessary make everything more expensive.
         fewest = min(layout.ciphertexts for layout in distinct)
         most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
         if fewest > most:

@@ -23,9 +23,9 @@ from heliograph.passes.matrix_products import MatrixProduct, ways
 
 # Products are priced at this level: their order hardly depends on it.
 _LEVEL = 3
-# Where values are bootstrapped, a level costs about this share of a bootstrap.
+# Where values are bootstrapped, this many levels cost about as much as one bootstrap.
 _LEVELS_OF_A_BOOTSTRAP = 8
-# This many choices are looked at; then the best so far is taken.
+# At most this many choices are examined; after that, the best one so far is taken.
 _MOST_CHOICES = 20_000
 
 
@@ -53,7 +53,7 @@ def choose_products(
     def options(node: Node) -> list[tuple[float, MatrixProduct]]:
         left, right = (cast("tuple[int, int]", shape_of(operand)) for operand in node.inputs)
         every = priced(node.attrs["kind"], left, right)
-        # Copies within rows are made by those who pack inputs, and by nobody else.
+        # Copies within rows can only be made where inputs are packed, and nowhere else.
         given = [
             all(member.op == "input" and member not in program.outputs for member in groups.members[groups.of[x]])
             for x in node.inputs
@@ -85,7 +85,7 @@ def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixPro
     while len(dirty) != before:
         before = len(dirty)
         for node, product in products.items():
-            # What stands beside the columns of X stands beside those of the result.
+            # Whatever is beside the columns of X ends up beside the columns of the result.
             if product.way == "combine" and groups.of[node.inputs[product.big]] in dirty:
                 dirty.add(groups.of[node])
     return {

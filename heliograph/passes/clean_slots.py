@@ -16,7 +16,7 @@ from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, SlotsType
 from heliograph.ir.ops import Context, Dependence, rules_of
 
-# A constant this small is zero but for the rounding of floating point, and far below the error of encryption.
+# A constant this small is zero up to floating-point rounding, and far below the error of encryption.
 _ZERO = 1e-12
 
 
@@ -32,7 +32,7 @@ class CleanSlots:
     def run(self, program: Program) -> tuple[int, ...]:
         counts, leak = self._outputs(program, {})
         if leak is not None:
-            # Slots that hold zero whatever the input stay clean in products; what they hold takes a run to know.
+            # Slots that are zero for every input stay clean in products; to know what they hold, run the program.
             zeros = {
                 node: np.zeros((1, node.type.slots)) for node in program.inputs if isinstance(node.type, SlotsType)
             }

@@ -21,7 +21,7 @@ from heliograph.passes.choose_layouts import Groups, group_values
 from heliograph.passes.choose_products import choose_products
 from heliograph.passes.matrix_products import MatrixProduct
 
-# Larger operands are not copied: a map between two layouts takes a rotation for each of its diagonals.
+# Operands larger than this are not copied: a map between two layouts takes a rotation for each of its diagonals.
 _MOST_COPIED = 1 << 12
 
 

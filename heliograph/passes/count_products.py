@@ -16,7 +16,7 @@ from heliograph.passes.matrix_products import MatrixProduct, steps_of
 class Count:
     """A writer that writes nothing and counts: what a way to lower a product takes, without the rescales."""
 
-    # `sharing` are those of the rotations that are hoisted too.
+    # `sharing` counts those of the rotations that are hoisted too.
     rotations: int = 0
     sharing: int = 0
     hoisted: int = 0
@@ -32,7 +32,7 @@ class Count:
 
     def rotate(self, value: object, amount: int) -> object:
         self.rotations += 1
-        # Rotations of one value share its decomposition.
+        # Rotations of the same value share its decomposition.
         self._turned[value] = self._turned.get(value, 0) + 1
         if self._turned[value] == 2:
             self.decompositions += 1

@@ -170,7 +170,7 @@ def _layer_norm(w: _Writer, operands: list[Node]) -> Node:
     bounds = {key: w.attrs[key] + w.attrs["eps"] for key in ("low", "high") if key in w.attrs}
     inverse = w.op("rsqrt", w.op("add", variance, w.number(w.attrs["eps"])), **bounds)
     if "weight" in w.attrs:
-        # Before the product: there it joins the linear map of the centring.
+        # Applied before the product: there the weight joins the linear map of the centring.
         centred = w.op("mul", centred, w.op("constant", value=w.attrs["weight"]))
     made = w.op("mul", centred, inverse)
     if "bias" in w.attrs:
@@ -178,7 +178,7 @@ def _layer_norm(w: _Writer, operands: list[Node]) -> Node:
     return made
 
 
-# For each op of `function_ops.JOINT` what stands for it.
+# How each op of `function_ops.JOINT` is expanded.
 RULES: Mapping[str, Callable[[_Writer, list[Node]], Node]] = {
     "gt": _compare(False),
     "ge": _compare(False),

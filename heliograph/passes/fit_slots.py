@@ -44,7 +44,7 @@ class FitSlots:
         builder = Builder(program.name, Stage.PACKED, program)
         fitting = _Fitting(builder, slots, period, slot_intervals(program))
         new: dict[Node, Node] = {}
-        # Nodes that became equal (rotations by amounts that differ by a period) are one.
+        # Nodes that become equal (rotations by amounts that differ by a period) are merged.
         known: dict[Any, Node] = {}
         for node in program.nodes:
             made = rule_for(RULES, node, self.name)(fitting, node, [new[operand] for operand in node.inputs])
@@ -68,7 +68,7 @@ class _Fitting:
     builder: Builder
     slots: int
     period: int
-    # The bounds of each slot of the old nodes.
+    # The bounds of each slot, by node of the old program.
     bounds: Mapping[Node, Bounds]
     ranges: list[RangeEntry] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ def _pack(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
 
 
 def _rotate(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
-    # The vectors repeat: rotations that differ by a whole period are one, and need one key.
+    # The vectors repeat, so rotations that differ by a whole period are the same and need only one key.
     amount = node.attrs["amount"] % fitting.period
     return fitting.builder.op("rotate", operands, node.loc, amount=amount) if amount else operands[0]
 
@@ -119,7 +119,7 @@ def _bootstrap(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
 
 def _size_bits(node: Node, proved: Interval) -> int:
     """The bits of the largest value that an author's bootstrap is given, from what is proved of it."""
-    # Intervals are rounded outwards; a bootstrap holds twice what it is planned for.
+    # Intervals are rounded outwards, and a bootstrap can hold twice what it is planned for.
     bits = max(0, math.ceil(math.log2(max(proved.magnitude, 1.0)) - 1e-6))
     if bits > MAX_SIZE_BITS:
         raise ProgramError(
@@ -151,7 +151,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
         half, middle = made.half, (made.high + made.low) / 2
     if (half, middle) != (1.0, 0.0):
         operand = builder.op("lincomb", (operand,), node.loc, weights=(1.0 / half,), constant=-middle / half)
-    # Bounds are widened against rounding; a polynomial does not notice that little.
+    # Bounds are widened to cover rounding; the polynomial is not affected by so little.
     slack = 1e-9 * (high - low)
     inside = proved.low >= low - slack and proved.high <= high + slack
     fitting.ranges.append(
@@ -160,7 +160,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
             "poly",
             Interval(low, high),
             "proved" if inside else "declared",
-            error=(0.0, True),  # the polynomial is the meaning
+            error=(0.0, True),  # the function is the polynomial itself
             degree=len(coefficients) - 1,
             method="given",
             proved=proved,
@@ -174,7 +174,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
     return builder.op("poly", (operand,), node.loc, **attrs)
 
 
-# What an author may write on slots; `linear_transform`, which passes make later, does not come here.
+# The ops that an author may use on slots; `linear_transform` is made by later passes and does not occur here.
 RULES: Mapping[str, _Rule] = {
     "input": _input,
     "pack": _pack,

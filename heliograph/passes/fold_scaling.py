@@ -22,7 +22,7 @@ from heliograph.ir.depth import trim
 from heliograph.ir.ops import Context, Role, role_of
 from heliograph.passes.squares import Square, square
 
-# Whose operands and result are kept divided by the same factor.
+# Roles of ops whose operands and result are kept divided by the same factor.
 _SHARING = (Role.SUM, Role.ROWS, Role.MOVE)
 
 
@@ -38,7 +38,7 @@ class FoldScaling:
         users = program.users()
         factors, squares = _factors(program)
         builder = Builder(program.name, Stage.POLYNOMIAL, program)
-        # The sizes are inside the maps by now; they would only swell the text.
+        # The unit sizes are part of the maps by now; here they would only make the text longer.
         builder.ranges = [replace(entry, unit_sizes=None) for entry in program.ranges]
         for node, made in squares.items():
             if "range" in node.attrs:
@@ -48,7 +48,7 @@ class FoldScaling:
         def emit(node: Node, operands: list[Node]) -> Node:
             factor = factors[node]
             if not node.type.secret and node.op != "constant":
-                # The server's own values are not divided; a constant may be, for those that are.
+                # The server's own values are not divided. A constant may be, for readers that are.
                 return builder.copy(
                     node, [old if old.op == "constant" else o for old, o in zip(node.inputs, operands, strict=True)]
                 )
@@ -84,7 +84,7 @@ class FoldScaling:
         half, middle = (high - low) / 2, (high + low) / 2
         assert isinstance(operand.type, TensorType)
         if _is_linear(builder.context, node):
-            # a + b x takes any factor; there is no interval to keep.
+            # a + b x works with any factor; there is no interval to keep.
             constant, slope = builder.context.array(node.attrs["coefficients"])
             values = np.array([constant - slope * middle / half, slope * factor_in / half]) / factor_out
             scaled = builder.constant(values, node.attrs["coefficients"])
@@ -165,7 +165,7 @@ def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
     for node in program.nodes:
         if node.op == "poly" and node.type.secret and not _is_linear(context, node):
             readers[group_of[node.inputs[0]]].append(node)
-    # A square's interval follows from the factor of what comes out, which is to be known before.
+    # A square's interval follows from the factor of its result, which must therefore be known first.
     alone = {(group_of[own[0].inputs[0]], group_of[own[0]]): own[0] for own in readers.values() if len(own) == 1}
     after: networkx.DiGraph = networkx.DiGraph()
     after.add_nodes_from(range(len(groups)))
@@ -187,7 +187,7 @@ def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
             node = alone[number, target]
             a = node.attrs
             made = square(trim(context.array(a["coefficients"])), a["low"], a["high"], found[target])
-            # Where the factor is given and the interval fits it already, another one would cost the level that is saved.
+            # If the factor is fixed and already fits the interval, another one would cost the level that the square saves.
             if made is not None and not (is_fixed and factor == (a["high"] - a["low"]) / 2):
                 squares[node] = made
                 factor = factor if is_fixed else made.half

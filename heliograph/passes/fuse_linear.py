@@ -23,13 +23,14 @@ from heliograph.ir.ops import OPS
 _MAX_ENTRIES = 60_000_000
 # Smaller maps are kept entry by entry.
 _FEW_ENTRIES = 1 << 12
-# Dense numbers held at once while a product with a constant is written as a matrix.
+# The most dense numbers held at once while a product with a constant is written as a matrix.
 _MATMUL_ENTRIES = 4_000_000
-# A product of two run-time values that takes more products of elements stays whole: its ciphertexts are packed for it.
+# A matrix product of two run-time values that takes more elementwise products than this stays whole: its ciphertexts are
+# packed for it.
 _FEW_PRODUCTS = 1 << 12
-# Elementwise products that one of a plain and an encrypted value, or of stacks of matrices, may take.
+# The most elementwise products for a matrix product of a plain and an encrypted value, or of stacks of matrices.
 _MAX_PRODUCTS = 1 << 16
-# Ops that name the map they are merged into (conv1+bn1), before those that only move elements.
+# Ops that give their names to the map they are merged into (conv1+bn1), before ops that only move elements.
 _NAMING = ("linear", "conv", "matmul", "batch_norm")
 _FEW_NAMES = 2
 
@@ -42,7 +43,7 @@ class _Form:
     terms: dict[Node, Any]
     offset: Array | None
     at: Location
-    # The places of the ops that name the map, in order; without any it is named by `at`.
+    # The locations of the ops that name the map, in order; if there are none, `at` names it.
     named: tuple[Location, ...] = ()
 
     @property
@@ -86,7 +87,7 @@ def _product(matrix: Any, inner: Any) -> Any:
     if _identity_sign(inner) == 1:
         return matrix
     if isinstance(inner, KroneckerMatrix) and inner.places[0].shape[0] == 1 and matrix.nnz == math.prod(matrix.shape):
-        # Each channel has one place, as after global pooling: a full matrix is one of channels.
+        # Each channel has a single place, as after global pooling, so a full matrix is a matrix over channels.
         matrix = KroneckerMatrix(_general(matrix).toarray()[np.newaxis], (identity_places(1),))
     if isinstance(matrix, KroneckerMatrix) and isinstance(inner, KroneckerMatrix):
         found = matrix.after(inner)
@@ -102,7 +103,7 @@ def _product(matrix: Any, inner: Any) -> Any:
         if isinstance(inner, KroneckerMatrix):
             return _kept(inner.scaled(rows=matrix.data))
         factors = np.repeat(matrix.data, np.diff(inner.indptr))
-        # Copies: SparseMatrix.of sorts the indices of a matrix in place.
+        # Copied, because SparseMatrix.of sorts the indices of a matrix in place.
         places = (inner.indices.copy(), inner.indptr.copy())
         return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
     return scipy.sparse.csr_array(matrix @ _general(inner))
@@ -158,7 +159,7 @@ class _Fuser:
         self.builder = Builder(program.name, Stage.TENSOR, program)
         self.forms: dict[Node, _Form] = {}
         users = self.users = program.users()
-        # What a nonlinear op or an output reads becomes a node; linear ops behind it start from that node.
+        # Whatever a nonlinear op or an output reads becomes a node; the linear ops after it start from that node.
         self.anchored = set(program.outputs) | {
             node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
         }
@@ -222,7 +223,7 @@ class _Fuser:
             if operand.terms and work > _MAX_ENTRIES:
                 operand = self._anchor(operand)
             names += operand.named
-            # A long sum has many terms and adds them unchanged: a product with the identity each time would be slow.
+            # A long sum adds its many terms unchanged; a product with the identity for each of them would be slow.
             same = _identity_sign(matrix) == 1
             for base, inner in operand.terms.items():
                 product = inner if same else _product(matrix, inner)
@@ -269,7 +270,7 @@ class _Fuser:
         constant, value = (left, right) if not left.terms else (right, left)
         assert constant.offset is not None
         array = constant.offset.reshape(constant.shape)
-        # Column j of the matrix is the product with the j-th unit tensor; some at once along the axis of samples.
+        # Column j of the matrix is the product with the j-th unit tensor; several are computed at once, as samples.
         step = max(1, _MATMUL_ENTRIES // max(value.size, size_of(node)))
         columns = []
         for start in range(0, value.size, step):
@@ -297,7 +298,7 @@ class _Fuser:
         left = left[np.newaxis, :] if left.ndim == 1 else left
         right = right[:, np.newaxis] if right.ndim == 1 else right
         inner = left.shape[-1]
-        # Element (..., i, j, k) is left (..., i, k) times right (..., k, j).
+        # Element (..., i, j, k) is the product of left (..., i, k) and right (..., k, j).
         left, right = left[..., :, np.newaxis, :], np.swapaxes(right, -1, -2)[..., np.newaxis, :, :]
         shape = np.broadcast_shapes(left.shape, right.shape)
         many = math.prod(shape) > _FEW_PRODUCTS
@@ -381,7 +382,7 @@ class _Fuser:
         builder, loc = self.builder, form.loc
         plain = {base: m for base, m in form.terms.items() if not base.type.secret}
         if plain and len(plain) < len(form.terms):
-            # What does not depend on an encrypted input is computed by itself, in the clear, and then added.
+            # The part that does not depend on an encrypted input is computed separately, in the clear, and then added.
             rest = {base: m for base, m in form.terms.items() if base not in plain}
             known = self._materialize(_Form(form.shape, plain, form.offset, loc))
             return builder.op("add", (self._materialize(_Form(form.shape, rest, None, loc)), known), loc)

@@ -14,14 +14,14 @@ from heliograph.ir.loss import Loss, check_samples, has_classes
 from heliograph.ir.node import live_nodes
 from heliograph.ir.ops import OPS, Context
 
-# Their result is flat wherever it does not jump: no derivative goes through them.
+# The results of these ops are constant except where they jump, so no derivative goes through them.
 _STEPS = frozenset({"sign", "gt", "ge", "lt", "le", "argmax", "argmax_rows"})
-# Values of all nodes that a chunk of samples may have: 8 bytes each, and as many again in a perturbed run.
+# The most values, over all nodes, in one chunk of samples: 8 bytes each, and the same again in a perturbed run.
 _MOST_VALUES = 1 << 24
-# Of an activation's root mean square: far above float64's rounding, and few kinks lie that near.
+# The step, relative to an activation's root mean square: far above float64's rounding, and few kinks are that close.
 _STEP = 1e-5
-# Samples times directions, at least: a standard deviation of sqrt(2 / 512) = 6 % at most where all samples weigh alike, and
-# of sqrt(2 / directions) where one outweighs the others.
+# The least number of samples times directions. The standard deviation is then at most sqrt(2 / 512) = 6 % if all samples
+# weigh alike, and sqrt(2 / directions) if one outweighs the others.
 _PAIRS, _MOST_DIRECTIONS = 512, 64
 _SEED = 21
 
@@ -67,7 +67,7 @@ def _taken(program: Program, samples: Sequence[Array]) -> dict[Node, float]:
             found = program.gradients(program, samples)
         except UnsupportedError:
             found = ()
-    # A gradient may be infinite at a single point, as that of sqrt at 0.
+    # A gradient may be infinite at a single point, as for sqrt at 0.
     if len(found) != len(activations) or not np.isfinite(found).all():
         found = differences(program, samples)
     for node, impact in zip(activations, found, strict=True):

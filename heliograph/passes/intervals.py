@@ -54,7 +54,7 @@ def transfer(
     if node.op == "reshape":
         return known[0]
     if node.op in ROW_OPS:
-        # Moves, copies and sums with weights of one: the bounds go the same way as the values.
+        # Moves, copies, and sums with weights of one: bounds propagate the same way as the values.
         low, high = (
             np.asarray(OPS[node.op].evaluate([end.reshape(1, *shape_of(node.inputs[0]))], node.attrs, context)).ravel()
             for end in known[0]
@@ -68,7 +68,7 @@ def transfer(
         made = square_bounds((a, b)) if node.inputs[0] is node.inputs[1] else product_bounds((a, b), (c, d))
         return made if all(np.isfinite(end).all() for end in made) else None
     if node.op == "matrix_product":
-        # Products of intervals, term by term, as those of centres and radii.
+        # Products of intervals, term by term, in centre-radius form.
         (x, dx), (y, dy) = (
             ((low + high).reshape(shape_of(o)) / 2, (high - low).reshape(shape_of(o)) / 2)
             for (low, high), o in zip(known, node.inputs, strict=True)

@@ -17,7 +17,7 @@ from heliograph.ir.bootstrap_writer import write_bootstrap
 from heliograph.ir.bootstraps import WHOLE
 from heliograph.ir.slot_runs import cipher
 
-# What a `refreshed` says of its bootstrap, as `bootstrap` does.
+# The attributes with which a `refreshed` describes its bootstrap, as `bootstrap` does.
 _SAID = ("slots", "size_bits", "ranges", "chunks", "observed")
 
 
@@ -57,8 +57,8 @@ def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequ
     made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc)
     if level < ring.bootstrap_level:
         made = builder.op("level_drop", (made,), node.loc, levels=ring.bootstrap_level - level)
-    # It came at a small scale for its size. A whole multiple, read as a larger scale, spends nothing: products of values
-    # that keep a small scale would make it smaller and smaller.
+    # The value came in at a small scale for its size. Multiplying by a whole number and reading the result at a larger scale
+    # spends no level. Otherwise, products of values at a small scale would make it smaller and smaller.
     raised = a.get("raised_bits", 0)
     if raised:
         multiple = builder.op("mul_int", (made,), node.loc, factor=1 << raised)

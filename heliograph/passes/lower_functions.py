@@ -35,17 +35,17 @@ from heliograph.passes.calibrate import Observed, row_distances
 from heliograph.passes.intervals import Interval, transfer
 from heliograph.passes.range_table import range_entry
 
-# The smallest difference that must be resolved, as a share of the range, if neither the program nor calibration gives it.
+# The smallest difference that must be resolved, as a share of the range, unless the program or calibration gives it.
 DEFAULT_GAP = 0.01
-# A sign comes within 2**-SIGN_BITS of its limit, an entry of a one-hot vector within 2**-ONE_HOT_BITS, where the program
-# does not say how near.
+# If the program gives no precision, a sign comes within 2**-SIGN_BITS of its limit, and an entry of a one-hot vector within
+# 2**-ONE_HOT_BITS.
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
 _MOST_ABS_DEGREE = 127
-# Maps with no more entries are multiplied entry by entry.
+# Maps with at most this many entries are multiplied entry by entry.
 _FEW_ENTRIES = 1 << 12
-# All differences of rows, each in both directions, are compared at once where they fit one ciphertext of that many slots;
-# where there are more, each pair once, up to this many differences; beyond that rows meet in a tournament.
+# All differences between rows, in both directions, are compared at once if they fit into one ciphertext with this many
+# slots. If there are more, each pair is compared once, up to this many differences; beyond that, rows meet in a tournament.
 _MOST_PAIRS = 1 << 15
 _MOST_HALF_PAIRS = 1 << 18
 
@@ -55,7 +55,7 @@ class Argument:
     """What a composition reads: a node of the new program, and what is known of its values."""
 
     value: Node
-    # Where the polynomials are good, and what that rests on: proved, observed or declared.
+    # Where the polynomials are accurate, and what that rests on: proved, observed or declared.
     interval: Interval
     source: str
     seen: Observed | None = None
@@ -71,9 +71,9 @@ class Lowering:
     bounds: dict[Node, Bounds | None]
     ranges: list[RangeEntry]
     margin: float
-    # Values of the new program that more than one node or an output reads.
+    # Values of the new program that are read more than once: by several nodes, or by an output.
     shared: frozenset[Node] = frozenset()
-    # How near the result must come, where Options.target_error says it.
+    # How close the result must come, if Options.target_error says so.
     target_error: float | None = None
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
@@ -196,7 +196,7 @@ def _after(matrix: KroneckerMatrix, inner: Matrix) -> Matrix | None:
     return SparseMatrix.of(matrix.csr() @ inner.csr()) if inner.nnz <= _FEW_ENTRIES else None
 
 
-# Prices in products with a plaintext: of a rotation (a map with d diagonals takes about 2 sqrt(d) of them), and of a level.
+# Prices of a rotation and of a level, in plaintext products. (A map with d diagonals takes about 2 sqrt(d) rotations.)
 _ROTATION, _LEVEL = 16.0, 40.0
 
 
@@ -272,7 +272,7 @@ def _abs_within(lowering: Lowering, x: Argument, error: float, whole: float | No
 @functools.lru_cache(maxsize=64)
 def _abs_polynomial(error: float) -> Fit | None:
     """The polynomial of least degree for |x| on [-1, 1] within that error, where a degree of use has it."""
-    # Bernstein: the error of the best polynomial of even degree n is 0.2802 / n and a little.
+    # Bernstein: the best polynomial of even degree n has an error of about 0.2802 / n.
     if error < 0.28 / _MOST_ABS_DEGREE:
         return None
     try:
@@ -325,7 +325,7 @@ def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: fl
     classes, columns = shape_of(x.value)
     seen = x.seen
     rows, size = next_power_of_two(classes), classes * columns
-    # Copies of the first row bring the number of rows to a power of two.
+    # Copies of the first row pad the number of rows to a power of two.
     take = np.concatenate([np.arange(size), np.tile(np.arange(columns), rows - classes)])
     padded = lowering.mapped(x.value, gather_matrix(take, size), (rows, columns))
     most = lowering.op("repeat_row", _max_within(lowering, replace(x, value=padded), gap / 4), rows=rows)
@@ -350,7 +350,7 @@ def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: fl
     )
     stages = plan.folded()
     made = lowering.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
-    # The results of the copied rows are set to zero: slots without a result must not depend on the input.
+    # The results of the copied rows are zeroed: slots without a result must not depend on the input.
     return lowering.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
 
 
@@ -370,7 +370,7 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
         degrees,
         2.0**-plan.psi2,
         seen=seen,
-        # The polynomials see differences of two values.
+        # The polynomials are applied to differences of two values.
         observed=None if seen is None or seen.spread is None else (-seen.spread, seen.spread),
         function="argmax",
         gap=gap,
@@ -378,7 +378,7 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
         closeness_bits=plan.psi2,
         count=count,
     )
-    # Of two classes the signs of both differences are the answer: there is nothing to add up.
+    # With two classes, the signs of both differences are already the answer: there is nothing to add up.
     both = classes == 2 or next_power_of_two(classes - 1) * next_power_of_two(classes * columns) <= _MOST_PAIRS
     compared = _differences(classes) if both else _half_differences(classes)
     shape = (next_power_of_two(classes - 1), classes * columns) if both else (len(compared), columns)
@@ -393,7 +393,7 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
     else:
         total = lowering.mapped(signs, _of_columns(compared.T, columns), (classes, columns), offset)
     if plan.sign2 is not None:
-        # The proof of the plan: scores lie in the second sign's interval.
+        # The plan proves that the scores lie in the second sign's interval.
         lowering.bounds[total] = (-np.ones(classes * columns), np.ones(classes * columns))
         total = lowering.chain(total, plan.folded2(), -1.0, 1.0, None)
     lowering.bounds[total] = (np.full(classes * columns, -0.01), np.full(classes * columns, 1.01))
@@ -440,7 +440,7 @@ def _max_within(lowering: Lowering, x: Argument, error: float) -> Node:
     interval, rounds = x.interval, rows.bit_length() - 1
     value = lowering.mapped(x.value, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
     width = interval.high - interval.low
-    # Round j works on values 2^j / rows of the true ones, and a later round doubles its error.
+    # Round j works on values scaled by 2^j / rows, and each later round doubles its error.
     share = error / max(rounds, 1)
     for number in range(rounds):
         factor = 2.0**number / rows

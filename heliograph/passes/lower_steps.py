@@ -25,18 +25,17 @@ from heliograph.passes.intervals import Interval
 from heliograph.passes.lower_functions import Argument, Lowering
 from heliograph.passes.margins import positive_low
 
-# The error where neither Options.target_error nor the op says one: relative to the function's value; of a softmax,
-# absolute.
+# The error if neither Options.target_error nor the op gives one: relative to the function's value; absolute for softmax.
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
-# An inverse is fitted down to the smallest number that was seen divided by this, at most.
+# An inverse is fitted down to the smallest number seen divided by this, at most.
 _LOWEST_SHARE = 8.0
-# And down to its largest divided by this. What is nearer to zero gets too little: of a square root nothing that counts.
+# And down to the largest divided by this, at most. Below that the result is too small, which for a square root is harmless.
 _WIDEST = 2.0**20
-# A proved interval whose ends are further apart than this is replaced by what was seen.
+# A proved interval whose ends differ by more than this factor is replaced by the observed one.
 _WIDE = 2.0**13
-# On this many random rows the error of a softmax without a proof is measured.
+# The error of a softmax without a proof is measured on this many random rows.
 _ROWS_SEEN = 4096
 
 
@@ -51,7 +50,7 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
         plan = softmax(rows, limit, method, max_error=lowering.target_error or DEFAULT_SOFTMAX_ERROR)
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
     if plan.error is None or plan.rounding is None:
-        # HETAL's constructions have no proof: their error is measured on random rows.
+        # HETAL's constructions come without a proof: their error is measured on random rows.
         largest = sampled_error(lambda some: run(plan, some), rows, limit, _ROWS_SEEN, seed=0).max_error
     else:
         largest = plan.error - plan.rounding
@@ -67,7 +66,7 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
         construction=method,
     )
     if x.op not in ("affine", "input", "matrix_product") or x in lowering.shared:
-        # pad_rows takes the slots behind x for rows of zeros: x must come from a map or a product of matrices, which leave
+        # pad_rows uses the slots after x as rows of zeros, so x must come from a map or a product of matrices, which leave
         # zeros there.
         x = lowering.mapped(x, np.eye(rows * columns), (rows, columns))
     value = lowering.op("pad_rows", x, rows=plan.width)
@@ -85,7 +84,7 @@ def lower_inverse(lowering: Lowering, argument: Argument) -> Node:
     """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
     x = argument.value
     least, most = away_from_zero(argument.interval, argument.source, argument.seen, argument.proved)
-    # A proof that reaches zero says nothing of the end that matters.
+    # A proof that reaches zero says nothing about the end that matters.
     source = argument.source if (least, most) == (argument.interval.low, argument.interval.high) else "observed"
     negative = most < 0 and lowering.node.op == "reciprocal"
     if negative:
@@ -177,11 +176,11 @@ class _Writing:
 
     lowering: Lowering
     plan: StepPlan
-    # The entry of the range table of the plan's input.
+    # The entry in the range table for the plan's input.
     entry: int
     # Steps that only bring a polynomial's argument to [-1, 1].
     skipped: frozenset[int]
-    # The node of each step so far.
+    # The node made for each step so far.
     made: dict[int, Node]
 
     def operands(self, step: Step) -> list[Node]:
@@ -300,7 +299,7 @@ def _first_rows(w: _Writing, step: Step, count: int) -> Node:
     return w.lowering.mapped(x, scipy.sparse.diags_array(kept.ravel()).tocsr(), shape_of(x))
 
 
-# By the `kind` of a step (approx/result.py); "input" is the node that the plan is written on.
+# By the `kind` of a step (approx/result.py); "input" is the node that the plan is applied to.
 STEP_RULES: Mapping[str, _StepRule] = {
     "poly": _poly,
     "multiply": _of_two("mul"),

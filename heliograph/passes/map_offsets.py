@@ -27,7 +27,7 @@ class _Connections:
     """For each axis the pairs (index in the operand, index in the result) that entries connect: two arrays."""
 
     axes: tuple[tuple[Array, Array], ...]
-    # Whether there is an entry for every combination of pairs.
+    # Whether every combination of pairs has an entry.
     whole: bool
 
 
@@ -49,7 +49,7 @@ class MapOffsets:
                 digest.update(f"{matrix.weights.shape}".encode())
                 digest.update(np.packbits(matrix.weights != 0).tobytes())
             for part in matrix.numbers:
-                # What tells where entries are, not what they are.
+                # Only where the entries are matters, not their values.
                 if part.dtype.kind == "i":
                     digest.update(part.tobytes())
             known = self._structures[id(matrix)] = (matrix, f"{matrix.shape}{digest.hexdigest()}")
@@ -84,7 +84,7 @@ class MapOffsets:
         blocks = self._between(matrix, replace(layout, shift=0, run=0), replace(out, shift=0, run=0), whole)
         if layout.shift:
             return {key: distinct(offsets % layout.shift, layout.shift) for key, offsets in blocks.items()}
-        # By how much the distances of a row change, in each copy, and where the move takes it around the period's end.
+        # How much a row's offsets change in each copy, with and without a wrap around the end of the period.
         moves = {
             (out.shift * copy - out.period * copy - out.period * wrap) % whole
             for copy in range(out.copies_moved)

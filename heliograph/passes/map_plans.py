@@ -21,10 +21,10 @@ from heliograph.passes.bsgs import StepCosts, Steps, plan_steps
 from heliograph.passes.choose_layouts import Groups
 from heliograph.passes.map_offsets import MapOffsets
 
-# Where a program is deeper than the chain, values are bootstrapped: maps are then priced at about this level, which is
-# between the end of a bootstrap and the polynomial behind it.
+# If a program is deeper than the chain, values are bootstrapped. Maps are then priced at about this level, which lies
+# between the end of a bootstrap and the next polynomial.
 _LEVEL_BETWEEN_BOOTSTRAPS = 4
-# The diagonals for shifted copies come from a table of all pairs (row, position); larger tables are not made.
+# The diagonals for shifted copies come from a table of all (row, position) pairs; larger tables than this are not made.
 _MOST_SHIFTED_PAIRS = 1 << 22
 
 
@@ -34,13 +34,13 @@ class MapPlans:
     def __init__(self, program: Program, groups: Groups, ring: Ring, costs: CostTable, slots: int) -> None:
         self.program, self.groups, self.ring, self.costs, self.slots = program, groups, ring, costs, slots
         self.below = levels_below(program)
-        # Whether values are bootstrapped: plaintexts are then too many to be kept, and each product encodes its own.
+        # Whether values are bootstrapped. Then there are too many plaintexts to keep, and each product encodes its own.
         self.deep = program_depth(program) > ring.levels
         self.users = program.users()
         self._offsets = MapOffsets(slots)
-        # The same question comes up for many maps: those of equal structure between equal layouts.
+        # Many maps need the same answer: those with equal structure between equal layouts.
         self._known: dict[Any, tuple[float, Steps]] = {}
-        # The amounts of rotations of the plans made so far: each has a key, which later plans use for nothing.
+        # The rotation amounts of the plans made so far. Each has a key, which later plans can use for free.
         self.amounts: set[int] = set()
         self._positioned: dict[Any, Mapping[tuple[int, int], Matrix]] = {}
 
@@ -161,7 +161,7 @@ def in_places(matrix: SparseMatrix, layout: Layout, out: Layout) -> SparseMatrix
     places_in, places_out = layout.places(), out.places()
     if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
         return matrix
-    # Rows are moved as they are; columns are renamed.
+    # Rows are moved unchanged; columns are renumbered.
     order = np.argsort(places_out, kind="stable")
     lengths = np.diff(matrix.indptr)[order].astype(np.int64)
     indptr: Array = np.zeros(shape[0] + 1, dtype=np.int64)

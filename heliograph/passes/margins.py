@@ -24,28 +24,28 @@ from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.passes.calibrate import Observed, Tails
 from heliograph.passes.units import UnitGroup, unit_groups
 
-# A layer is to be left by one in this many samples that are like those of the calibration.
+# The share of samples, drawn like those of the calibration, that a layer's interval should miss.
 RATE = 1e-4
-# What the degree is measured against: this margin, at the first of the degrees. Each degree uses its levels up.
+# The reference that a degree is compared with: this margin, at the first of the degrees. Each degree uses up its levels.
 USUAL_MARGIN = 0.1
 DEGREES = (15, 31, 63)
-# An interval that is proved is taken where it is not wider than this factor.
+# A proved interval is used if it is wider by no more than this factor.
 WORTH_A_PROOF = 1.2
-# An error this much larger is not worth a level.
+# A degree whose error is larger by no more than this factor is kept: less error is not worth a level.
 _SLACK = 1.08
-# The usual degree is too low where its error is more than this share of the deviation of the function's values.
+# The usual degree is too low if its error exceeds this share of the standard deviation of the function's values.
 _WORST = 0.15
-# Room on top, for each layer of the network: polynomials move the inputs of those behind them, and a network is left where
-# any of its layers is; what leaves the first ruins all that follow.
+# Extra room, growing with each layer of the network. Polynomials move the inputs of the layers after them, and a sample
+# leaves the network's ranges if it leaves any layer's; leaving the first one's ruins all that follow.
 _ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.03, 0.3
-# Few samples say little of a tail: its scale is taken for at least this share of the largest value, less with more samples.
+# Few samples say little about a tail: its scale is at least this share of the largest value, and less with more samples.
 _LEAST_SCALE = 0.7
-# The tail is judged by the largest tenth of the samples, by this many at least and at most.
+# A tail is estimated from the largest tenth of the samples, with this many as the least and the most.
 _LEAST_TOP, _MOST_TOP = 8, 64
 _FOLDS = 4
-# From fewer samples no unit gets a size of its own.
+# With fewer samples than this, no unit gets a size of its own.
 _ENOUGH_FOR_UNITS = 8
-# Sizes between a unit's own (1) and the layer's largest (0), by their exponents; and the smallest share of the largest.
+# Exponents of sizes between a unit's own (1) and the layer's largest (0); and the smallest size, as a share of the largest.
 _BLENDS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 _SMALLEST = 1e-6
 _MOST_NORMALS = 128
@@ -58,7 +58,7 @@ def tail(values: Array, scale: float) -> float:
     count = ordered.size
     top = max(1, min(max(count // 10, _LEAST_TOP), count - 1, _MOST_TOP))
     start = float(ordered[min(top, count - 1)])
-    # The mean excess of this many has a relative deviation of one over their root: two of them on top.
+    # The mean excess over this many samples has a relative deviation of one over their root; two deviations are added.
     excess = (float(ordered[:top].mean()) - start) * (1.0 + 2.0 / math.sqrt(top))
     excess = max(excess, _LEAST_SCALE / math.sqrt(count) * scale)
     return max(start + excess * math.log(max(top / (count * RATE), 1.0)), float(ordered[0]))
@@ -91,7 +91,7 @@ def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
     tails = seen.tails
     assert tails is not None
     width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
-    # Relative to the middle: both ends move alike where the distribution is shifted.
+    # Relative to the middle, so that both ends move alike if the distribution is shifted.
     high, low = tail(tails.highs, width), -tail(-tails.lows, width)
     middle, half = (high + low) / 2, (high - low) / 2 * room
     low, high = min(middle - half, seen.low), max(middle + half, seen.high)
@@ -151,7 +151,7 @@ class Normals:
         units = tails.mean.size
         sizes = np.ones(units) if sizes is None else sizes.reshape(units, -1).mean(axis=1)
         mean, std, shares = tails.mean / sizes, tails.std / sizes, sizes**2
-        # Of many units an even choice along their deviations.
+        # If there are many units, an even selection by their deviation.
         chosen = np.argsort(std, kind="stable")[np.linspace(0, units - 1, min(units, _MOST_NORMALS)).astype(int)]
         return cls(mean[chosen], std[chosen], shares[chosen] / shares[chosen].sum())
 
@@ -173,7 +173,7 @@ class Normals:
         return x, weight / weight.sum()
 
 
-# A polynomial of a degree on an interval; least squares are weighted by one normal or by several with their shares.
+# Makes a polynomial of a degree on an interval; least squares are weighted by one normal, or by several with their shares.
 Maker: TypeAlias = "Callable[[int, float, float, Moments, Moments, Array | None], Fit]"
 
 

@@ -119,7 +119,7 @@ class MatrixProduct:
     sizes: Sizes | Blocks
     way: Way
     big: int
-    # For each operand, and the result, its layout.
+    # The layouts of the operands and of the result.
     left: Layout
     right: Layout
     out: Layout
@@ -282,7 +282,7 @@ def write_product(
 
 def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], scale: float) -> Any:
     s = maps.sizes
-    # Zeros stand in the other slots of a row: sums over them are copies.
+    # The other slots of a row are zero, so sums over them make copies.
     for step in folds(s.block, s.packed):
         weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
     if s.halves:
@@ -307,11 +307,11 @@ def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale
     s = maps.sizes
     turned, moved = [], []
     for turn in range(s.turns):
-        # A wrap around a row's end is a row more: all turns share the steps over rows.
+        # Wrapping around the end of a row moves one row further, so all turns share the steps over rows.
         babies = [row * s.block for row in range(s.room)]
         own = writer.transform([small], [maps.turned_classes(turn)], babies, (turn,))
         if s.halves:
-            # Rows behind the classes may hold anything.
+            # Rows after the classes may hold anything.
             other = writer.transform([small], [maps.turned_classes(turn, s.turns)], babies, (turn,))
             own = writer.complex(own, other)
         turned.append(own)
@@ -329,7 +329,7 @@ def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale
         return made
     real, imaginary = writer.real(made), writer.imaginary(made)
     if s.classes == s.room:
-        # Zeros stand where the second half of the classes goes.
+        # There are zeros where the second half of the classes goes.
         return writer.add(real, writer.rotate(imaginary, s.period - s.turns))
     return writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))
 
@@ -338,7 +338,7 @@ def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, 
     """All ways to lower a product of these shapes; layouts come with them."""
     found: list[MatrixProduct] = []
     turned = KINDS[kind]
-    # Of each operand the axis that is summed over.
+    # For each operand, the axis that is summed over.
     inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
     result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
     for big in (0, 1):
@@ -394,7 +394,7 @@ def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[M
     big, small = axes.big, 1 - axes.big
     summed_over, free = axes.lengths
     rows, columns = (summed_over, free) if way == "combine" else (free, summed_over)
-    # Of X the axis that is its rows; of the small operand, and of the result, that of the classes.
+    # For X, the axis of its rows; for the small operand and the result, the axis of the classes.
     f_axis = axes.inner[big] if way == "combine" else 1 - axes.inner[big]
     c_axis, out_c = 1 - axes.inner[small], small
     sizes = Sizes(axes.slots // axes.stride, axes.classes, rows, columns, halves)
@@ -404,7 +404,7 @@ def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[M
     far = period * sizes.ciphertexts
     columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
     wide, kept = (room, block, far), (room, 1, far)
-    # Rows that repeat below each other serve as well as zeros: they meet no weight, and what they give is not kept.
+    # Rows repeated below each other serve as well as zeros: they meet no weight, and their results are not kept.
     few = min(height, next_power_of_two(rows)) if sizes.ciphertexts == 1 else height
     repeated = axes.split(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
     x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
@@ -431,7 +431,7 @@ def _block_way(axes: _Axes, way: BlockWay, scale: float) -> Iterator[MatrixProdu
     rows_axis = 1 - axes.inner[big] if abt else axes.inner[big]
     rows_at, c_axis, out_c = (height, width, slots), 1 - axes.inner[small], small
     x = axes.split(axes.shapes[big], slots, rows_axis, (rows_at, (width, 1, slots)))
-    # Rows of classes over the columns of X, repeated below each other; and rows of X with the classes beside each other.
+    # Rows of classes over the columns of X, repeated below each other; and rows of X with the classes side by side.
     period = slots if way == "ColMajor" else room * width
     below: Sequence[Sequence[int]] = ((room, width, period), (width, 1, period))
     beside: Sequence[Sequence[int]] = ((room, 1, slots), rows_at)

@@ -15,10 +15,11 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.passes.intervals import Interval, hull, program_intervals
 from heliograph.passes.slot_intervals import slot_intervals
 
-# Where nothing proves the outputs' range: this many times the largest size seen is still taken for possible.
+# If nothing proves the outputs' range, sizes up to this many times the largest one seen still count as possible.
 _OUTPUT_ROOM = 4.0
-# A proved range can be very wide, for it follows from the images of all polynomials at once. Where this many times the
-# largest output that the samples gave is narrower by another factor, that stands for it, and what is beyond is not a result.
+# A proved range can be very wide, because it follows from the images of all polynomials at once. If this many times the
+# largest output on the samples is narrower by another factor, that range replaces the proved one, and anything beyond it is
+# not a result.
 _PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
 _ENOUGH_SAMPLES = 32
 # Outputs may leave their range by this many standard deviations of the flooding noise.

@@ -68,12 +68,12 @@ class _Packer:
     def __init__(self, program: Program, ring: Ring, costs: CostTable, batch: int) -> None:
         program, self.groups, self.products = with_products(program, ring, batch, costs)
         self.program, self.ring, self.costs, self.batch = program, ring, costs, batch
-        # The slots of one sample.
+        # The number of slots for one sample.
         self.slots = ring.slots // batch
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
-        # What stands for the nodes of the polynomial program: slot vectors for secret ones, by ciphertext, and a node for
-        # each that the server computes in the clear. Constants have neither: their readers take the arrays.
+        # The packed form of each node of the polynomial program: for secret nodes slot vectors, one per ciphertext; for
+        # nodes that the server computes in the clear, a single node. Constants have neither: their readers use the arrays.
         self.new: dict[Node, list[Node]] = {}
         self.clear: dict[Node, Node] = {}
         # The layout of each group of values.
@@ -84,13 +84,13 @@ class _Packer:
 
     def run(self) -> Program:
         program, builder, of = self.program, self.builder, self.groups.of
-        # A bootstrap's transforms, and their tables, grow with the slots that a value's copies take: where values are
-        # bootstrapped, moved copies take at most half of the slots.
+        # A bootstrap's transforms and their tables grow with the slots that a value's copies occupy. Where values are
+        # bootstrapped, moved copies therefore take at most half of the slots.
         most_moved = self.slots // 2 if self.plans.deep else self.slots
         pins = product_pins(self.groups, self.products)
         candidates = candidate_layouts(program, self.groups, self.ring.slots, self.batch, most_moved, pins)
         if self.slots == 1:
-            # Each element is a ciphertext of its own: there is one layout, and no map has diagonals.
+            # Each element is a ciphertext of its own, so there is only one layout and no map has diagonals.
             chosen = [layouts[0] for layouts in candidates]
         else:
             chosen = self._cheapest(candidates)
@@ -128,7 +128,7 @@ class _Packer:
         """The layout of each group of values; those of inputs with shifted copies where that pays."""
         program, of = self.program, self.groups.of
         chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
-        # An input that one map reads is packed with shifted copies, where that makes the map cheaper (ir/diagonals.py).
+        # An input that one map reads is packed with shifted copies if that makes the map cheaper (ir/diagonals.py).
         for node in program.nodes:
             for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
                 layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
@@ -250,7 +250,7 @@ class _Packer:
         out = self.layout(node)
         if self.slots == 1:
             return self._sums(node, out)
-        # Operands of one period share giant steps and the rotations that add up partial sums.
+        # Operands with the same period share giant steps and the rotations that add up partial sums.
         alike: dict[tuple[int, int, bool], list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
             layout = self.layout(operand)
@@ -295,7 +295,8 @@ class _Packer:
         The terms of a row are still spread over a run of slots; `_summed` adds them up.
         """
         layout = maps[0][2]
-        # A shift of an input is the client's, chosen for this map; of other values it says how moved copies stand.
+        # For an input, the shift is applied by the client and chosen for this map; for other values it tells how moved
+        # copies are placed.
         shift = layout.shift if maps[0][0].op == "input" else 0
         if shift:
             steps = self.plans.shifted_steps(node, maps[0][1], layout, out)[1]
@@ -317,7 +318,7 @@ class _Packer:
                 for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
                     used |= {(b, g) for b, _ in pairs}
         if not operands:
-            # Nothing reaches these rows: a map that is zero.
+            # No operand reaches these rows: the map is zero.
             zero = SparseMatrix.of(np.zeros((out.period, layout.period)))
             operands, names = [self.new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
         return self.builder.op(
@@ -445,7 +446,7 @@ class _Writer:
         )
 
 
-# What stands for the secret values of a polynomial program: their slot vectors, one for each ciphertext.
+# How the secret values of a polynomial program are packed: as slot vectors, one for each ciphertext.
 RULES: Mapping[str, Callable[[_Packer, Node], list[Node]]] = {
     "input": _Packer.input,
     "affine": _Packer.affine,

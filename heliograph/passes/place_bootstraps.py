@@ -42,14 +42,14 @@ from heliograph.passes.placement import (
 )
 from heliograph.passes.plan_levels import TooFewLevelsError
 
-# A scale is made smaller by at most this many bits; a larger value would be left with too few.
+# A scale is made smaller by at most this many bits; a larger value would have too few left.
 MAX_SIZE_BITS = 6
 _NS = 1e6
-# Stands for the prices of a bootstrap that are not known yet.
+# A placeholder for bootstrap prices that are not known yet.
 _LATER = np.zeros(1, dtype=np.int64)
-# At this many values at most it is looked how large they are; each doubles what the search has to try.
+# The sizes of at most this many values are measured; each value doubles what the search has to try.
 _MOST_SIZES = 128
-# Values near a place are so large a part of the program, on either side.
+# Values this close to a place count as nearby, as a share of the program on either side.
 _NEARBY = 1 / 16
 
 
@@ -129,7 +129,7 @@ def observed_sizes(
     few = _where_few_live(program, nearby)
 
     def look(node: Node, value: Array) -> None:
-        # A bootstrap of one value would take the imaginary parts of a complex one for nothing.
+        # The bootstrap of a single value would lose the imaginary parts of a complex one.
         if node in few and not np.iscomplexobj(value):
             largest[node] = float(np.abs(value).max(initial=0.0))
 
@@ -171,10 +171,10 @@ def _where_few_live(program: Program, nearby: bool) -> set[Node]:
             break
         kept = set()
     if nearby:
-        # Too many even of the narrowest: some of them, all along the program.
+        # Even the narrowest ones are too many: take some of them, spread over the whole program.
         narrowest = [node for node, others in waiting.items() if not others]
         return kept or set(narrowest[:: math.ceil(len(narrowest) / _MOST_SIZES) or 1])
-    # While values wait for long, a whole statement may have none of these: it has its own narrowest ones.
+    # While values wait for a long time, a whole statement may have none of these; then it gets its own narrowest ones.
     statements: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in waiting:
         statements[node.loc.layer, node.loc.short].append(node)
@@ -207,7 +207,7 @@ class Prepared:
     works: tuple[_Work, ...]
     periods: Mapping[Node, int]
     inputs: Mapping[Node, _Bound]
-    # What the last search was made of: the next one is often on the same ring.
+    # What the last search was built from; the next one is often on the same ring.
     frames: list[_Frame] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
@@ -218,7 +218,7 @@ class Prepared:
             if node.op == "poly" and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
                 inputs[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
         works = tuple(_work(program, node, slots) for node in nodes)
-        # The transforms of a bootstrap have two slots at least; what repeats after one repeats after two.
+        # The transforms of a bootstrap have at least two slots; what repeats after one slot also repeats after two.
         periods = {node: max(2, period) for node, period in slot_periods(program).items()}
         return cls(program, nodes, works, periods, inputs)
 
@@ -264,7 +264,7 @@ class _Prices:
             by_level(lambda level: costs.decompose_ms(ring, level + 1)),
             by_level(lambda level: costs.rotate_ms(ring, level, hoisted=True)),
             by_level(lambda level: costs.rotate_ms(ring, level)),
-            # Without the encoding, as in the bill: a run finds its plaintexts encoded, or encodes them beside its work.
+            # Without the encoding, as in the bill: a run finds its plaintexts encoded, or encodes them alongside its work.
             by_level(lambda level: costs.mul_plain_ms(ring, level)),
             by_level(
                 lambda level: (
@@ -360,12 +360,12 @@ class _Frame:
     works: Sequence[_Work]
     outputs: Mapping[int, str | None]
     most: int
-    # Made with the first prices; what the last search was made of: the next one is often on the same ring.
+    # Made with the first prices; and what the last search was built from, as the next one is often on the same ring.
     shapes: list[Shape] = field(default_factory=list)
     priced: list[_Priced] = field(default_factory=list)
 
     def serves(self, other: PlaceBootstraps) -> bool:
-        # Tables of sizes are long: one that is another object is another one.
+        # Tables of sizes are long, so they are compared by identity.
         return self.place.sizes is other.sizes and (self.place.ring.bootstrap is None) == (other.ring.bootstrap is None)
 
     def on(self, place: PlaceBootstraps) -> _Priced:
@@ -447,7 +447,7 @@ class PlaceBootstraps:
         most = max([*written.values(), *(periods[node] for node in levels if node not in written)], default=0)
 
         def slots_of(node: Node) -> int:
-            # Those that the author wrote keep their own number of slots.
+            # Bootstraps that the author wrote keep their own number of slots.
             return int(written[node]) if node in written else most if self.one_size else periods[node]
 
         returns = tuple((level, slots_of(node)) for node, level in levels.items())
@@ -471,7 +471,7 @@ class PlaceBootstraps:
         @functools.cache
         def make() -> Program:
             builder = Builder(program.name, Stage.PACKED, program)
-            # Inputs too, where they come from a run before.
+            # Inputs too, if they come from an earlier run.
             return builder.rewrite(program, functools.partial(emit, builder), inputs=True)
 
         return Placed(found.cost / _NS, make, returns)
@@ -536,7 +536,7 @@ class PlaceBootstraps:
     ) -> _Frame:
         """All that the search is made of but prices."""
         bounded = self._bounded(prepared)
-        # How many ciphertexts one tensor has, by its entry in the table of ranges.
+        # The number of ciphertexts of each tensor, by its entry in the range table.
         siblings = Counter(bound.entry for bound in bounded.values())
         index = {node: place for place, node in enumerate(prepared.nodes)}
         works: dict[_Work, int] = {}
@@ -552,7 +552,7 @@ class PlaceBootstraps:
             entry = None
             if node.op == "poly" and node.attrs.get("range") in ways:
                 entry = int(node.attrs["range"])
-                # What loses one unit once is counted with the first of the tensor's ciphertexts.
+                # A loss that occurs once per tensor is counted with the first of its ciphertexts.
                 first = node.attrs.get("chunk", 0) == 0
                 own = tuple(
                     way(
@@ -578,7 +578,7 @@ class PlaceBootstraps:
                     None if bound is None else bound.entry,
                     entry if entry is None or groups is None else groups[entry],
                     digest("refresh", node.loc.layer, node.op),
-                    # A large value comes at a small scale; where that cannot be chosen, a product with one brings it there.
+                    # A large value comes in at a small scale; if that cannot be chosen, a product with one brings it there.
                     int(bound is not None and bound.size_bits > 0 and node in rigid),
                     entries.get(node),
                 )

@@ -33,14 +33,14 @@ class PlaceChains:
         if len(chains) == 1:
             return program
         rings = [chain.ring for chain in chains]
-        # Chains in which bootstraps happen: there is a key of the conjugation.
+        # The chains in which bootstraps happen; these have a conjugation key.
         fresh = {place_of(node, rings) for node in refreshing(program)}
         builder = Builder(program.name, Stage.MANAGED, program)
         switched: dict[tuple[Node, int], Node] = {}
 
         def emit(node: Node, operands: list[Node]) -> Node:
             if node.op == "switch_chain":
-                # One that stands there already: its operand may have been brought where it leads.
+                # A switch that was there before: its operand may already have been brought to the chain it leads to.
                 here = operands[0].type.chain == node.attrs["chain"]  # type: ignore[union-attr]
                 return operands[0] if here else builder.copy(node, operands)
             return builder.copy(node, [read(node, operand) for operand in operands])
@@ -64,7 +64,7 @@ class PlaceChains:
         carried = carried_outputs(program)
 
         def leave(name: str, node: Node, made: Node) -> Node:
-            # What a run leaves to the next goes out in the chain in which that takes it.
+            # A value carried to the next run leaves in the chain in which that run takes it.
             lower = name in carried and cipher(made).chain
             return builder.op("switch_chain", (made,), made.loc, chain=0) if lower else made
 

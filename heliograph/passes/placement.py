@@ -47,16 +47,16 @@ Whole = npt.NDArray[np.int64]
 Levels = npt.NDArray[np.int16]
 
 MOST_STATES = 2000
-# Losses stay below this: fronts are told apart by adding multiples of it.
+# Losses stay below this, so adding multiples of it keeps fronts apart.
 MOST_LOSS = 1 << 40
-# A step that cannot be taken.
+# The cost of a step that cannot be taken.
 IMPOSSIBLE = 1 << 60
 _BLOCK = 256
 # A front is thinned to no fewer points than this.
 _LEAST_FRONT = 6
-# This many searches go side by side: their tables are then still small.
+# This many searches run side by side: their tables are still small then.
 _TOGETHER = 64
-# Of this many pairs of rows at once it is looked which beats which.
+# The most pairs of rows that are compared at once to see which row beats which.
 _MOST_CELLS = 1 << 20
 
 
@@ -95,7 +95,7 @@ class Step:
 
     def refreshed(self, costs: Whole) -> Step:
         """The same with these prices of bootstraps."""
-        # Not dataclasses.replace: planners do this a million times.
+        # Not dataclasses.replace, which is slower: planners do this a million times.
         return Step(
             self.reads,
             self.ways,
@@ -301,7 +301,7 @@ class _Together:
     def run(self) -> list[list[Found] | TooFewLevelsError]:
         first, count = self.searches[0], len(self.searches)
         cut = sorted(first.outputs)
-        # Open tensors ("whole", entry) and polynomials ("group", entry), and the first step of each, which is met last.
+        # Open tensors ("whole", entry) and polynomials ("group", entry), and the first step of each, which is reached last.
         open_: list[tuple[str, int]] = []
         last: dict[tuple[str, int], int] = {}
         for number, step in enumerate(first.steps):
@@ -469,7 +469,7 @@ def _pruned(states: _States, most: int) -> npt.NDArray[np.intp]:
     order = np.lexsort((states.tie, states.loss, states.cost, *keys.T[::-1]))
     keys, loss = keys[order], states.loss[order]
     first = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))
-    # On the front of one key costs rise, so losses have to fall. Later keys are moved below all earlier ones.
+    # Along the front of one key, costs rise, so losses must fall. Losses of later keys are moved below all earlier ones.
     group = np.cumsum(first) - 1
     moved = loss - group * MOST_LOSS
     least = np.minimum.accumulate(moved)
@@ -511,7 +511,7 @@ def _side_by_side(states: _States, parts: Sequence[npt.NDArray[np.intp]]) -> lis
     there = np.arange(int(lengths.max())) < lengths[:, None]
     rows = np.zeros(there.shape, dtype=np.intp)
     rows[there] = np.concatenate(parts)
-    # Whoever comes earlier costs no more.
+    # Rows that come earlier cost no more.
     beats = np.triu(np.ones((there.shape[1],) * 2, dtype=bool), 1) & there[:, :, None] & there[:, None, :]
     loss = states.loss[rows]
     beats &= loss[:, :, None] <= loss[:, None, :]
@@ -530,7 +530,7 @@ def _one_front(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.in
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         candidates = np.concatenate([front, block])
-        # Whoever comes earlier costs no more.
+        # Rows that come earlier cost no more.
         earlier = np.arange(len(candidates))[:, None] < len(front) + np.arange(len(block))[None, :]
         beats = earlier & (states.loss[candidates][:, None] <= states.loss[block][None, :])
         for column in range(states.levels.shape[1]):
@@ -550,7 +550,7 @@ def _thinned(states: _States, rows: npt.NDArray[np.intp], most: int) -> npt.NDAr
     log = np.log2(states.loss[rows] + 1.0)
     low, high = float(log.min()), float(log.max()) + 1e-9
     cell = ((log - low) / (high - low) * each).astype(np.int64)
-    # Of each cell the point of the least loss stays: what replaces another one loses no more. The cheapest stays too.
+    # In each cell the point with the least loss stays, so what replaces another loses no more. The cheapest stays too.
     order = np.lexsort((states.cost[rows], states.loss[rows], cell, group))
     first = np.append(True, (group[order][1:] != group[order][:-1]) | (cell[order][1:] != cell[order][:-1]))
     final = np.append(group[order][1:] != group[order][:-1], True)

@@ -23,18 +23,18 @@ from heliograph.ir.location import Location
 from heliograph.ir.ops import OPS, Role, role_of
 from heliograph.ir.slot_types import SCALE_TOLERANCE
 
-# In place of an operand's position: the value itself, as an output, or for all that read it.
+# Used in place of an operand's position: correct the value itself, as an output or for all its readers.
 OUTPUT, AFTER = -1, -2
-# What is rescaled later.
+# Roles whose results are rescaled later.
 _PRODUCTS = (Role.PLAIN_PRODUCT, Role.PRODUCT)
 # A plaintext encoded at fewer bits than this has lost its digits.
 _MIN_PLAIN_BITS = 12.0
 _MAX_CORRECTIONS = 2000
-# Logarithms of scales differ by so little from rounding alone.
+# Logarithms of scales that differ by less than this differ by rounding alone.
 _ROUNDING = 2.0**-44
 # A value whose scale is off by more than this has lost precision, or does not fit its modulus.
 _MAX_DRIFT_BITS = 8.0
-# Where one would, the first that is off by this much is brought back.
+# If any value is that far off, the first one that is off by more than this is brought back to the nominal scale.
 _CLEAR_DRIFT_BITS = 1.0
 
 
@@ -95,8 +95,8 @@ class Levels:
         self.program = program
         nodes = self.nodes = [node for node in program.nodes if node.type.secret]
         self.pending: dict[Node, bool] = {}
-        # Rotations of products before their rescale cost one prime more, and their error is divided by a prime with the
-        # rest. Where no product follows, few primes are left and they cost little: there it is always done.
+        # Rotating a product before its rescale costs one more prime, but the rescale then also divides the rotation's error
+        # by a prime. Where no product follows, few primes are left and the cost is low, so it is always done there.
         final = dict.fromkeys(nodes, True)
         for node in reversed(nodes):
             for operand in _secret_inputs(node):
@@ -114,7 +114,7 @@ class Levels:
                 self.pending[node] = all(self.pending[operand] for operand in _secret_inputs(node))
             else:
                 self.pending[node] = False
-        # Wanted levels of each value as it is (pending) and after its rescale (ready).
+        # The levels wanted of each value as it is (pending) and after its rescale (ready).
         as_is: dict[Node, int] = dict.fromkeys(nodes, -1)
         ready: dict[Node, int] = dict.fromkeys(nodes, -1)
         for node in program.outputs:
@@ -128,7 +128,7 @@ class Levels:
             if role_of(node) is Role.BOOTSTRAP:
                 if ring is None or ring.bootstrap is None:
                     raise InternalError("a bootstrap in a ring that is not planned for it")
-                # It raises a value; where its readers want none higher, it was superfluous but does no harm.
+                # It raises the level. If no reader wants a higher one, the bootstrap was superfluous but does no harm.
                 self.level[node] = max(level, ring.bootstrap_input_level + 1)
                 for operand in node.inputs:
                     ready[operand] = max(ready[operand], ring.bootstrap_input_level)
@@ -172,7 +172,7 @@ def levels_of(program: Program, ring: Ring, exact_rotations: bool = False) -> Le
         wanted = following
 
 
-# What is left to do for one node; it yields what has to be done before it can go on.
+# The remaining work for one node; it yields the steps that must be done before it can continue.
 _Step = Generator["_Step", None, None]
 
 
@@ -196,9 +196,9 @@ class _Scales:
         self.program, self.levels, self.log_primes, self.nominal = program, levels, log_primes, nominal
         self.scale: dict[Node, float] = {}
         self._adjustable: dict[Node, bool] = {}
-        # A node whose operands do not meet, and the operand whose scale has to be made adjustable (None: either).
+        # A node whose operands' scales do not meet, and the operand whose scale must be made adjustable (None: either).
         self.mismatch: tuple[Node, int | None] | None = None
-        # An input that is only bootstrapped comes at the scale of its size; it would be brought there by a product else.
+        # An input that is only bootstrapped enters at the scale for its size; otherwise it would take a product.
         self.entering = {node: nominal for node in program.inputs if node.type.secret}
         users = program.users()
         for node in self.entering:
@@ -206,13 +206,13 @@ class _Scales:
                 self.entering[node] = nominal - max(user.attrs.get("size_bits", 0) for user in users[node])
         for node in levels.nodes:
             self._visit(node)
-        # What a run leaves to the next has the scale at which that takes it; other outputs a smaller one.
+        # Outputs carried to the next run leave at the scale at which that run takes them; others at a smaller one.
         carried = carried_nodes(program)
         for node in program.outputs:
             if self.adjustable(node):
                 leaving = self.entering[carried[node]] if node in carried else nominal - output_shift
                 self.fix(node, leaving + self._drop(node))
-        # Readers first: what a sum or product wants of an open scale comes before its default.
+        # Readers first: what a sum or product needs of an open scale takes precedence over the default.
         for node in reversed(levels.nodes):
             self.force(node)
         for node in levels.nodes:
@@ -290,7 +290,7 @@ class _Scales:
                         self._set_seen(node, operand, scale)
         elif operands:
             for operand in operands if role is Role.BOOTSTRAP else ():
-                # A value up to 2**k in size takes a scale k bits smaller: to the bootstrap it is then at most one.
+                # A value up to 2**k in size takes a scale k bits smaller, so that the bootstrap sees a value of at most one.
                 if self.adjustable(operand):
                     self._set_seen(node, operand, self.nominal - node.attrs.get("size_bits", 0))
             self._adjustable[node] = self.adjustable(operands[0])
@@ -527,7 +527,7 @@ class _Emitter:
             for operand in node.inputs
         ]
         if role is Role.SUM:
-            # What was relinearized for a rotation is not relinearized again with the sum.
+            # A value that was already relinearized for a rotation is not relinearized again with the sum.
             operands = [self.short.get(value, value) for value in operands]
         if role is Role.ROTATION:
             operands = [self._relinearized(value) if self._type(value).parts > 2 else value for value in operands]
@@ -557,8 +557,9 @@ class _Emitter:
             else:
                 attrs["plain_log_scale"] = plain[0]
         if role is Role.SUM:
-            # The plan makes summands meet within rounding of the logarithms; the result carries the first one's scale.
-            # Products of products double that rounding level by level: the summand nearest to the plan comes first.
+            # In the plan, summands' scales agree up to the rounding of the logarithms; the result carries the first
+            # summand's scale. Products of products double that rounding level by level, so the summand nearest to the plan
+            # comes first.
             away = [abs(self._type(operand).log_scale - self.scales.scale[node]) for operand in operands]
             if node.op == "add_ct" and away[0] > _ROUNDING and away[1] < away[0]:
                 operands = operands[::-1]

@@ -17,11 +17,11 @@ from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.bootstraps import inside_bootstraps, place_of, refreshing
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
-# An amount of rotation and the level at which it happens; a relinearization counts as an amount of its own.
+# A rotation amount and the level at which it is used; a relinearization counts as an amount of its own.
 Use = tuple[int, int]
 RELINEARIZE = -1
-# A lower part of the chain is used where it leaves at most this share of the bytes and saves so many, and key switches do
-# not become slower than by this factor.
+# A lower part of the chain is used if it leaves at most this share of the key bytes, saves at least this many bytes,
+# and makes key switches slower by no more than this factor.
 _WORTH_IT = 0.75
 _SAVED_BYTES = 1 << 28
 _AS_FAST = 1.05
@@ -147,7 +147,7 @@ class SelectKeys:
             assert ring == self.ring.lower(ring.levels, ring.digits, bootstraps=True), (
                 f"{ring} is not a part of {self.ring}"
             )
-        # Of parts with one level the last is taken: that of the fewest digits.
+        # Of several parts with the same level, the last one is used: the one with the fewest digits.
         rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]
         used = {place_of(node, rings) for node in refreshing(program)}
         return [ring for number, ring in enumerate(rings) if not number or number in used]

@@ -15,7 +15,7 @@ import numpy as np
 from heliograph.ir import Array
 from heliograph.ir.depth import MOST_WHOLE
 
-# The new interval is at most this many times as wide as the polynomial's own: so much precision may be lost.
+# The new interval is at most this many times as wide as the polynomial's own, which limits the loss of precision.
 _WIDEST = 16.0
 
 
@@ -53,7 +53,7 @@ def square(coefficients: Sequence[float] | Array, low: float, high: float, divid
     leading = 2 * bend / divided
     centre = -slope / (4 * bend)
     least = 1.0 + abs(centre)
-    # Within the error of rounding of a whole number it is that number.
+    # A value that exceeds a whole number only by rounding counts as that number.
     whole = abs(leading) * least * least * (1 - 1e-12)
     if not least <= _WIDEST or not whole <= MOST_WHOLE:
         return None

@@ -14,10 +14,10 @@ from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ops import OPS, Bounds, Role, role_of
 from heliograph.passes.calibrate import Observed
 
-# The least size of a unit, as a share of the largest: one that is zero in all samples needs some size to be divided by.
+# The least size of a unit, as a share of the largest: a unit that is zero in all samples needs some size to divide by.
 _SMALLEST = 1e-6
-# The same where the units read what another polynomial made: its errors come from units of all sizes, so that a small
-# unit may see an error as large as a share of the largest unit's range.
+# The same for units that read another polynomial's result: its errors come from units of all sizes, so even a small unit may
+# see an error as large as a share of the largest unit's range.
 _SMALLEST_BEHIND = 0.25
 
 
@@ -34,8 +34,8 @@ class UnitGroup:
     reaches: list[Array]
     sizes: Array | None = None
     reach: dict[Node, float] = field(default_factory=dict)
-    # A proved range is taken instead of the observed one where it is wider by no more than this factor, in the geometric
-    # mean of the units.
+    # A proved range replaces the observed one if it is wider by no more than this factor, in the geometric mean over the
+    # units.
     worth_a_proof: float = 1.0
 
     def settle(self, node: Node, proved: Bounds | None) -> Array:
