@@ -23,18 +23,18 @@ from heliograph.compiler.unseen import CONFIDENCE, rate_bound
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Program
 
-# Phoenix: two attacks of 100 steps on the inputs with the 50 largest and 50 smallest logits and the 100 widest ones, within
-# four deviations of the noise, each step a fiftieth of one.
+# As in Phoenix: two attacks of 100 steps on the inputs with the 50 largest, the 50 smallest and the 100 most spread logits,
+# within four deviations of the noise. Each step is a fiftieth of a deviation.
 _EXTREMES, _STEPS, _REACH, _STEP = 50, 100, 4.0, 0.02
 _MARGIN = 0.1
-# Copies of an input are as many as show that a share zeta is not reached: this many at that share.
+# An input gets enough copies to show that a share zeta is not reached: that share of them is this many.
 _AT_ZETA = 20
 _ESCAPE = 1e-3
 _MOST_TRAINING = 1000
 _OF_ALLOWED = 0.75
-# The share of training inputs that may have more copies near ties than are allowed.
+# The share of training inputs that may have more copies near ties than allowed.
 _NEAR_SHARE = 2e-3
-# The share of training inputs that may be lost to polynomials that are not the network.
+# The share of training inputs that may be lost because the polynomials differ from the network.
 _MOST_LOST = 0.1
 
 Progress = Callable[[str, int, int], None]
@@ -95,7 +95,7 @@ def range_of(sampler: Sampler, program: Program, training: Array, progress: Prog
 
 def _difference(sampler: Sampler, training: Array, progress: Progress | None) -> float:
     """The difference below which, of hardly any training input, more than the allowed share of copies fall."""
-    # A little fewer than the test of held-out inputs lets through.
+    # Slightly fewer than the test on held-out inputs allows.
     copies, allowed = _copies(sampler.certificate)
     inputs = training[:: max(1, len(training) // _MOST_TRAINING)][:_MOST_TRAINING]
     smallest = []
@@ -104,8 +104,8 @@ def _difference(sampler: Sampler, training: Array, progress: Progress | None) ->
         smallest.append(float(behind[int(_OF_ALLOWED * allowed)].min()))
         if progress is not None:
             progress("difference of the logits", number + 1, len(inputs))
-    # Where the polynomials name another class than the network for too many copies, no difference helps: such inputs are
-    # counted, as those that are too near to ties.
+    # If the polynomials predict another class than the network for too many copies, no difference helps. Such inputs are
+    # counted, like those that are too close to ties.
     told = np.sort([each for each in smallest if each > 0.0])
     if len(told) < (1.0 - _MOST_LOST) * len(smallest):
         raise ProgramError(

@@ -32,18 +32,18 @@ from heliograph.passes.simplify import Simplify
 from heliograph.report.figures import Certified, Stored
 from heliograph.report.text import Report
 
-# The server's noise in an answer, whose numbers are rounded: eight deviations are a half.
+# The server's noise in an answer. The numbers of an answer are rounded, and eight deviations are one half.
 _FLOOD = 1.0 / 16.0
-# An answer's error is to be a sixteenth too: that of 17 votes has this many bits.
+# The error of an answer should also be a sixteenth: for 17 votes, that takes this many bits.
 _PRECISION_BITS = 8.0
-# The shares of the difference that may be left to the error of encryption.
+# Shares of the difference that may be reserved for the error of encryption.
 _FOR_ENCRYPTION = (0.1, 0.3, 0.45)
-# Plans are chosen with room for this many times the simulated error of differences; on other samples it is taken so often.
+# Plans leave room for the first multiple of the simulated error of differences; the second one allows for other samples.
 _ROOM, _SAFETY = 3.0, 2.0
 _SIMULATED = 4
-# Noisy inputs that the polynomials' intervals are set from.
+# The number of noisy inputs from which the polynomials' intervals are set.
 _CALIBRATED = 4096
-# Samples of the smoothed program, of this many numbers together.
+# The fewest and most samples of the smoothed program, and how many numbers they may have together.
 _FEWEST, _MOST, _NUMBERS = 4, 16, 4_000_000
 _SCREENED = 200
 
@@ -219,7 +219,7 @@ def _cheapest(
         gap = (1.0 - share) * limits.gap
         smoothed = smooth(network, certificate, replace(limits, gap=gap), columns, sizes)
         drawn = _calibration(smoothed, network, sampler, training, columns)
-        # On both sides of the gap, and with room for other inputs.
+        # Half on each side of the gap, with room for other inputs.
         allowed = (limits.gap - gap) / gap / 2.0
         try:
             artifact = compile_program(

@@ -20,10 +20,10 @@ from heliograph.ir.function_ops import ALONG_ROWS
 from heliograph.ir.kronecker import KroneckerMatrix, identity_places
 from heliograph.ir.ops import OPS
 
-# A matrix with more places than this is repeated entry by entry, not as a full matrix of channels.
+# A matrix with more entries than this is repeated entry by entry, not as a dense matrix of channels.
 _MOST_CHANNELS = 1 << 24
-# The size that products are brought to. A matrix of plaintexts errs with the size of what it multiplies, and a key switch by
-# as much whatever the size (ckks/noise.py): on the network of the benchmark both are then equal.
+# The size to which products are scaled. The error of a plaintext matrix grows with the size of its operand; that of a key
+# switch does not depend on it (ckks/noise.py). On the benchmark's network, both are then equal.
 _SIZE_OF_PRODUCTS = 32.0
 
 
@@ -81,7 +81,7 @@ class Copies:
         self.averaged = averaged
         self.builder, self.network, self.count, self.sizes = builder, network, count, sizes
         self.values: dict[Node, Value] = {}
-        # Products of operands that were brought to another size, and what they are to be multiplied by.
+        # Products whose operands were scaled, and the factors by which they still have to be multiplied.
         self.resized: dict[Node, tuple[Node, float]] = {}
         for node in network.nodes:
             self.values[node] = inputs[node] if node.op == "input" else _value(self, node, self.values)
@@ -139,7 +139,7 @@ class _Means(Copies):
     def __init__(self, copies: Copies, run: int) -> None:
         self.builder, self.network, self.count = copies.builder, copies.network, copies.count // run
         self.sizes, self.averaged, self.resized, self.values = {}, None, {}, {}
-        # Only what the output takes through linear ops is worked out.
+        # Compute only what reaches the output through linear ops.
         wanted, stack = set(), list(copies.network.outputs)
         while stack:
             node = stack.pop()
@@ -265,7 +265,7 @@ def _product(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
         if value.shared is None:
             resized[operand] = times(copies.full(value, operand), factor)
             continue
-        # Before the copies are made: there a map takes it in.
+        # Scale before the copies are made, where a map absorbs the factor.
         shared = builder.op("repeat", (times(value.shared, factor),), loc, count=copies.count)
         own = copies.own(value, operand)
         resized[operand] = shared if own is None else builder.op("add", (shared, times(own, factor)), loc)

@@ -12,7 +12,7 @@ from heliograph.execution.interface import draw
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of, size_of
 
-# Numbers in one value of the network that are held at once.
+# The most numbers held at once in one value of the network.
 _MOST_HELD = 1 << 24
 
 
@@ -65,7 +65,7 @@ class Sampler:
             tail, matrix, _ = self._behind
             self.programs = (tail,)
             scaled = matrix * self.deviations.ravel()
-            # A square root of the covariance that does not mind a map of lower rank.
+            # A square root of the covariance that also works for a map of lower rank.
             values, vectors = np.linalg.eigh(scaled @ scaled.T)
             self._root = vectors * np.sqrt(np.maximum(values, 0.0))
         self._largest = max(size_of(node) for program in self.programs for node in program.nodes)

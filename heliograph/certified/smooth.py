@@ -24,9 +24,9 @@ from heliograph.ir import Array, Builder, Location, Node, Program, Stage, shape_
 from heliograph.ir.node import next_power_of_two
 
 NOISE, GUESS_NOISE = "noise", "guess noise"
-# Votes are as exact as sums of this many times their number need it, if possible.
+# Votes are as exact as sums of this many times their number require, if possible.
 _HIDDEN = (8, 4, 2)
-# Of a ciphertext that carries an argmax.
+# Slots of a ciphertext that carries an argmax.
 _SLOTS = 1 << 15
 
 
@@ -104,10 +104,10 @@ def smooth(
         votes = builder.op("add", (votes, moved_columns(builder, means, place, loc)), loc)
     shift = np.full(classes, -(certificate.target - 1.0))
     if columns.joined:
-        # The guess is one of the votes that are counted; where it is one, it voted for itself.
+        # The guess is itself one of the counted votes: in its own class, it voted for itself.
         shift -= 1.0
     if columns.unused:
-        # A tie is anybody's vote: columns without a copy vote for the first class.
+        # A tie may vote for any class: columns without a copy are made to vote for the first one.
         bias = np.zeros((classes, columns.width))
         bias[0, columns.width - columns.unused :] = range_.spread / 2
         votes = builder.op("add", (votes, builder.op("constant", (), loc, value=builder.constant(bias, "unused"))), loc)
@@ -123,9 +123,9 @@ def smooth(
         guess = _column(builder, one_hot, columns.guess, replace(loc, layer="guess"))
     else:
         means = noisy.guessing(columns)
-        # Beside an empty column: taking it out again is a map, which leads to the layout of the counts.
+        # Put it beside an empty column: taking it out again is a map, which leads to the layout of the counts.
         pair = moved_columns(builder, means, np.array([[1.0], [0.0]]), replace(loc, layer="guess"))
-        # One hot times counts: as exact as the votes are.
+        # This one-hot vector multiplies the counts, so it must be as exact as the votes.
         guess = largest(pair, certificate.n, "guess")
         guess = _column(builder, guess, 0, replace(loc, layer="guess"))
     test = replace(loc, layer="test")

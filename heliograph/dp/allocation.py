@@ -64,7 +64,7 @@ def allocated_pair(batches: int, noise_multiplier: float, direction: Direction, 
         masses = masses + law.error
         infinite = terms.beyond(direction) + law.wrapped
         if direction == "add":
-            # No mass under B at all: only where every Y is at 0.
+            # These outcomes have no mass under B: only those where every Y is at 0.
             infinite += float(np.maximum(law.masses[~positive] + law.error, 0.0).sum())
     else:
         masses = np.maximum(masses - law.error, 0.0)
@@ -72,7 +72,7 @@ def allocated_pair(batches: int, noise_multiplier: float, direction: Direction, 
     order = np.argsort(loss, kind="stable")
     loss, masses = loss[order], masses[order]
     if side == "below":
-        # What wrapped round the circle may stand at any node: as if it all were of the largest loss.
+        # Mass that wrapped around the circle may be at any node: subtract it as if all of it had the largest loss.
         left = np.maximum(np.cumsum(masses[::-1]) - law.wrapped, 0.0)
         masses = np.diff(left, prepend=0.0)[::-1]
     loss, masses = _coarser(loss, masses, side)
@@ -94,7 +94,7 @@ def _coarser(loss: Array, masses: Array, side: Side) -> tuple[Array, Array]:
         kept = under_a > 0
         merged = (first + np.arange(size)[kept]) * _MESH + np.log(under_a[kept] / gaps[kept])
         return np.asarray(merged, dtype=np.float64), np.asarray(under_a[kept], dtype=np.float64)
-    # Of each outcome a part goes to the node above it, such that its masses under A and B are kept.
+    # Part of each outcome goes to the node above it, such that its masses under A and B are preserved.
     gap = np.clip(loss - cell * _MESH, 0.0, _MESH)
     up = np.minimum(np.expm1(-gap) / np.expm1(-_MESH) * (1 + 1e-12), 1.0)
     spread = np.bincount(place, weights=masses * (1 - up), minlength=size)
@@ -127,7 +127,7 @@ class _Terms:
 
     def __init__(self, count: int, mu: float, log_tail: float, direction: Direction) -> None:
         self.count, self.mu = count, mu
-        # Each kind of tail has half of what may be lost; under A of direction remove one Y has its x shifted by mu.
+        # Each kind of tail gets half of the mass that may be lost. Under A of direction remove, x of one Y is shifted by mu.
         z = float(-ndtri_exp(log_tail - math.log(2.0 * count)))
         self.log_top = mu * z - mu * mu / 2
         if direction == "remove":
@@ -144,14 +144,14 @@ class _Terms:
         width = top + 2 * _DEVIATIONS * math.sqrt(count) * min(spread, top) + 4
         self.spread = min(spread, top)
         self.length = fft.next_fast_len(_NODES, real=True)
-        # The circle holds every value of one Y, and sums as far as they spread.
+        # The circle covers every value of one Y, and the sums as far as they spread.
         self.h = width / (0.98 * self.length)
         self.low = max(count - 0.4 * (width - top), 0.0)
         self.nodes = math.ceil(top / self.h)
         self._masses()
 
     def _masses(self) -> None:
-        # Cell j is (j h, (j + 1) h]: its mass under B, and its mean times that, which is its mass under A.
+        # Cell j is (j h, (j + 1) h]. q is its mass under B; p is q times the cell's mean, which is its mass under A.
         edges = self.h * np.arange(self.nodes + 1)
         with np.errstate(divide="ignore"):
             x = np.log(edges) / self.mu + self.mu / 2
@@ -196,13 +196,13 @@ class _Terms:
                 best = price, share, missed
         assert best is not None
         _, share, missed = best
-        # Index i is node i - 1: cells may move a node down, also from 0 (sums below 0 have no part in any delta).
+        # Index i is node i - 1, since cells may move one node down, even from 0 (sums below 0 contribute to no delta).
         found = np.zeros(self.nodes + 2)
         if rising:
-            # Cell j stands at (j + share) h, or a node lower.
+            # Cell j is placed at (j + share) h, or one node lower.
             np.add.at(found, np.where(missed, j, j + 1), mass)
             return _Lattice(found, (share - 1) * self.h)
-        # Cell j stands at (j + 1 - share) h, or a node higher.
+        # Cell j is placed at (j + 1 - share) h, or one node higher.
         np.add.at(found, np.where(missed, j + 1, j), mass)
         return _Lattice(found, (1 - share) * self.h)
 
@@ -211,7 +211,7 @@ class _Terms:
         rising = direction == "remove"
         term = self.spread_out(rising) if side == "above" else self.merged(rising)
         values = self.h * np.arange(term.mass.size) + term.offset
-        # Under A of direction remove one Y is size-biased; under that of direction add none is.
+        # Under A of direction remove, one Y is size-biased; under A of direction add, none is.
         last = term.mass * values * (1 + (4 if side == "above" else -4) * UNIT) if rising else term.mass
         masses, error = self._convolved(term.mass, last)
         low = self.low - 2 * self.count * self.h
@@ -232,7 +232,7 @@ class _Terms:
         power = np.exp(others * log_size)
         angle = np.remainder(others * np.angle(spectrum), 2 * np.pi)
         found = fft.irfft(power * np.exp(1j * angle) * final, self.length)
-        # A power errs by what its base does and by the rounding of its logarithm and angle, times the number of factors.
+        # A power's error is that of its base, plus the rounding of its logarithm and angle, times the number of factors.
         log_above = np.log(size + each + 4 * UNIT)
         above = np.exp(np.minimum(others * log_above, 1.0))
         drift = others * (each + 8 * UNIT * (1 + np.abs(log_size) + np.pi) * size)

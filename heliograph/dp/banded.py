@@ -94,7 +94,7 @@ def optimal_bands(bands: int, steps: int) -> Banded:
             best = found.x / np.linalg.norm(found.x)
     if best[0] < 0:
         best = -best
-    # Rounded such that the norm is no more than 1.
+    # Scaled down slightly, so that the norm is at most 1 despite rounding.
     return Banded(tuple((best * (1 - 4e-15 - 4e-16 * bands)).tolist()), steps)
 
 

@@ -189,7 +189,7 @@ class AllocatedGaussian(_Bounded):
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
         if side == "below" and self.times > 1:
             return Gaussian(self.noise_multiplier * math.sqrt(self.batches) / self.times) * count
-        # Of what is cut off a thousandth of delta may come, all epochs together; and a power of ten, for the cache.
+        # Truncation may contribute a thousandth of delta over all epochs; rounded down to a power of ten, for the cache.
         tail = max(min(delta, 0.1) * 1e-3 / (count * self.times), 1e-15)
         tail = 10.0 ** math.floor(math.log10(tail))
         fewer, more = divmod(self.batches, self.times)
@@ -205,7 +205,7 @@ class AllocatedGaussian(_Bounded):
         return parts
 
 
-# What bounds are made of: mechanisms with pairs, which no expression names.
+# Building blocks of the bounds: mechanisms with pairs, which no expression names.
 
 
 def _sampled(p: float, noise_multiplier: float) -> Mechanism:
@@ -250,7 +250,7 @@ class _RepeatedGaussian(Mechanism):
 
 @lru_cache(maxsize=64)
 def _repeated_gaussian(size: int, records: int, noise_multiplier: float, side: Side, direction: Direction) -> Pair:
-    # Draws are of 53 bits: a record's probability may be larger by as much.
+    # Draws have 53 bits: a record's probability may be larger by 2^-53.
     p = min((1 / records) * (1 + 1e-12) + 2.0**-53, 1.0)
     k: npt.NDArray[np.int64] = np.arange(min(size, 400) + 1)
     weights = binom.pmf(k, size, p)
@@ -266,7 +266,7 @@ def _repeated_gaussian(size: int, records: int, noise_multiplier: float, side: S
     lost = 1e-40 if most < size else 0.0
     if side == "below":
         weights = np.append(weights[:-1], weights[-1] + lost)
-    # Probabilities of scipy are good to some 1e-13; those above 0 are rounded up (remove) for the bound above.
+    # scipy's probabilities are accurate to about 1e-13; those of k > 0 are rounded up (remove) for the upper bound.
     slack = 1e-12 if side == "above" else -1e-12
     weights = weights.copy()
     weights[1:] *= 1 + slack

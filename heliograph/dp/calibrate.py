@@ -128,7 +128,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
     tolerance = _tolerance(target)
 
     def fits(count: int) -> bool:
-        # A rough bracket decides most counts; the fine one those near the answer.
+        # A rough bracket decides most counts; only those near the answer need the fine one.
         for each in (Tolerance(absolute=0.02 * target, relative=0.02), Tolerance(2e-3 * target, 2e-3), tolerance):
             found = epsilon(Composition.of(mechanism) * count, delta, tolerance=each)
             if found.upper is not None and found.upper <= target:
@@ -166,7 +166,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
 
 
 def _tolerance(target: float) -> Tolerance:
-    # 0.1 % of noise moves epsilon by at least 0.1 % for all but the least: a tenth of that is narrow enough.
+    # Changing the noise by 0.1 % moves all but the smallest epsilons by at least 0.1 %: a tenth of that is narrow enough.
     return Tolerance(absolute=min(1e-3, 1e-4 * target), relative=1e-5)
 
 
@@ -241,7 +241,7 @@ def _smallest(
         else:
             right, gap_right = middle, found
             gap_left /= 2
-    # From the best guess outwards until the upper bound proves it.
+    # Increase the best guess until the upper bound proves it.
     answer = math.exp(middle)
     for _ in range(60):
         bracket = ask(answer, fine)

@@ -56,7 +56,7 @@ class Table(Mechanism):
 @lru_cache(maxsize=64)
 def _table_pair(a: tuple[float, ...], b: tuple[float, ...]) -> Pair:
     with np.errstate(divide="ignore"):
-        # Normalised: a table is given in decimal, its sum is 1 to 1e-9 only.
+        # Normalise: a table is given in decimals, and sums to 1 only within 1e-9.
         return atomic_pair(
             np.log(np.array(a) / math.fsum(a)),
             np.log(np.array(b) / math.fsum(b)),
@@ -105,7 +105,7 @@ class Densities(Mechanism):
 def _density_pair(
     log_a: Callable[[Array], Array], log_b: Callable[[Array], Array], points: Array, tail_mass: float
 ) -> Pair:
-    # At all points where densities are evaluated: between given points a loss may turn back unseen.
+    # Check all points where densities are evaluated: between the given points, a loss might turn back unnoticed.
     seen = np.unique(
         np.concatenate((points, _nodes(points, _QUADRATURE).ravel(), _nodes(points, _QUADRATURE - 3).ravel()))
     )
@@ -166,7 +166,7 @@ class DensityPart:
         return np.asarray(result)
 
     def edge_error(self, size: float) -> float:
-        # Bisection to a rounding of x; a rounding of x is one of the loss times its slope, which 1e-12 covers amply.
+        # Bisection finds x up to a rounding. Times the slope, that is an error in the loss, which 1e-12 covers amply.
         return 1e-12 * (1 + size)
 
     def cells(self, x: Array) -> Cells:

@@ -105,7 +105,7 @@ class Mechanism(ABC):
 
         return Composition.of(self) + other
 
-    # What records check themselves with.
+    # Checks that a mechanism applies to its own parameters.
 
     def _check(self, name: str, low: float, high: float, why: str, hint: str = "", *, open_low: bool = False) -> float:
         value = getattr(self, name)
@@ -351,13 +351,13 @@ _laplace_pair = lru_cache(maxsize=4096)(laplace_pair)
 
 @lru_cache(maxsize=64)
 def _discrete_gaussian_pair(sigma: float, sensitivity: int) -> Pair:
-    # Beyond 40 sigma a mass is below e^-800: no double holds it, and no delta either.
+    # Beyond 40 sigma, masses are below e^-800: too small for a double, and for any delta.
     reach = math.ceil(40 * sigma) + 2 * sensitivity + 1
     x = np.arange(-reach, reach + sensitivity + 1, dtype=np.float64)
     weights = -(x**2) / (2 * sigma**2)
     log_total = float(np.log(np.exp(weights).sum()))
     a = -((x - sensitivity) ** 2) / (2 * sigma**2) - log_total
-    # The loss is linear in x; taken from the formula it is exact to a rounding where the masses are not.
+    # The loss is linear in x. The formula gives it to within a rounding, even where the masses are less accurate.
     loss = (2 * x * sensitivity - sensitivity**2) / (2 * sigma**2)
     heavy = a > -700
     mass = np.exp(a[heavy])
@@ -366,7 +366,7 @@ def _discrete_gaussian_pair(sigma: float, sensitivity: int) -> Pair:
 
 @lru_cache(maxsize=64)
 def _discrete_laplace_pair(epsilon: float, sensitivity: int) -> Pair:
-    # The shifted law is centred at `sensitivity`. Outcomes at or below 0 lose all of it, at or above `sensitivity` gain.
+    # The loss is -epsilon * sensitivity at or below 0, and the opposite at or above `sensitivity`, the shifted centre.
     inner = np.arange(1, sensitivity, dtype=np.float64)
     top = -np.log1p(np.exp(-epsilon))  # log of the mass at or beyond the centre
     centre = np.log(-np.expm1(-epsilon)) + top  # log of the mass of the centre: tanh(epsilon / 2)

@@ -23,7 +23,7 @@ Array = npt.NDArray[np.float64]
 UNIT = 2.0**-53
 """The unit round-off of a double."""
 
-# scipy's ndtr errs by at most 2.5 units in (1 + x^2); a test holds it to that against 40 digits. Three times that.
+# scipy's ndtr errs by at most 2.5 (1 + x^2) units, which a test checks against 40 digits. This is three times that.
 _NDTR_UNITS = 8.0
 
 
@@ -123,7 +123,7 @@ def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
     """
     x = _clean(x)
     tail = ndtr(-np.abs(x))
-    # Beyond 37 the tail is denormal or zero: its own floor stands for the lost relative accuracy.
+    # Beyond 37 the tail is denormal or zero: the floor makes up for the lost relative accuracy.
     error = _NDTR_UNITS * UNIT * (1 + np.minimum(x * x, 2000.0)) * tail + 1e-300
     if place is not None:
         # The density is at most (|x| + 1) times the tail.
@@ -218,7 +218,7 @@ class LaplaceBase:
         b = np.exp(-self.epsilon * x[:-1]) * width
         a = np.exp(-self.epsilon * (1 - x[1:])) * width
         relative = UNIT * (8 + 4 * self.epsilon)
-        # The width of a cell is a difference of numbers of size one: absolute error in x, times the density.
+        # A cell's width is a difference of numbers of size one: an absolute error in x, times the density.
         slack = 2 * UNIT * self.epsilon
         return Cells(
             a,
@@ -242,7 +242,7 @@ def sampled_loss(t: Array, p: float) -> Array:
         return t
     moved = p * np.expm1(np.minimum(t, 1.0))
     near = np.log1p(np.maximum(moved, -0.5))
-    # Where p is near 1 and t far below 0, 1 + moved is left of a cancellation: the sum of both terms has none.
+    # With p near 1 and t far below 0, 1 + moved suffers from cancellation; the sum of both terms does not.
     far = np.logaddexp(np.log1p(-p), np.log(p) + t)
     return np.asarray(np.where((t <= 1.0) & (moved >= -0.5), near, far))
 
@@ -255,7 +255,7 @@ def unsampled_loss(loss: Array, p: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.expm1(np.minimum(loss, 1.0)) / p
         small = np.log1p(np.maximum(ratio, -1.0))
-        # e^t = (e^loss - (1 - p)) / p: near -1 the ratio is left of a cancellation with 1, this difference is not.
+        # e^t = (e^loss - (1 - p)) / p: where the ratio is near -1, 1 + ratio suffers from cancellation; this does not.
         rest = np.exp(np.minimum(loss, 1.0)) - (1 - p)
         lowest = np.where(rest > 0, np.log(np.maximum(rest, 1e-320)) - np.log(p), -np.inf)
         large = loss - np.log(p) + np.log1p(-(1 - p) * np.exp(-np.maximum(loss, 1.0)))
@@ -360,8 +360,8 @@ def atomic_pair(log_a: Array, log_b: Array, relative_error: float = 8 * UNIT) ->
     order = np.argsort(loss, kind="stable")
     loss, mass = loss[order], mass[order]
     if loss.size:
-        # Outcomes of equal loss are one outcome (merging them loses nothing); equal means to 16 units of round-off,
-        # which both discretizations allow every atom for.
+        # Merge outcomes of equal loss, which loses nothing. Equal means within 16 units of round-off, an error that both
+        # discretizations allow for in every atom.
         starts = _runs(loss, 16 * UNIT * (1 + np.abs(loss)))
         mass = np.add.reduceat(mass, starts)
         loss = loss[np.append(starts[1:], loss.size) - 1]
@@ -376,7 +376,7 @@ def _runs(rising: Array, slack: Array) -> npt.NDArray[np.int64]:
     long = np.flatnonzero(rising[ends - 1] - rising[starts] > slack[ends - 1])
     further: list[int] = []
     for run in long:
-        # A chain of close ones: cut where it leaves the slack of its first.
+        # A chain of close values: cut it where it leaves the slack of its first value.
         at = int(starts[run])
         while True:
             at += int(np.searchsorted(rising[at : ends[run]], rising[at] + slack[at], side="right"))

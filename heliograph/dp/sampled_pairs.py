@@ -59,7 +59,7 @@ class MixturePart:
     def _solved(self, wanted: Array) -> Array:
         """x at which the log-ratio is reached, by Newton's method from the right, where it is monotone; else by halving."""
         largest, weight = float(self.shifts[-1]), float(self.weights[-1])
-        # The last component alone reaches it here; the sum of all does so no further right.
+        # The last component alone reaches the ratio here; the sum of all reaches it here or further left.
         high: Array = (wanted - math.log(weight)) / largest + largest / 2
         x: Array = high.copy()
         close = 16 * UNIT * (1 + np.abs(wanted) + largest * largest)
@@ -145,7 +145,7 @@ class JoinedPart:
         return np.asarray(np.where(loss > 0, right, np.where(loss < 0, left, 0.0)))
 
     def edge_error(self, size: float) -> float:
-        # Moving the coordinate rounds it once more, by no more than the edges themselves were rounded by.
+        # Moving the coordinate rounds it once more, by no more than the edges themselves were rounded.
         return 4 * max(self.above.edge_error(size), self.below.edge_error(size))
 
     def cells(self, x: Array) -> Cells:

@@ -207,7 +207,7 @@ def _allocated(records: int, batches: int, times: int, uniform: Uniform) -> Indi
     if times == 1:
         return _uniform_integers(batches, records, uniform)[:, None]
     found = np.empty((records, times), dtype=np.int64)
-    # Floyd's way: the j-th draw is one of the first that many; where it was drawn before, the last of them.
+    # Floyd's algorithm: draw from the batches up to `last`; where that one was drawn before, take `last` itself.
     for draw, last in enumerate(range(batches - times, batches)):
         new = _uniform_integers(last + 1, records, uniform)
         known = (found[:, :draw] == new[:, None]).any(axis=1)

@@ -66,7 +66,7 @@ class ShuffledEpoch:
     def _masses(self, threshold: float) -> tuple[mpf, mpf]:
         """P and Q of the event that the largest of all batches is above the threshold."""
         s, c = mpf(self.noise_multiplier), mpf(threshold)
-        # 1 - (1 - a)(1 - b)^(t - 1), without its cancellation.
+        # 1 - (1 - a)(1 - b)^(t - 1), without cancellation.
         log_others = (self.batches - 1) * mpmath.log1p(-mpmath.ncdf(-c / s))
         found = [-mpmath.expm1(log_others + mpmath.log1p(-mpmath.ncdf((shift - c) / s))) for shift in (2, 1)]
         return found[0], found[1]

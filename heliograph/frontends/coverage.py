@@ -14,7 +14,7 @@ from heliograph.frontends.torch_source import op_name
 from heliograph.frontends.torch_values import RULES
 
 _WIDTH = 110
-# Parts of names of what is in no model in evaluation: gradients, losses, what packs weights, questions about tensors.
+# Parts of the names of ops that no model uses in evaluation: gradients, losses, weight packing, queries about tensors.
 _NO_LAYERS = ("backward", "_loss", "fbgemm", "quant", "is_", "get_", "qparams", "cudnn", "can_cast", "histogram")
 
 

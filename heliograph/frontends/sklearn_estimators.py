@@ -25,9 +25,9 @@ from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
 
-# An affine map agrees with its estimator to this share of the largest value; sums of thousands of features round less.
+# An affine map must agree with its estimator to this share of the largest value; sums of thousands of features err less.
 _TOLERANCE = 1e-7
-# This many times as far from their mean as the samples lie, a map has to go on as it does among them.
+# A map must also hold this many times as far from the samples' mean as the samples themselves lie.
 _FAR = 8.0
 _MOST_CHECKED = 256
 _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
@@ -156,7 +156,7 @@ def _applied(method: Callable[[Array], Any], loc: Location) -> Callable[[Array],
     def apply(rows: Array) -> Array:
         try:
             with warnings.catch_warnings():
-                # Of names of features that an estimator was fitted with.
+                # Warnings about the feature names that an estimator was fitted with.
                 warnings.simplefilter("ignore")
                 found = method(rows)
         except Exception as error:

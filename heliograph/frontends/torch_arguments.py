@@ -44,9 +44,9 @@ class Arguments:
     caller: Location
     start: Location
     module: torch.nn.Module | None
-    # Shared weights have several paths; the first that the module lists is the name.
+    # Shared weights have several paths; the first one that the module lists is the name.
     paths: dict[Any, str] = field(default_factory=dict, init=False)
-    # Inputs of whole numbers that choose rows of tables, with the number of rows.
+    # Integer inputs that select rows of tables, with the number of rows.
     classes: dict[Any, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class Arguments:
             tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
             name = self.paths.get(_storage(tensor), str(spec.target))
             tensor = tensor.detach()
-            # Matrices keep their zeros to themselves all the same: how torch stores them says nothing.
+            # torch's sparse storage does not matter: our matrices make use of their zeros in any case.
             tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
             self.names.set(tensor, name)
             return tensor

@@ -15,7 +15,7 @@ from heliograph.frontends.torch_products import matmul
 from heliograph.frontends.torch_values import Call, Value, elementwise, rule
 from heliograph.ir import Array, Node
 
-# The share of the visible places is known but for the error of the softmax.
+# The share of the visible places is known up to the softmax's error, which this allows for.
 _ROOM = 0.9
 
 
@@ -42,13 +42,13 @@ def _softmax(call: Call, x: Value, axis: int) -> Node:
         raise call.mixes("its mask differs between samples", "use one mask for all samples")
     visible = ~np.broadcast_to(hidden.numpy(), x.shape)
     lines = np.moveaxis(visible, axis, -1)
-    # Where all is hidden, nothing is.
+    # A line that is entirely hidden is treated as entirely visible.
     lines = np.where(lines.any(axis=-1, keepdims=True), lines, True)
     first = lines.reshape(-1, lines.shape[-1])[0]
     if (lines == first).all():
         return _of_some(call, node, axis, first)
-    # A visible score of the same line stands in each hidden place, all of them equally often: whatever the scores are, the
-    # visible places have a share of the softmax that is known, and its inverse is cheap.
+    # Each hidden place takes a visible score of the same line, all of them equally often. Whatever the scores are, the
+    # visible places then have a known share of the softmax, and its inverse is cheap.
     flat, taken = lines.reshape(-1, lines.shape[-1]), np.arange(math.prod(x.shape)).reshape(x.shape)
     order = np.moveaxis(taken, axis, -1).reshape(flat.shape).copy()
     most = 1
@@ -108,7 +108,7 @@ def attention(
     if enable_gqa:
         key, value = (_repeated_heads(call, x, query) for x in (key, value))
     factor = 1.0 / math.sqrt(_width(query)) if scale is None else float(scale)
-    # The factor meets the queries, where it joins the linear map that makes them.
+    # Apply the factor to the queries, where it merges into the linear map that computes them.
     if isinstance(query, Value):
         query = Value(call.emit("mul", query.node, call.constant_node(factor)), query.batch)
     else:

@@ -12,7 +12,7 @@ from heliograph.frontends.torch_refusals import REFUSED
 from heliograph.frontends.torch_source import op_name, short_name
 from heliograph.frontends.torch_values import rule_of
 
-# What torch's own decompositions need at most, one within another: a recurrent layer takes three.
+# How deep torch's own decompositions may nest: a recurrent layer takes three.
 _ROUNDS = 8
 
 

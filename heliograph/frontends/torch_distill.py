@@ -30,26 +30,26 @@ from heliograph.files import Bytes
 from heliograph.frontends.torch_modules import INNER, ProgramModule
 
 Tensor = torch.Tensor
-# Of one batch of each input.
+# Called with one batch of each input.
 Augment: TypeAlias = "Callable[..., Any]"
 
-# There are this many looks at the batch norms' statistics while polynomials fade, or one every this many steps where that is
-# more; and how much a look counts.
+# While polynomials fade, the batch norms' statistics are updated this many times, or once every this many steps if that is
+# more often; and the weight of one update.
 _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
 _LEAST_VARIANCE = 1e-12
-# A channel has statistics to speak of where its variance is this share of the others', and moves by no more than a factor.
+# A channel's statistics are used if its variance is above this share of the mean one, and changes by less than this factor.
 _ALIVE, _MOST_MOVED = 1e-3, 10.0
-# From this part of the training on the bounds on polynomials' arguments give way, over the part that follows, to where the
-# Chebyshev polynomial of their degree is so large: beyond the first arguments are punished, at the second they are held.
+# After the first share of the training, the bounds on polynomials' arguments widen, over the second share, to where the
+# Chebyshev polynomial of their degree has these sizes: arguments are penalised beyond the one and clamped at the other.
 _GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
-# A sample counts as this many of another class whose outputs are not numbers, or this many times the teacher's largest, or
-# with an argument this many times as far out as its interval ends.
+# A sample counts as _DIVERGED misclassified ones if its outputs are not numbers, or above _TOO_LARGE times the teacher's
+# largest, or if one of its arguments is more than TOO_FAR times as far out as the interval's end.
 _TOO_LARGE, TOO_FAR, _DIVERGED = 100.0, 4.0, 10.0
-# When the bounds have given way, up to this share of each batch are samples that still go beyond them.
+# Once the bounds have widened, up to this share of each batch is taken from samples that still exceed them.
 _AGAIN = 1 / 8
 _WARM_UP = 0.15
-# Coefficients learn so much slower: near the middle of an interval, where most arguments lie, values are small beside the
-# coefficients, and every one of them moves all values of a layer.
+# Coefficients learn this much more slowly: near the middle of an interval, where most arguments lie, values are small
+# compared with the coefficients, and each coefficient moves all values of a layer.
 _COEFFICIENTS_RATE = 0.1
 
 
@@ -301,7 +301,7 @@ class _Run:
         loss = self.judge.loss(found, wanted)
         weight = self.training.penalty * len(inputs[0]) ** self.given(done)
         for excess in self.student.range_excesses():
-            # In logarithms, so that one sample or layer that is far out does not silence the others.
+            # In logarithms, so that one outlying sample or layer does not drown out the others.
             loss = loss + weight * torch.log1p(excess).mean()
         for left, right in zip(own, theirs, strict=True):
             loss = loss + self.training.features / len(own) * _relative(left, right)
@@ -359,7 +359,7 @@ class _Run:
                 ratio = (variance / spread.clamp_min(_LEAST_VARIANCE)).sqrt()
                 mean = mean - (theirs.mean(axes) - (0.0 if bias is None else bias)) * weight.sign() * ratio
                 variance = (weight * ratio).square() - norm.attrs["eps"]
-                # A channel that hardly moves has no statistics to speak of.
+                # A channel that hardly varies has no useful statistics.
                 old = norm.constant("variance")
                 alive = (
                     (spread > _ALIVE * spread.mean()) & (variance < _MOST_MOVED * old) & (old < _MOST_MOVED * variance)
@@ -521,7 +521,7 @@ def unpacked(data: Bytes, where: object) -> dict[str, Any]:
     try:
         found = torch.load(io.BytesIO(bytes(data)), weights_only=True)
     except Exception as error:
-        # torch raises what its archive and its unpickler make of untrusted bytes.
+        # On untrusted bytes, torch raises whatever its archive reader and unpickler raise.
         raise WireError("the checkpoint cannot be read", where=where, why=str(error)[:200]) from None
     if not isinstance(found, dict):
         raise WireError("the checkpoint cannot be read", where=where)

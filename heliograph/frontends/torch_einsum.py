@@ -157,7 +157,7 @@ def _product(call: Call, left: _Factor, right: _Factor, later: str) -> _Factor:
         return math.prod(sizes[c] for c in letters)
 
     if isinstance(right.held, torch.Tensor) and not both:
-        # A linear map of the letters that are summed.
+        # A linear map over the letters that are summed.
         matrix = right.held.permute([right.letters.index(c) for c in second + summed]).reshape(
             size(second), size(summed)
         )

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from heliograph.errors import ProgramError
 
-# This many samples of a DataLoader are taken for calibration.
+# The number of samples taken from a DataLoader for calibration.
 _LOADED = 512
 
 
@@ -57,7 +57,7 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
                 f"parameter {path!r} has no values yet",
                 hint="load the weights (and run the model once if it has lazy layers) before trace",
             )
-    # What the weights are in; without weights, or with several kinds, tensors are left as they are.
+    # The types of the weights. Without weights, or with several types, tensors are left as they are.
     kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     args, kwargs = _call(model, given)
@@ -67,7 +67,7 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
         if leaf is None or isinstance(leaf, bool | int | float) or (isinstance(leaf, str) and name != "0"):
             return leaf
         if isinstance(leaf, np.ndarray):
-            # torch warns of arrays that cannot be written, such as those of a mapped file.
+            # torch warns about read-only arrays, such as those of a memory-mapped file.
             leaf = torch.as_tensor(np.require(leaf, requirements="W"))
             leaf = leaf.to(dtype) if leaf.is_floating_point() else leaf
         if leaf.ndim == 0:

@@ -70,7 +70,7 @@ from heliograph.frontends.torch_values import (
 from heliograph.ir import Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
 
-# Folding these keeps the name of the tensor: the user knows it by its parameter's path.
+# Folding these keeps the tensor's name: the path of its parameter, which the user knows.
 _KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
 _TRANSPOSES = {"t", "permute", "transpose", "numpy_T", "mT"}
 
@@ -173,7 +173,7 @@ def _trace(
     try:
         program, merged = made(exported)
     except Merges:
-        # The model merges the batch axis with others: with one sample that axis is nothing but an axis of one.
+        # The model merges the batch axis with others. With one sample, that is just an axis of size one.
         program, merged = made(export(model, examples.map(lambda tensor: tensor[:1]), caller))
     if merged and (module is None or not samples_apart(module, examples)):
         raise merged[0]
@@ -340,7 +340,7 @@ class _Tracer:
                 except UnsupportedError as error:
                     if node not in within:
                         raise
-                    # It is met again as a part of a function that has no such part left.
+                    # This call is part of a fused function, which will be emitted as one op without this part.
                     values[node] = Refused(error)
         raise ProgramError("the exported graph has no output", where=self.caller)
 

@@ -16,7 +16,7 @@ def _extremum(call: Call, op: str, x: Value, dims: Any, keepdim: bool) -> Value:
     axes, batch = reduced_axes(call, call.user_name.rsplit(".", 1)[-1], x, dims, keepdim)
     if len(axes) == 1:
         return Value(call.emit(op, x.node, axis=axes[0], keepdims=True if keepdim else None), batch)
-    # The op has one axis: those that are reduced become the last one.
+    # The op takes one axis: the reduced axes are merged into the last one.
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     order = (*kept, *axes)
     node = x.node if order == tuple(range(len(order))) else call.emit("permute", x.node, axes=order)
@@ -47,7 +47,7 @@ def extremum(call: Call, x: Any, dim: Any = None, keepdim: bool = False, other: 
     if second is not None:
         return maximum(call, x, second) if largest else minimum(call, x, second)
     value = _extremum(call, "max" if largest else "min", x, dim, keepdim)
-    # What is not read of the two goes when the program is finished.
+    # If one of the two is not read, it is removed when the program is finished.
     return [value, _place(call, x, dim, keepdim, largest)]
 
 

@@ -74,7 +74,7 @@ def _clipped(call: Call, x: Any, min: Any, max: Any) -> Value:
     high = math.inf if max is None else scalar(max)
     if isinstance(x, Value) and low is not None and high is not None:
         return _clamped(call, x, low, high)
-    # A bound for each element.
+    # Bounds that differ between elements.
     for bound, op, known in ((min, "maximum", torch.maximum), (max, "minimum", torch.minimum)):
         if isinstance(x, Value) or isinstance(bound, Value):
             x = x if bound is None else elementwise(call, op, x, bound)

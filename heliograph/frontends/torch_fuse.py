@@ -21,7 +21,7 @@ from heliograph.frontends.torch_pointwise import POINTWISE, corners, in_numpy, j
 from heliograph.frontends.torch_source import leaf_module, module_stack, op_name
 from heliograph.functions import Function
 
-# What is done element by element: whole rational arithmetic, what does nothing, and functions.
+# Elementwise ops: polynomial arithmetic, ops that do nothing, and functions.
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "neg", "square", "pow"})
 _NOTHING = frozenset({"clone", "contiguous", "detach", "alias", "dropout", "to", "_to_copy", "lift_fresh_copy"})
 _FUNCTIONS = frozenset(
@@ -32,7 +32,7 @@ _FUNCTIONS = frozenset(
         *POINTWISE,
     }
 )
-# The function is asked for between these numbers: there it has to be finite and without jumps.
+# The function is evaluated within this distance of 0, where it must be finite and without jumps.
 _REACH, _POINTS = 32.0, 1 << 14
 
 
@@ -67,7 +67,7 @@ class Fused:
             found: dict[Any, Any] = {self.source: x, **known}
             for node in self.nodes:
                 args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
-                # A truth value counts, as in the program.
+                # A truth value becomes a number, as in the program.
                 found[node] = (
                     args[0].to(x.dtype) if _short(node) in ("to", "_to_copy") else node.target(*args, **kwargs)
                 )
@@ -124,7 +124,7 @@ def fusions(nodes: Iterable[Any], depending: set[Any]) -> dict[Any, Fused]:
     """The last calls of functions of one value, with these functions; the largest that there are."""
     order = [node for node in nodes if node in depending]
     rank = {node: place for place, node in enumerate(order)}
-    # For each call the values that it is a function of, the farthest last.
+    # For each call, the values that it is a function of, farthest last.
     pasts: dict[Any, list[Any]] = {}
     for node in order:
         pasts[node] = []
@@ -190,7 +190,7 @@ def _worth(fused: Fused) -> bool:
     kinds = [_short(node) for node in fused.nodes]
     many = sum(kind in _FUNCTIONS for kind in kinds)
     products = sum(_is_product(node, fused) for node in fused.nodes)
-    # Layers of torch.nn keep their names, by which degrees are given: none of them becomes one with another function.
+    # Layers of torch.nn keep their names, by which degrees are given: none is fused with another function.
     layers = {module_stack(node)[-1][0] if leaf_module(node) else None for node in fused.nodes}
     apart = layers == {None} or len(layers) == 1
     return (many > 1 and apart) or (many == 1 and products > 0)

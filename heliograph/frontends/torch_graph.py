@@ -74,7 +74,7 @@ def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
     """The graph, attention written out: torch's fast kernels are one op for a layer."""
     fast, looks = torch.backends.mha.get_fastpath_enabled(), torch.nn.modules.transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
-    # nn.Transformer looks whether a mask is the causal one, for its fast kernels. The mask is applied either way.
+    # nn.Transformer checks whether a mask is causal, to choose fast kernels. The mask is applied either way.
     torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
         return torch.export.export(model, examples.args, examples.kwargs, strict=False)
@@ -90,7 +90,7 @@ def export(model: torch.nn.Module, examples: Example, caller: Location) -> Expor
     except ProgramError:
         raise
     except Exception as error:
-        # Everything that a model's own code can raise comes out here.
+        # Any exception from the model's own code arrives here.
         raise _export_error(model, examples, error, caller) from error
 
 
@@ -141,7 +141,7 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     )
 
 
-# What torch.export stops at: its words, what that is, and what to do instead.
+# Reasons for torch.export to stop: its message, what that means, and what to do instead.
 _STOPPED = (
     (
         "need to register a pytree",
@@ -178,7 +178,7 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
             continue
         target, arguments = op_name(node.target), node.args
         if node not in secret and (len(arguments) < 4 or arguments[3] is None):
-            # What is computed from weights alone normalizes weights, and has no running statistics to change.
+            # This is computed from weights alone: it normalizes weights, and has no running statistics to change.
             pass
         elif target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
             if arguments[5] or arguments[3] is None:
@@ -198,7 +198,7 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     return changed
 
 
-# Ops that compute with a number where one is among their arguments; a shape is none of these.
+# Ops that compute with the numbers among their arguments. A shape is not such a number.
 _WITH_NUMBERS = frozenset(
     {"add", "sub", "rsub", "mul", "div", "pow", "true_divide", "multiply", "divide", "lerp", "where"}
 )
@@ -218,7 +218,7 @@ def check_batch_numbers(model: torch.nn.Module, examples: Example, exported: Exp
         with _unchanged(model), quiet(), helper_frames(), torch.no_grad():
             other = _numbers(_exported(model, grown))
     except Exception:
-        # A model that takes one size of batch only says nothing by it.
+        # A model that accepts only one batch size tells us nothing here.
         return
     if [node.target for node, _ in found] != [node.target for node, _ in other]:
         return

@@ -13,7 +13,7 @@ from heliograph.ir import Array, Program, size_of
 from heliograph.ir.loss import Loss, check_samples, has_classes
 from heliograph.ir.ops import OPS
 
-# Values of all nodes that a chunk of samples may have: 4 bytes each, and about as many again on the way back.
+# The most values of all nodes in one chunk of samples: 4 bytes each, and about as much again in the backward pass.
 _MOST_VALUES = 1 << 25
 
 
@@ -81,7 +81,7 @@ def _run(module: ProgramModule, chunk: Sequence[torch.Tensor]) -> list[torch.Ten
 
 def _squares(outputs: Sequence[torch.Tensor], slopes: Sequence[Array], activations: Sequence[torch.Tensor]) -> Array:
     """The sum over samples and elements of each activation's squared derivative."""
-    # One size for each sample, over all outputs: they are one loss.
+    # One size per sample, over all outputs: together they form one loss.
     sizes = np.max([np.abs(slope).reshape(len(slope), -1).max(axis=1) for slope in slopes], axis=0)
     sizes[sizes == 0.0] = 1.0
     reached = [

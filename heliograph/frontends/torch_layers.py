@@ -77,7 +77,7 @@ def _conv(
         spans = [d * (k - 1) if padding == "same" else 0 for k, d in zip(weight.shape[2:], steps, strict=True)]
         before = tuple(span // 2 for span in spans)
         if any(span % 2 for span in spans):
-            # An even kernel's odd element of padding goes behind, as in torch; the op pads both sides alike.
+            # The odd element of padding of an even kernel goes at the end, as in torch; the op itself pads both sides alike.
             behind = tuple(span - pad for span, pad in zip(spans, before, strict=True))
             node = call.emit("pad", node, before=(0, *before), after=(0, *behind))
             before = (0,) * rank
@@ -255,7 +255,7 @@ def prelu(call: Call, x: Any, weight: Any) -> Value:
     slope = scalar(weight)
     if slope is not None:
         return Value(call.emit("leaky_relu", x.node, negative_slope=slope), x.batch)
-    # By channel it is slope x + (1 - slope) relu(x). torch's kernel has the slopes under x's axes, the layer in one list.
+    # Per channel it is slope x + (1 - slope) relu(x). torch's kernel aligns the slopes with x's axes; the layer has a list.
     slopes = weight.detach().double()
     slopes = slopes.reshape([-1 if axis == 1 else 1 for axis in range(x.rank)]) if slopes.ndim == 1 else slopes
     rest = 1.0 - slopes

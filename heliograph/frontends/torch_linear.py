@@ -23,7 +23,7 @@ from heliograph.ir.gather import gather_map
 from heliograph.ir.kronecker import KroneckerMatrix
 from heliograph.ir.node import Matrix
 
-# Ops that are linear in any one operand, or in all that are encrypted together, and have no rule of their own.
+# Ops without a rule of their own that are linear in any one operand, or in all encrypted operands together.
 LINEAR = (
     *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d"),
     *("replication_pad3d", "_pad_circular", "_pad_enum"),
@@ -40,11 +40,11 @@ LINEAR = (
     *("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "max_unpool2d", "max_unpool3d"),
     *("kron", "tensordot", "linalg_cross", "cross", "nansum", "conv_tbc"),
 )
-# Numbers that one run of an op on unit tensors may hold.
+# The most numbers in one run of an op on unit tensors.
 _TOGETHER = 1 << 23
-# This many are worked out for one map at most: some minutes.
+# The most numbers computed for one map: a few minutes.
 _MOST_WORK = 1 << 36
-# What a linear op may be wrong by on random numbers, as a share of their size: single precision within the op.
+# The error allowed for a linear op on random numbers, as a share of their size: it may use single precision inside.
 _ROUNDING = 1e-5
 # A gather in more pieces than this is written as one map.
 MANY_PIECES = 4
@@ -107,7 +107,7 @@ class _Linear:
 
     def __init__(self, call: Call, values: Sequence[Value], run: Run) -> None:
         self.call, self.values, self.raw = call, values, run
-        # Several operands are as many as there are samples at once; else two samples tell where the batch axis goes.
+        # The number of samples in one run, unless the op takes any number of them (`_find_axis`).
         self.batch = call.batch_size
         self.axis = 0
         self.unseen = not values[0].seen
@@ -148,7 +148,7 @@ class _Linear:
             grown = [axis for axis in range(one.ndim) if two.shape[axis] != one.shape[axis]]
             free = two.ndim == one.ndim and len(grown) == 1 and two.shape[grown[0]] == self.batch + 1
         except Exception:
-            # Its other operands (places to gather from) say how many samples there are.
+            # The op's other operands (places to gather from) fix the number of samples.
             free = False
         self.free = free
         if free:

@@ -16,9 +16,9 @@ import torch
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.torch_values import Call, Hidden, Value, elementwise, parts
 
-# A constant this low beside scores hides its place: exp(-60) is less than any float's rounding of what is beside it.
+# A constant this low, added to scores, hides its place: exp(-60) is below the rounding of whatever float is beside it.
 HIDES = -60.0
-# A number that is still one of a range; a lower one is meant as minus infinity.
+# The lowest number that still counts as a value; anything lower is meant as minus infinity.
 LOWEST = -1e6
 # Ops whose rules look at masks, and ops that only move elements.
 READS = frozenset(
@@ -128,7 +128,7 @@ def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> 
     if not masked or short in READS:
         made = rule(call, *args, **kwargs)
         if lost and "softmax" not in short and all(value.hidden is None for value in parts(made, Value)):
-            raise infinite(call)  # the rule made numbers of it
+            raise infinite(call)  # the rule turned it into numbers
         return made
     if short in MOVES and isinstance(args[0], Value) and args[0].hidden is not None:
         x, hidden = args[0], args[0].hidden

@@ -22,11 +22,11 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _AVG_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _ADAPTIVE = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-# What gradients reach; every other constant is a buffer.
+# The constants that are trained; every other constant is a buffer.
 _TRAINED = {"linear": ("weight", "bias"), "conv": ("weight", "bias"), "batch_norm": ("weight", "bias"),
             "layer_norm": ("weight", "bias"), "affine": ("bias",)}  # fmt: skip
 _NAMES = {("batch_norm", "mean"): "running_mean", ("batch_norm", "variance"): "running_var"}
-# Where training is to keep the inputs of polynomials: those of other samples reach further.
+# The share of its interval in which training keeps a polynomial's inputs: other samples reach further.
 INNER = 0.9
 
 Tensor = torch.Tensor
@@ -63,12 +63,11 @@ class _Step(nn.Module):
     def __init__(self, node: Node, run: Callable[[_Step, Any], Tensor]) -> None:
         super().__init__()
         self.op, self.layer, self.attrs, self.run = node.op, node.loc.layer, dict(node.attrs), run
-        # Of a polynomial in training mode: the sum of squared excesses of each sample.
+        # For a polynomial in training mode: each sample's sum of squared excesses.
         self.excess: Tensor | None = None
-        # Training holds a polynomial's argument to the second multiple of its interval, and punishes what is beyond the
-        # first.
+        # Training clamps a polynomial's argument to `outer` times its interval, and penalises it beyond `inner` times.
         self.inner, self.outer = INNER, 1.0
-        # What is added to a polynomial's coefficients, (degree + 1,) of any higher degree: training lets it fade.
+        # Added to a polynomial's coefficients, (degree + 1,) for any higher degree; training fades it out.
         self.fading: Tensor | None = None
         assert isinstance(node.type, TensorType)
         self.shape = node.type.shape
@@ -115,7 +114,7 @@ class ProgramModule(nn.Module):
             self._plan.append((self._number[node], path, tuple(self._number[operand] for operand in node.inputs)))
         paths = {place: path for place, path, _ in self._plan}
         users = program.users()
-        # The place of a map -> the path of the norm that can be computed with it.
+        # The place of a linear map -> the path of the batch norm that can be computed together with it.
         self._norms = {
             self._number[node.inputs[0]]: paths[self._number[node]]
             for node in program.nodes
@@ -124,7 +123,7 @@ class ProgramModule(nn.Module):
             and len(users[node.inputs[0]]) == 1
             and node.inputs[0] not in program.outputs
         }
-        # Where values stand that another program has too, by layer and op, and those of them that activations read.
+        # Places of the values that another program also has, by layer and op; and which of them activations read.
         counts = Counter((node.loc.layer, node.op) for node in program.nodes)
         self.places = {
             (node.loc.layer, node.op): self._number[node]
@@ -195,7 +194,7 @@ class ProgramModule(nn.Module):
         Names, places, ranges and calibration samples stay, which tracing the module would lose.
         """
         paths = {place: path for place, path, _ in self._plan}
-        # Without the old constants, so that the new ones take their names.
+        # Start without the old constants, so that the new ones take their names.
         builder = Builder(program.name, program.stage, replace(program, constants={}))
         new: dict[Node, Node] = {}
         for place, node in enumerate(program.nodes):
@@ -249,7 +248,7 @@ def _hold(
             array = np.array(program.array(value))
             own = name == "coefficients" and coefficients
             is_trained = name in trained or own
-            # Polynomials that begin with the same coefficients are trained apart.
+            # Polynomials that start with the same coefficients are trained separately.
             key = (str(value), name in trained, id(step) if own else None)
             if key not in shared:
                 tensor = torch.from_numpy(array).to(dtype)

@@ -38,8 +38,8 @@ def _both(default: float) -> Corners:
     return lambda lambd=default: (-float(lambd), float(lambd))
 
 
-# Functions of one value, by their names in torch, with the points where their slopes jump; None: to be found. Any other op
-# that torch knows to work element by element is one too, where it does not jump; its corners are found.
+# Functions of one value, by their names in torch, with the points where their slopes jump (None: these are searched for).
+# Any other op that torch marks as elementwise is one too, unless it jumps; its corners are searched for.
 POINTWISE: Mapping[str, Corners | None] = {
     "elu": lambda alpha=1, scale=1, input_scale=1: () if alpha == scale == input_scale == 1 else (0.0,),
     "selu": _at(0.0),
@@ -83,9 +83,9 @@ Run: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 
 # What torch computes for each activation that was made here or in torch_fuse.py, by its name.
 RUNS: dict[str, Run] = {}
-# Corners are looked for between these numbers, this many to begin with.
+# Corners are searched for within this distance of 0, in this many steps at first.
 _REACH, _GRID = 32.0, 8192
-# How often a place is looked at again, sixteen times as near, and by how much its bend may shrink and be a corner.
+# How often a place is examined again, each time sixteen times finer; and the share of its bend that a corner must keep.
 _LOOKS, _KEEPS = 4, 0.25
 _LEAST_BEND = 1e-4
 _JUMP = 1e-3
@@ -146,7 +146,7 @@ def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     if not isinstance(x, Value):
         raise call.refuse("one of its numbers depends on an input", "use numbers that are known")
     if short == "rrelu":
-        # In evaluation it is a leaky ReLU of the mean slope.
+        # In evaluation it is a leaky ReLU with the mean slope.
         low, high = [*numbers, 0.125, 1 / 3][:2]
         return Value(call.emit("leaky_relu", x.node, negative_slope=(low + high) / 2), x.batch)
     name = _registered(call, short, numbers, named)

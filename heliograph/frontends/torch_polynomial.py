@@ -15,10 +15,10 @@ import torch
 from heliograph.frontends.torch_values import Call, Value, rule
 from heliograph.ir import SparseMatrix
 
-# Numbers held at once while the gradient of a sparse map's entries is summed over the samples.
+# The most numbers held at once while the gradient of a sparse map's entries is summed over the samples.
 _PRODUCTS = 1 << 24
-# A polynomial is evaluated on this many numbers at a time, and on fewer where its degree asks for many rows: what is made
-# on the way stays in the cache. Below 32,768 numbers torch takes one thread.
+# A polynomial is evaluated on this many numbers at a time, or on fewer if its degree needs many rows, so that intermediate
+# results stay in the cache. Below 32,768 numbers torch uses one thread.
 _PART, _LEAST_PART, _ROWS_AND_COLUMNS = 1 << 16, 1 << 12, 1 << 19
 
 
@@ -41,7 +41,7 @@ def _clenshaw(t: torch.Tensor, coefficients: list[float], out: torch.Tensor) -> 
         out.fill_(coefficients[0])
         return
     twice = 2.0 * t
-    # The second of the two values has the other sign, so that a step needs nothing but what is done in place.
+    # The second of the two values is kept negated, so that each step works entirely in place.
     first, minus_second = torch.full_like(t, coefficients[-1]), torch.zeros_like(t)
     for coefficient in reversed(coefficients[1:-1]):
         minus_second.addcmul_(twice, first).add_(coefficient)

@@ -98,7 +98,7 @@ def max_pool(
 def _max_of_windows(call: Call, node: Node, axes: Sequence[Sequence[Sequence[int]]]) -> Node:
     """The maximum over windows of (channels, *spatial): for each axis the places of each window on it."""
     shape: tuple[int, ...] = node.type.shape  # type: ignore[union-attr]
-    # A place stands in for those that a window lacks.
+    # A window that has fewer places repeats its first one.
     widths = [max(map(len, windows)) for windows in axes]
     padded = [
         np.array([[*window, *[window[0]] * (width - len(window))] for window in windows])

@@ -52,7 +52,7 @@ def _times_plain(call: Call, x: Value, matrix: torch.Tensor) -> Value:
     if matrix.ndim == 2:
         return Value(matrix_times(call, x.node, transposed(call, matrix)), rank - place)
     if place == 2:
-        # The rows that torch sees are the samples: here each is one row of its own.
+        # In torch, the rows are the samples. Here, each sample is one row of its own.
         row_node = _reshape(call, x.node, (*x.shape[:-1], 1, x.shape[-1]))
         node = call.emit("matmul", row_node, call.constant_node(matrix))
         shape = node.type.shape  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ def _plain_times(call: Call, matrix: torch.Tensor, x: Value) -> Value:
         call.names.set(row, call.names.get(matrix, f"{call.loc.layer}.constant"))
         matrix = row
     if place == 1:
-        # The columns that torch sees are the samples: here the last axis is the one that the matrix sums over.
+        # In torch, the columns are the samples. Here, the matrix sums over the last axis.
         if matrix.ndim == 2:
             node = matrix_times(call, x.node, matrix)
         else:
@@ -106,8 +106,8 @@ def secret_product(call: Call, left: Value, right: Value) -> Value:
     return Value(product_of_nodes(call, left.node, right.node), batch)
 
 
-# A stack of products of two encrypted matrices with more products of elements than this is taken apart: each is packed by
-# itself (passes/matrix_products.py).
+# A stack of products of two encrypted matrices is split if it has more products of elements than this; each matrix product
+# is then packed by itself (passes/matrix_products.py).
 _FEW_PRODUCTS = 1 << 12
 
 

@@ -21,7 +21,7 @@ _ATTENTION = (
 _LOSS = "trace the model without its loss: a program is for inference"
 _LINALG = "compute it outside the model where it depends on weights only; otherwise on the client"
 
-# Short name of the op -> (what the user calls it, or nothing for the ordinary guess; what to try).
+# Short name of the op -> (what the user calls it, or nothing for the usual guess; what to try instead).
 _HINTS: dict[str, tuple[str, str]] = {
     "fractional_max_pool2d": ("", _POOL),
     "sort": ("", _CLIENT_SCORES),
@@ -50,7 +50,7 @@ _HINTS: dict[str, tuple[str, str]] = {
     "_linalg_svd": ("torch.linalg.svd", _LINALG),
 }
 
-# Ops of these names are refused as they are, and not written with others: the hint says what is meant instead.
+# Ops of these names are refused as they are, without being decomposed: the hint says what to use instead.
 REFUSED = frozenset(_HINTS)
 
 # What users call ops that have a rule, for the error when one of their forms is refused.

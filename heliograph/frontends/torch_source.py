@@ -27,17 +27,17 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + os.sep
-# Ours that call the public functions themselves: whoever called these wrote no line of Python.
+# Our own code that calls the public functions: whoever started it wrote no line of Python.
 _PROGRAMS = tuple(_PACKAGE + name for name in ("cli" + os.sep, os.path.join("tools", "demo.py")))
 _REPEATED = re.compile(r"@\d+")
-# Modules that `to_torch` made: one op each, called as its layer was.
+# Modules that `to_torch` made: one op each, named after its layer.
 _STEPS = "heliograph.frontends.torch_modules."
 
 # What nn.Linear calls its first two arguments.
 _NAMED_FIRST = re.compile(r"\b(?:in|out)_features=")
 _LONGEST = 80
 
-# Names that differ between exported forms of one call; a layer is called by what the user wrote.
+# Names that differ between exported forms of the same call; a layer is named by what the user wrote.
 _CALLED = {
     "_native_batch_norm_legit_no_training": "batch_norm",
     "_native_batch_norm_legit": "batch_norm",

@@ -8,7 +8,7 @@ from typing import Any
 from heliograph.frontends.torch_values import Call, Value, elementwise, reduced_axes, rule
 from heliograph.ir import Node
 
-# A least length that only keeps a division from zero.
+# A least length that only prevents a division by zero.
 _SHORT = 1e-4
 
 
@@ -141,7 +141,7 @@ def cumulative_product(call: Call, x: Any, dim: int, dtype: Any = None) -> Value
     return Value(call.emit("concat", *(span(0, stop + 1) for stop in range(len(nodes))), axis=axis), x.batch)
 
 
-# ---------------------------------------------------------------------------------------------- of exponentials
+# ---------------------------------------------------------------------------------------------- exponentials
 
 
 @rule("aten.logsumexp", "aten.special_logsumexp")
@@ -157,7 +157,7 @@ def bilinear(call: Call, left: Any, right: Any, weight: Any, bias: Any = None) -
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
     if not isinstance(left, Value):
         left, right, weight = right, left, weight.transpose(1, 2)
-    # (outs, left, right) as (outs right, left): then the inner product with what is on the right.
+    # (outs, left, right) becomes (outs * right, left); then take the inner product with the right operand.
     outs, width, other = weight.shape
     matrix = weight.detach().transpose(1, 2).reshape(outs * other, width).contiguous()
     call.names.set(matrix, call.names.get(weight, f"{call.loc.layer}.weight"))

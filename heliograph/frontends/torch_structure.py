@@ -323,7 +323,7 @@ def index(call: Call, x: Any, indices: Sequence[Any]) -> Any:
 
 @rule("aten.cat", "aten.concat", "aten.concatenate")
 def cat(call: Call, tensors: Sequence[Any], dim: int = 0) -> Value:
-    # torch lets an empty one-dimensional tensor stand among the parts.
+    # torch allows an empty one-dimensional tensor among the parts.
     parts = [part for part in tensors if isinstance(part, Value) or part.numel()]
     first = next(part for part in parts if isinstance(part, Value))
     axis = first.axis(dim)
@@ -357,7 +357,7 @@ def pad(call: Call, x: Any, widths: Sequence[int], mode: Any = "constant", value
             if left or right:
                 raise call.mixes(f"it pads axis {x.batch}, the batch axis")
             continue
-        # Negative widths cut.
+        # Negative widths crop.
         size = x.shape[axis]
         node = _part(call, node, axis, max(0, -left), size - max(0, -right))
         before[axis], after[axis] = max(0, left), max(0, right)

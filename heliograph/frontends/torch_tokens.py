@@ -18,11 +18,11 @@ from heliograph.frontends.torch_source import short_name
 from heliograph.frontends.torch_values import Call, Value, rule_of
 from heliograph.ir import Location, Node, shape_of
 
-# What gives whole numbers on as they are.
+# Ops that pass whole numbers on unchanged.
 _SAME = frozenset({"to", "_to_copy", "clone", "detach", "alias", "contiguous", "lift_fresh_copy"})
-# What takes some of them, by their place.
+# Ops that take some of them, by their place.
 _PARTS = frozenset({"select", "slice"})
-# Comparisons with a number that is known.
+# Comparisons with a known number.
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -31,7 +31,7 @@ _COMPARISONS = {
     "lt": operator.lt,
     "le": operator.le,
 }
-# Numbers of one-hot vectors that one input may hold.
+# The most numbers in the one-hot vectors of one input.
 _MOST = 1 << 18
 
 
@@ -96,7 +96,7 @@ def token_call(call: Call, args: Any, tokens: Tokens) -> Any:
         return Value(tokens.node, 0)
     part = rule_of(call.op) if short in _PARTS else None
     if part is not None:
-        # The one-hot vectors lie on an axis of their own behind the others.
+        # The one-hot vectors lie on an axis of their own, after the others.
         axis = args[1] % len(shape_of(tokens.node)) if len(args) > 1 else 0
         made: Value = part(call, Value(tokens.node, 0), axis, *args[2:])
         return Tokens(made.node, tokens.classes)

@@ -18,7 +18,7 @@ from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_values import UNSEEN, BySample, Value
 from heliograph.ir import Builder, Location, Node
 
-# How far the outputs of a batch may be from those of its samples alone, as a share of their size: rounding.
+# How far a batch's outputs may differ, by rounding, from those of its samples alone, as a share of their size.
 _SAME = 1e-3
 
 

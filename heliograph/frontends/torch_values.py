@@ -86,7 +86,7 @@ class Value:
         return place - (place > batch), batch
 
 
-# No tensor has this many axes: results of rules that count the batch axis from the end have it at a negative place.
+# More axes than any tensor has: rules that count the batch axis from the end then put it at a negative place.
 _FAR = 1 << 20
 UNSEEN = -1
 
@@ -162,7 +162,7 @@ class Call:
         self.target = target  # the op itself, to be run on tensors
         # Why samples would be mixed, unless the model keeps them apart by other means.
         self.merged: list[UnsupportedError] = []
-        # Of a node that is the softmax (or its logarithm) of another one: which, of what, over which axis.
+        # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.
         self.finals: dict[Node, tuple[str, Node, int]] = {}
 
     @property

@@ -126,7 +126,7 @@ def debug(
     """
     executable = artifact.program
     if program is not None:
-        # Layers are found by their places, and an artifact keeps those in a form of its own.
+        # Layers are found by their locations, which an artifact stores in a form of its own.
         program, _ = portable(program)
     if batch_of(executable) > 1:
         raise ProgramError(
@@ -149,7 +149,7 @@ def debug(
         middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
         unit: Array | float = half
         if known.units is not None:
-            # By unit the interval is [-size, size] of each; without the program the sizes are not known.
+            # With units, each one's interval is [-size, size]; without the program, the sizes are unknown.
             middle, unit = 0.0, sizes[entry].reshape(layout.shape) if entry in sizes else 1.0
         elif program is None:
             middle, unit = 0.0, 1.0
@@ -254,7 +254,7 @@ def _decrypted(
     cryptor: OpenFHECryptor = client._cryptor
     wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
-    # Not by Client.encrypt, which refuses what is out of range: that may be the very thing to look at.
+    # Not with Client.encrypt, which refuses values out of range: they may be the very thing to look at.
     packed = pack_inputs(program, samples)
     live = {
         f"{node.attrs['name']}/{node.attrs['chunk']}": cryptor.encrypt(
@@ -309,8 +309,8 @@ def _originals(
     originals: dict[int, Array] = {}
     entry = 0
     for node in fused.nodes:
-        # Entries stand in the order of the activations; those that turned out to be the identity have none, and those of
-        # compositions do not belong to an activation: their inputs are not values of the network.
+        # Entries are in the order of the activations. Activations that turned out to be the identity have no entry; entries
+        # of compositions do not belong to an activation, as their inputs are not values of the network.
         place = (node.loc.layer, node.loc.short, node.op)
         names = [(known.layer, known.location, known.function) for known in ranges[entry:]]
         if node.type.secret and place in names:

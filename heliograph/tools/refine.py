@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from heliograph.frontends.torch_distill import Augment, Distilled, Epoch, Training
     from heliograph.frontends.torch_modules import ProgramModule
 
-# The network that training starts from: polynomials that hardly change it, on the ranges that were seen and a little more.
+# The network that training starts from: polynomials that hardly change it, on the observed ranges plus a small margin.
 _START_DEGREE, _START_MARGIN = 15, 0.1
-# Half an interval is this many standard deviations, and this many more for each degree. The fit is weighted with a normal
-# density this much wider than what was seen, and a thousandth of its peak everywhere.
+# Half an interval is this many standard deviations, plus this many per degree. The fit is weighted with a normal density
+# this much wider than the observed one, plus a floor of a thousandth of its peak.
 _DEVIATIONS, _DEVIATIONS_BY_DEGREE, _WIDER, _FLOOR = 2.0, 0.85, 1.3, 1e-3
 _FIT_POINTS = 2000
-# The last intervals reach beyond the samples by this share of their width, over the degree: a polynomial of low degree is
-# the same on a wider interval.
+# The final intervals reach beyond the samples by this share of their width, divided by the degree: a polynomial of low
+# degree is the same on a wider interval.
 _ROOM = 0.6
 _CALIBRATION = 512
-# One sample of this many is never trained on, and no more than the second number of them.
+# One sample in this many is never trained on, up to the second number of them.
 _APART, _MOST_APART = 8, 1024
-# A polynomial takes fewer levels where training needed no more: where the agreement on the samples kept apart does not fall
-# and the loss on them grows by no more than this share.
+# A polynomial gives up levels that training did not need: the agreement on the samples kept apart must not fall, and the
+# loss on them may grow by no more than this share.
 _SPARED_LOSS = 0.01
 # A round takes the next allocation that is predicted to take at most this share of the time.
 _CHEAPER = 0.8
@@ -164,7 +164,7 @@ def refine(
         else:
             _descend(refiner, allocate or allocation_curve, rounds, loss)
     except KeyboardInterrupt:
-        # Between two trainings: what was reached stands.
+        # Interrupted, perhaps between two trainings: what was reached is kept.
         if not refiner.rounds:
             raise
         refiner.interrupted = True
@@ -243,7 +243,7 @@ def _by_layer(program: Program, degrees: Any) -> dict[str, int]:
         table = dict(zip(layers, degrees, strict=True))
     else:
         table = dict.fromkeys(layers, degrees)
-    # The checks of what a degree may be are those of the option.
+    # Degrees are checked as the option checks them.
     return dict(Options(degrees=table).degrees)  # type: ignore[arg-type]
 
 
@@ -289,7 +289,7 @@ class _Refiner:
         self.interrupted = False
         self.checkpoint: Path | None = None
         self.told = ""
-        # What the checkpoint had, and what it is to have of the rounds that are over.
+        # What the checkpoint held, and what to save in it of the completed rounds.
         self.saved: dict[str, Any] = {}
         self.states: list[dict[str, Any]] = []
 
@@ -409,7 +409,7 @@ class _Refiner:
         agreement = [each for each in self.rounds if each.kept][-1].agreement
         if not self.interrupted:
             spared, agreement = self.spared(program)
-            # What reads another polynomial reaches elsewhere.
+            # Values that depend on a changed polynomial reach other ranges.
             program = program if spared is program else self.on_intervals(spared)
         return Refined(
             program,

@@ -33,7 +33,7 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
     try:
         results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)
     except RangeError:
-        # A value that outgrew the modulus: the layer where it started says more, where one is known.
+        # A value outgrew the modulus. The layer where this started, if known, says more.
         watch.check()
         raise
     watch.check()

@@ -55,7 +55,7 @@ class History:
         return not self.stopped
 
 
-# The share of their range by which weights may leave it: encryption has errors.
+# Weights may leave their range by this share of it, since encryption has errors.
 _SLACK = 2e-3
 
 Watch: TypeAlias = "Callable[[Epoch], None]"
@@ -105,7 +105,7 @@ def train(
             try:
                 run.keep()
             except RangeError:
-                # Nothing was kept: the best epoch is the one that was it before.
+                # Nothing was kept: the best epoch is still the earlier one.
                 history.epochs.pop()
                 history.stopped = "a weight left its range"
                 raise

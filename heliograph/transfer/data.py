@@ -106,7 +106,7 @@ def _samples(path: str | Path, *parts: str) -> list[tuple[Array, Array]]:
     """Features and labels of each part of a file."""
     names = [f"{kind}_{part}" for part in parts for kind in ("x", "y")]
     found = one_per_name(read_arrays(path, names), names, path)
-    # Labels that are not whole numbers stay what they are, and are refused.
+    # Labels that are not whole numbers are left unchanged, and then refused.
     return [
         (x.astype(np.float64), y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y)
         for x, y in zip(found[::2], found[1::2], strict=True)

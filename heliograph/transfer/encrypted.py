@@ -17,7 +17,7 @@ class EncryptedRun:
         trainer.start(owner.start())
         # The weights that were kept last.
         self.best: Array | None = None
-        # A step that was done when the process was killed may not have been looked at.
+        # If the process was killed after a step, that step's output may not have been checked.
         self._unseen = Seen(0.0)
         if trainer.session.round:
             self._unseen = owner.seen(trainer.session.output())

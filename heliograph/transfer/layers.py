@@ -18,9 +18,9 @@ from heliograph.ir import Array
 from heliograph.transfer.data import TransferData, softmax
 from heliograph.transfer.settings import TransferSettings
 
-# The names by which a step carries the matrices, and those that Nesterov's momentum looks ahead to.
+# The names under which a step carries each matrix and its look-ahead point of Nesterov's momentum.
 _OUTPUT, _HIDDEN = ("w", "v"), ("hidden_w", "hidden_v")
-# What a step releases to the client, where there is such a value.
+# Values that a step releases to the client, where they exist.
 WATCHED = ("logits", "hidden")
 
 

@@ -86,7 +86,8 @@ def go_on(
             run = EncryptedRun(owner, trainer, progress)
 
             def seen(epoch: Epoch) -> None:
-                # Killed between the two, the epoch is judged again: a best one whose weights are not there would stay.
+                # Weights first: if killed between the two, the epoch is judged again. Otherwise a best epoch without weights
+                # would remain.
                 if history.best == epoch.number:
                     write_array(folder / WEIGHTS, run.best, ())
                 _write_history(folder, history)
@@ -106,7 +107,7 @@ def settings_of(folder: str | Path) -> TransferSettings:
     """Those of the training in a folder; a ProgramError where there is none."""
     given = _json(Path(folder) / _SETTINGS)
     names = {field.name for field in fields(TransferSettings)}
-    # Settings of a training that was begun before there were hidden layers do not speak of them.
+    # Settings of a training that began before hidden layers existed do not mention them.
     if not isinstance(given, Mapping) or not names - {"hidden", "hidden_range"} <= set(given) <= names:
         raise WireError(f"{Path(folder) / _SETTINGS} does not hold the settings of a training")
     return TransferSettings(**given)
@@ -130,7 +131,7 @@ def weights_of(folder: str | Path) -> Array:
     if not path.exists():
         raise ProgramError(f"{folder} has no weights yet", hint="an epoch must be complete first")
     weights = read_arrays(path).get("")
-    # Two matrices are a vector, where the settings say that there are two.
+    # Two matrices are stored as one vector; the settings say whether there are two.
     hidden = (Path(folder) / _SETTINGS).exists() and bool(settings_of(folder).hidden)
     if weights is None or weights.ndim != 2 - hidden or weights.dtype != np.float64 or not np.isfinite(weights).all():
         raise WireError(f"{path} does not hold the weights of a training")

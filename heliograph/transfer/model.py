@@ -58,7 +58,7 @@ def model_artifact(step: Artifact) -> Artifact:
     program = only(step.program, {_LOGITS})
     read = {node.attrs["name"] for node in program.inputs}
     interface = replace(program.interface, inputs=tuple(each for each in program.interface.inputs if each.name in read))
-    # The longest path of a step, and what would shorten it, is not that of this part.
+    # The longest path of a step, and what would shorten it, do not apply to this part.
     known = replace(step.report.figures, depth_by_line=(), savings=())
     program = replace(program, name=f"{program.name}_model", interface=interface)
     program = _with_own_keys(program, CostTable(known.costs, **known.cost_table))
@@ -68,7 +68,7 @@ def model_artifact(step: Artifact) -> Artifact:
 def _with_own_keys(program: Program, costs: CostTable) -> Program:
     """The program with the keys alone that it takes, in the chains that are best for it."""
     builder = Builder(program.name, Stage.MANAGED, program)
-    # Chains of the whole program mean nothing to a part of it.
+    # Chains chosen for the whole program do not apply to a part of it.
     builder.set_ring(program.ring)
     used = sorted({node.attrs["range"] for node in program.nodes if node.attrs.get("range") is not None})
 

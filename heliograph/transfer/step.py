@@ -17,7 +17,7 @@ from heliograph.transfer.data import TransferData
 from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings, momentum
 
-# Weights are kept divided by their range, so that what is bootstrapped is at most one.
+# Weights are kept divided by their range, so that bootstrapped values are at most one.
 _STEP = """
 program transfer
 
@@ -75,11 +75,11 @@ output hidden_v = hidden_v * (1 - momentum) - hidden_gradient * ((1 - momentum) 
 output w = v - gradient * rate
 output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
 """
-# What encryption may add to an output, as a share of the largest (2**-bits): logits and weights need no more.
+# The error that encryption may add to an output, as a share of the largest (2**-bits): enough for logits and weights.
 _PRECISION_BITS = 10.0
 _SAMPLES, _EPOCHS_SEEN = 8, 30
-# Bootstraps of weights are scaled up by their range, so they must be fine. Chains of native ones are that here with many
-# digits alone, whose keys are four times as large (SNIPS, 1,024 samples: 39 GB, not 9).
+# Bootstrapped weights are scaled up by their range, so bootstraps must be precise. Here, chains of native ones are precise
+# enough only with many digits, whose keys are four times as large (SNIPS, 1,024 samples: 39 GB instead of 9).
 _BOOTSTRAP_BY = "openfhe"
 
 
@@ -147,7 +147,7 @@ def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
     for _epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
         seen = [run.step() for _ in range(data.steps(settings))]
         if any(map(left, seen)) or np.abs(run.state.ahead).max() > settings.weight_range:
-            # Later ones leave the ranges, and the training stops; so does the last one, where its own step was the first to.
+            # Later states leave the ranges, and the training stops. The last state goes too if its own step left first.
             if left(seen[0]) and len(states) > 1:
                 states.pop()
             break

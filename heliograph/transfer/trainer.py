@@ -54,7 +54,7 @@ class Trainer:
         if not count:
             raise ProgramError(f"{self._shards} has no minibatch", hint="the client sends them first")
         shard = EncryptedInput.load(self._path("batch", done % count))
-        # What is held apart is not looked at in a step: the program is told nothing of it.
+        # A step does not use the held-out samples: the program is told nothing about them.
         plain = {"rate": self._rate, "momentum": momentum(done)}
         return self.session.run(shard, progress, plain, outputs=self._watched)
 

@@ -130,7 +130,7 @@ def _ask(
     if not tolerance.absolute >= 0 or not tolerance.relative >= 0 or not tolerance.delta_share > 0:
         raise ProgramError("a tolerance must not be negative", where="tolerance")
     chosen = accountant(method) if isinstance(method, str) else method
-    # From here on it is work; before, it may have been the first import of a method.
+    # The clock starts here: the lines above may have imported a method for the first time.
     started = time.perf_counter()
     asked = Composition.of(composition)
     simple = asked.under(neighboring).simplified()
@@ -141,10 +141,10 @@ def _ask(
     end = time.thread_time() + tolerance.seconds
     for number, direction in enumerate(DIRECTIONS):
         if symmetric and directions:
-            # Both directions have one pair: what was computed for it is computed for both.
+            # Both directions have the same pair, so one result serves both.
             directions[direction] = next(iter(directions.values()))
             continue
-        # What one direction leaves over is the other's.
+        # Time that one direction leaves unused goes to the other.
         own = time.thread_time() + (end - time.thread_time()) / (1 if symmetric else len(DIRECTIONS) - number)
         asked_of = _Asked(chosen, quantity, direction, tolerance, simple.distance, own)
         found = asked_of.upper(above, given)
@@ -210,7 +210,7 @@ class _Asked:
         return ask(composition, self.direction, given, left)
 
     def _apart(self, epsilon: float) -> float:
-        # Either data set's outputs may be as far off: once on the left of P <= e^epsilon Q + delta, once on the right.
+        # The outputs of either data set may be that far off: the distance enters on both sides of P <= e^epsilon Q + delta.
         return self.distance * (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-12)
 
     def upper(self, composition: Composition, given: float) -> Estimate:
@@ -229,7 +229,7 @@ class _Asked:
             assert again.upper is not None
             if again.upper <= epsilon:
                 return Estimate(found.lower, epsilon, epsilon)
-            # A little larger: the next bound is at most this, or the search continues.
+            # Try a slightly larger epsilon: either the next bound is at most this, or the search continues.
             epsilon = again.upper + 0.25 * self.tolerance.for_epsilon(again.upper)
         return Estimate(found.lower, math.inf, math.inf)
 
@@ -240,7 +240,7 @@ class _Asked:
             return found
         if self.quantity == "delta":
             return Estimate(max(found.lower - self._apart(given), 0.0), found.estimate, found.upper)
-        # Epsilons that are too small are sure: the distance at the largest that may be is more than at all below.
+        # The effect of the distance grows with epsilon: its value at found.lower covers every smaller epsilon as well.
         more = given + self._apart(found.lower)
         again = self.plain(composition, more) if more < 1 else Estimate(0.0, 0.0, None)
         return Estimate(again.lower, again.estimate, found.upper)

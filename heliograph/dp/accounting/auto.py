@@ -58,7 +58,7 @@ class Auto:
         return LossDistribution().delta(composition, direction, epsilon, _left(tolerance, began))
 
     def _note(self, name: str) -> None:
-        # Directions may take different ways; both are named.
+        # The two directions may use different methods; both are named.
         if name not in self.used.split("+"):
             self.used = f"{self.used}+{name}" if self.used else name
 

@@ -143,7 +143,7 @@ def _verdict(
 ) -> str:
     """What is wrong with a claim; empty where it holds."""
     if math.isinf(epsilon):
-        # Infinite from below: delta at any finite epsilon is above.
+        # A lower bound of infinity: delta at every finite epsilon is above the claim, so a large one is tested.
         epsilon = 1e5
     for share in (0.01, 1e-3, 1e-5, 1e-7):
         found = delta_of(
@@ -151,7 +151,7 @@ def _verdict(
         ).directions[direction]
         assert found.lower is not None
         assert found.upper is not None
-        # The ends of a bracket on epsilon are where a bound on delta crosses: to the rounding of both.
+        # The ends of a bracket on epsilon are where a bound on delta crosses the claim, up to the rounding of both.
         slack = 1e-6
         if what == "upper":
             if found.upper <= at * (1 + slack):

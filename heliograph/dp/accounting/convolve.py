@@ -25,8 +25,8 @@ from heliograph.dp.pairs import UNIT, Array
 MAX_LENGTH = 1 << 24
 """No transform is longer than this."""
 
-# Relative error of one butterfly level in units of round-off: twiddle, product and sum give less than 5 for radix 2
-# and less than 4 per factor of two for the others; twice that.
+# Relative error of one butterfly level, in units of round-off. Twiddle factor, product and sum give less than 5 for
+# radix 2, and less than 4 per factor of two for other radices; this is twice that.
 _BUTTERFLY_UNITS = 10.0
 _MARGIN = 18.0
 """log of the share of delta that a window may lose."""
@@ -110,7 +110,7 @@ def spectrum(lattice: Lattice, theta: float, length: int) -> Spectrum:
     total = float(weights[main]) + aside
     away = (fft.rfft(folded) - aside) / total
     largest = float(np.abs(exponent).max(where=weights > 1e-25, initial=0.0))
-    # Near 1 the logarithm is taken of what |transform|^2 adds to 1; near 0 that sum would keep no digit of it.
+    # Near 1, use log1p of |transform|^2 - 1. Near 0, adding 1 to that would cancel all digits: use the modulus itself.
     added = 2 * away.real + away.real**2 + away.imag**2
     log_size = np.where(
         added > -0.5,
@@ -182,7 +182,7 @@ class Composed:
         carried = np.maximum(filtered[0] - filtered[1], 0.0)[::-1]
         place = (epsilon - losses - self.origin) / self.step - first
         reached = np.interp(place, np.arange(carried.size), carried, left=0.0, right=0.0)
-        # Left of the window all of the law lies above epsilon: it carries what its lower end does, decaying.
+        # Left of the window the whole law lies above epsilon: use the value at the window's lower end, decayed.
         fade = np.where(place < 0, np.exp(np.maximum(self.theta * self.step * np.minimum(place, 0.0), -700.0)), 0.0)
         return np.asarray(reached + fade * float(carried[0]) + (self.entry_error + 1e-300) * 1e-3)
 
@@ -191,7 +191,7 @@ class Composed:
         theta, width = self.theta, self.width
         reach = min(self.need / max(theta, 1e-9), max(self.high - epsilon, 0.0) + self.step, width)
         first = math.floor((epsilon - self.origin) / self.step) + 1
-        # All nodes within reach: those that are left out lie further away than `covered`.
+        # Take all nodes within reach: those left out are further away than `covered`.
         count = max(min(math.ceil(reach / self.step), self.values.size - 1), 1)
         covered = count * self.step
         index = np.arange(first, first + count)
@@ -206,7 +206,7 @@ class Composed:
         if log_factor > 690:
             return 0.0, 1.0, 0.0
         factor = math.exp(log_factor)
-        # Where the node lies within round-off of epsilon, gap is as uncertain as the sum that made it.
+        # Close to epsilon, gap is only as accurate as the terms it was computed from.
         place = 8 * UNIT * (abs(self.origin) + abs(epsilon) + self.step * abs(first + count))
         exponent = UNIT * (64 + 4 * abs(self.log_scale) + 4 * theta * abs(epsilon))
         relative = math.expm1(min(self.relative + (theta + 1) * place + exponent, 50.0))
@@ -214,7 +214,7 @@ class Composed:
         tail = math.exp(-self.need)
         beyond_reach = tail if epsilon + covered >= self.high else 1.0
         beyond = math.exp(-theta * covered) * beyond_reach
-        # Wrap-around: what lies a whole circle above the terms, or below them.
+        # Wrap-around: mass a full circle above these terms, or below them.
         wrapped = tail if epsilon + width >= self.high else 1.0
         wrapped += tail if epsilon + covered - width <= self.low else 1.0
         above = self.infinite_above + factor * (max(value, 0.0) + noise + beyond) * (1 + relative)
@@ -229,7 +229,7 @@ def window(terms: Terms, theta: float, moments: tuple[float, float, float], need
     need = need + 1e-3 + 1e-9 * abs(base)
     ends = []
     for sign in (-1.0, 1.0):
-        # Chernoff: P(sign S > x) <= exp(K(theta + sign t) - K(theta) - sign t x), over t a few values around sqrt(2 need).
+        # Chernoff: P(sign S > x) <= exp(K(theta + sign t) - K(theta) - sign t x), for a few t around sqrt(2 need).
         best = np.inf
         guess = math.sqrt(2 * need) / spread
         factor = 1.0
@@ -294,7 +294,7 @@ def combine(
 ) -> Composed:
     """The composition from the spectra of its mechanisms and their counts; each is taken in turn, and let go."""
     frequencies = length // 2 + 1
-    # Where the product is below e^-55 it is nothing beside round-off; factors are at most 1, so it stays there.
+    # A product below e^-55 is negligible next to round-off. Factors are at most 1, so it stays that small.
     kept: npt.NDArray[np.int64] = np.arange(frequencies)
     zeros: Array = np.zeros(frequencies)
     bound, log_size, angle, drift, noise = (zeros.copy() for _ in range(5))
@@ -307,7 +307,7 @@ def combine(
         log_size += count * sizes
         angle += np.remainder(count * each.angle[kept], 2 * np.pi)
         drift += count * np.log1p(each.error / np.maximum(size, 1e-300))
-        # The logarithm and the angle of 1 + z err by a few units of |z| / |1 + z|, their multiples by as much again.
+        # The logarithm and angle of 1 + z have errors of a few units of |z| / |1 + z|; multiplying them adds as much again.
         noise += count * (np.abs(sizes) + np.abs(each.angle[kept]) + each.away[kept] / np.maximum(size, 1e-300))
         log_scale += count * each.log_weight
         relative += count * each.relative
@@ -328,7 +328,7 @@ def combine(
     transform = _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2)
     entry = 2 * (float(error.sum()) + transform * float(size.sum())) / length + math.exp(-54.0)
     lost = -math.expm1(log_finite) if log_finite > -np.inf else 1.0
-    # A law that was rounded up may hold a little more than one, one that was rounded down a little less.
+    # A law that was rounded up may have a total mass slightly above one; one that was rounded down, slightly below.
     above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-300 if lost > 0 else 0.0)
     below = max(lost * math.exp(min(log_total, 0.0)) * (1 - 1e-9) - 1e-250, 0.0)
     return Composed(step, values, theta, log_scale, origin, entry, relative, above, below, low, high, need, shift)

@@ -55,7 +55,7 @@ def group_epsilon(composition: Composition | Mechanism, group: int, delta: float
         return _upper(epsilon_of(simple.with_sensitivity(group), delta))
 
     def needed(single: float) -> float:
-        # delta_g = d * sum over j < g of e^(j e); in logarithms, for e^(g e) may overflow.
+        # delta_g = d * sum over j < g of e^(j e); in logarithms, since e^(g e) may overflow.
         log_sum = (
             math.log(group)
             if single == 0

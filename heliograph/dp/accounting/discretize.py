@@ -68,7 +68,7 @@ class Mesh:
         inside = (self.at > low) & (self.at < high)
         at = np.concatenate(([low - 2 * self.step], self.at[inside], [high + 2 * self.step]))
         spacing = np.interp(at, self.at, self.spacing)
-        # Nodes per length is 1 / spacing; its integral numbers them.
+        # The density of nodes is 1 / spacing; its integral numbers the nodes.
         number = np.concatenate(([0.0], np.cumsum(np.diff(at) / np.minimum(spacing[:-1], spacing[1:]))))
         if number[-1] >= MAX_CELLS:
             raise TooFineError
@@ -94,7 +94,7 @@ def _nodes(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> npt.NDArra
     index = mesh.index(low, high, offset)
     if pair.atoms.loss.size:
         below = np.floor((pair.atoms.loss - offset) / mesh.step).astype(np.int64)
-        # Each atom has its own two nodes, and one to spare for a rounding.
+        # Each atom gets the two nodes around it, and a spare one on each side in case of rounding.
         index = np.unique(np.concatenate((index, below - 1, below, below + 1, below + 2)))
     if index.size > MAX_CELLS:
         raise TooFineError
@@ -114,7 +114,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
     shift = 0.0
     if pair.atoms.loss.size:
         loss, a = pair.atoms.loss, pair.atoms.a * (1 + pair.atoms.relative_error)
-        # A gap of a rounding is not a gap: an atom that belongs on a node stays on it.
+        # A gap the size of round-off is no gap: an atom that belongs on a node stays on it.
         noise = 64 * UNIT * (1 + np.abs(loss))
         below = np.searchsorted(index, np.floor((loss - offset + noise) / step).astype(np.int64))
         gap = loss - nodes[below]
@@ -127,7 +127,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
         cells = pair.part.cells(np.concatenate((_BELOW, pair.part.edge(nodes), _ABOVE)))
         error = pair.part.edge_error(float(np.abs(nodes).max()))
         total = cells.a + cells.a_error
-        # Below the first node: rounded up to it. Above the last: infinite.
+        # Mass below the first node is rounded up to it; mass above the last counts as infinite loss.
         mass[0] += total[0]
         infinite += float(total[-1])
         a, b = cells.a[1:-1], cells.b[1:-1]
@@ -136,7 +136,7 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
             excess = a - scale * b
             slack = cells.a_error[1:-1] + scale * cells.b_error[1:-1] + (4 * error + 8 * UNIT) * (a + scale * b)
             up_mass = (excess + slack) / -np.expm1(-np.diff(nodes)) * (1 + 16 * UNIT)
-        # Where B has underflowed the cell goes to its upper end: only first order, but above.
+        # Where B has underflowed, the whole cell goes to its upper end: only first-order accurate, but still an upper bound.
         up_mass = np.where(np.isfinite(up_mass), np.clip(up_mass, 0.0, total[1:-1]), total[1:-1])
         mass[1:] += up_mass
         mass[:-1] += total[1:-1] - up_mass
@@ -236,7 +236,7 @@ def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array,
     b = np.zeros(count)
     b_error = np.zeros(count)
     a_error = np.zeros(count)
-    # The rule that sends an outcome down is exact as a pair of numbers (p, 1 - p); what it costs is rounding only.
+    # The rule that sends an outcome down is exact for the pair (p, 1 - p) as computed; the only error is round-off.
     for part_a, part_b, error_a, error_b, share in (
         (a1, b1, cells.a_error[:-1:2], cells.b_error[:-1:2], alpha),
         (a2, b2, cells.a_error[1:-1:2], cells.b_error[1:-1:2], beta),
@@ -261,11 +261,11 @@ def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array,
     merged[1:] = np.maximum(merged[1:], nodes[:-1] - error)
     merged[0] = max(merged[0], nodes[0] - error)
     miss = nodes - merged + 16 * UNIT * (1 + np.abs(nodes))
-    # A node that is missed moves the whole lattice down by the miss, or lets its mass fall to the node below.
+    # Where a merged loss misses its node, either the whole lattice moves down by the miss or the mass falls one node.
     gaps = np.diff(nodes, prepend=nodes[0] - step)
     shift = _cheapest_shift(miss, a_sure * gaps, spare)
     mass = a_sure
-    for i in np.flatnonzero(miss > shift):  # rising order: what falls is not moved twice
+    for i in np.flatnonzero(miss > shift):  # rising order, so that no mass is moved twice
         if i > 0:
             mass[i - 1] += mass[i]
         mass[i] = 0.0
@@ -326,7 +326,7 @@ def _price(part: Part, first: int, count: int, step: float, offset: float) -> fl
     """What rounding down costs in mean loss between the first node and the last."""
     halves = _halves(part, np.asarray(offset + step * (first + np.arange(count)), dtype=np.float64))
     balance = halves.excess[1:] - halves.deficit[:-1]
-    # A node whose deficit prevails falls to the node below it with all its mass.
+    # Where the deficit exceeds the excess, all of the node's mass falls to the node below.
     mass = halves.a[0] + halves.a[1]
     fallen = balance < -1e-7 * step * mass[1:]
     return float(np.abs(balance).sum() + step * mass[1:][fallen].sum())
@@ -342,7 +342,7 @@ def _fluxes(u1: Array, u2: Array, v1: Array, v2: Array, above: float) -> Array:
     left, right = v2[:-1], u1[1:]
     phi[1:-1] = np.minimum(np.maximum(left, right), 2 * np.minimum(left, right))
     phi[-1] = min(float(v2[-1]), above)
-    short_left = np.maximum(u1[1:] - phi[1:-1], 0.0)  # of the gap to the right of each inner node
+    short_left = np.maximum(u1[1:] - phi[1:-1], 0.0)  # for the gap to the right of each inner node
     short_right = np.maximum(v2[:-1] - phi[1:-1], 0.0)
     more = np.zeros_like(phi)
     more[2:] = np.where(short_left > 0, v2[1:] + short_left * _ratio(v1[1:], u1[1:]), 0.0)
@@ -358,12 +358,12 @@ def _split(u1: Array, u2: Array, v1: Array, v2: Array, want_u: Array, want_v: Ar
     Both hold with equality where that can be; else the nearest on the border of what can be.
     """
     rest = v1 + v2 - want_v
-    # Too little wanted: the deficit as wanted, the least excess that goes with it.
+    # The wanted excess is too small: take the wanted deficit, and the least excess possible with it.
     large = want_v >= v2
     alpha_low = np.where(large, 1 - _ratio(want_v - v2, v1), 1.0)
     beta_low = np.where(large, 0.0, 1 - _ratio(want_v, v2))
     too_little = want_u < alpha_low * u1 + beta_low * u2
-    # Too much wanted: the excess as wanted, the most deficit that goes with it.
+    # The wanted deficit is too large: take the wanted excess, and the largest deficit possible with it.
     small = want_u <= u2
     alpha_high = np.where(small, 0.0, _ratio(want_u - u2, u1))
     beta_high = np.where(small, _ratio(want_u, u2), 1.0)

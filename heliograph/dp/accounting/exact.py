@@ -83,7 +83,7 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     if curve(mpf(0)) <= delta:
         return Estimate(0.0, 0.0, 0.0)
     high = mpf(1)
-    # Beyond every finite loss delta is what has infinite loss.
+    # Beyond every finite loss, delta is the mass of infinite loss.
     if curve(_BEYOND) > delta:
         return Estimate(math.inf, math.inf, math.inf)
     while curve(high) > delta:
@@ -96,7 +96,7 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     for _ in range(200):
         if high - low <= mpf(10) ** -18 * high:
             break
-        # Where delta is all that has infinite loss the curve is flat at it: halve.
+        # If delta equals the mass of infinite loss, the curve is flat there: bisect.
         middle = (low * f_high - high * f_low) / (f_high - f_low) if f_high < 0 else (low + high) / 2
         # Step a hair beyond the guess, so that both ends move in.
         nudge = mpf(10) ** -19 * high
@@ -212,10 +212,10 @@ def _responses(composition: Composition) -> Curve | None:
                 return None
             count += times
         kept = mpmath.exp(log_kept)
-        # Not 1 - kept: of a small delta that difference has no digits.
+        # Not 1 - kept, which would lose all digits of a small delta.
         lost = -mpmath.expm1(log_kept)
         if composition.steps == 1:
-            # As it was given: rounded up by 1e-60 it would be above a delta that it equals.
+            # Use delta as it was given: rounded up by 1e-60, it would exceed a delta that it equals.
             lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
     if len(epsilons) > 1 or count > _MOST_RESPONSES:
         return None
@@ -224,7 +224,7 @@ def _responses(composition: Composition) -> Curve | None:
     each = mpf(epsilons.pop())
 
     def curve(e: mpf) -> mpf:
-        # Of `count` responses j are lies: loss (count - 2j) each, mass binomial.
+        # j of `count` responses are lies: the loss is (count - 2j) * each, the mass binomial.
         total = mpf(0)
         norm = count * mpmath.log1p(mpmath.exp(-each))
         for j in range(count + 1):

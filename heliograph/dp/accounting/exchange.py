@@ -28,7 +28,7 @@ Get = Callable[[str], Any]
 
 
 def _response(get: Get) -> Mechanism:
-    # With probability p another draw, uniform over all k: the true answer has 1 - p + p / k, another p / k.
+    # With probability p the answer is drawn afresh, uniformly from all k: the true one has 1 - p + p / k, any other p / k.
     p, buckets = get("noise_parameter"), get("num_buckets")
     if not 0 < p < 1:
         raise WireError(f"noise_parameter = {p!r} is not inside (0, 1)", where="RandomizedResponseDpEvent")

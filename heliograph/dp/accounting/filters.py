@@ -36,7 +36,7 @@ def divergence(mechanism: Mechanism, order: float) -> float:
         return math.inf
     if parts is not None:
         return math.fsum(count * divergence(part, order) for part, count in parts)
-    # Below 1e-200 it is the cut of a table, and no delta that is accepted here would notice.
+    # Lost mass below 1e-200 is only the cut-off of a table, and negligible for every delta that is accepted here.
     if any(lost_mass(mechanism, direction) > 1e-200 for direction in DIRECTIONS):
         return math.inf
     return max(log_moment(mechanism, theta, direction) for direction in DIRECTIONS) / theta
@@ -177,7 +177,7 @@ class CurveFilter:
     @property
     def epsilon(self) -> float:
         """The guarantee: the least that any order's budget converts to."""
-        # The comparisons of `fits` let a rounding pass; the guarantee is for the budget and that.
+        # The comparisons in `fits` tolerate a rounding; the guarantee covers the budget plus that tolerance.
         pairs = zip(self.budgets, self.orders, strict=True)
         return max(min(b * (1 + 2 * _ROUND) + conversion(order - 1, self.delta) for b, order in pairs), 0.0)
 

@@ -81,7 +81,7 @@ class Inversion:
             if abs(x - line.centre) <= line.period / 16:
                 break
         value, slope, error = line.at(x)
-        # The bracket from the error in delta, tried rather than inferred: both ends are evaluated.
+        # Guess the bracket from the error in delta, then check it by evaluating both ends.
         half = max(2 * (error + abs(value - delta)) / slope, 1e-12 * max(x, 1.0))
         for _ in range(30):
             low, high = max(x - half, 0.0), x + half
@@ -134,7 +134,7 @@ class _Line:
         counts = [count for _, count in composition]
         self.log_moment = math.fsum(count * step.log_moment for step, count in zip(steps, counts, strict=True))
         variance = math.fsum(count * step.variance for step, count in zip(steps, counts, strict=True))
-        # Truncation: the mechanism that falls fastest is enough, the others are at most 1.
+        # Truncation: the mechanism that decays fastest is enough, since the factors of the others are at most 1.
         cuts = [step.cut(count) for step, count in zip(steps, counts, strict=True)]
         self.end = min(cuts)
         if not math.isfinite(self.end):
@@ -164,7 +164,7 @@ class _Line:
         self.relative = error
         if error > 1e-3:
             raise _refusal("round-off over this many steps is too large")
-        # A power whose base is a few units of round-off has no digits left, but no size either.
+        # A power whose base is a few units of round-off has no correct digits, but is negligible.
         kept = log_phi.real > -_CUT - 20
         self.t, log_phi = self.t[kept], log_phi[kept]
         z = theta + 1j * self.t
@@ -224,7 +224,7 @@ class _Line:
         phase = UNIT * (float(self.t[-1]) * abs(epsilon) + 16)
         relative = 2 * (self.relative + phase + UNIT * (16 + abs(self.log_moment) + self.theta * epsilon))
         error = scale * self.sum_abs * relative
-        # What lies beyond the end: at most e^-cut of the moment times the integral of 1 / t^2, on both sides.
+        # The truncated tails: at most e^-cut of the moment times the integral of 1 / t^2, on both sides.
         error += scale * math.exp(-_CUT) * (1 / max(self.end - self.eta, self.eta)) * 2
         error += math.exp(min(self.alias - self.theta * epsilon, 700.0))
         return value, slope, error
@@ -238,7 +238,7 @@ class _Step:
         self.p = mechanism.p if isinstance(mechanism, SampledGaussian) else 1.0
         self.theta = theta
         self.sign = 1.0 if direction == "remove" else -1.0
-        # exponent of the integrand in terms of log(1 - p + p e^t): theta + 1 where A is the mixture, -theta where B is.
+        # The power of 1 - p + p e^t in the integrand: theta + 1 where A is the mixture, -theta where B is.
         self.power = theta + 1 if direction == "remove" else -theta
         if self.p == 1.0:
             # t is normal under both; A0 has t ~ N(mu^2/2, mu^2). One formula for both directions.
@@ -264,7 +264,7 @@ class _Step:
         low, high = low - 4.0, high + 4.0
         limit = 0.9 * math.pi / mu if self.power > 0 else math.pi / (3 * mu)
         best = math.inf
-        # In the strip the base has an argument of at most mu d, which e^(i t L) turns into a factor e^(t mu d).
+        # In a strip of half-width d, the base's argument is at most mu d; e^(i t L) turns it into a factor e^(t mu d).
         for strip in np.minimum(np.geomspace(0.05, 6.0, 16), limit):
             need = accuracy + strip**2 / 2 + t_max * mu * strip
             need += 0.0 if self.power > 0 else self.theta * math.log(2.0)
@@ -299,7 +299,7 @@ class _Step:
         loss = self.sign * sampled_loss(self.mu * x - self.mu**2 / 2, self.p)
         mean = float(np.dot(weights, loss))
         centred = loss - mean
-        # phi - 1 is summed by itself: it is small where the power of phi is not, and keeps its digits.
+        # Sum phi - 1 directly, so that it keeps its digits: it is small wherever the power of phi is not.
         away = np.empty(t.size, dtype=np.complex128)
         for start in range(0, t.size, 256):
             block = np.outer(t[start : start + 256], centred)
@@ -348,7 +348,7 @@ class _Step:
         for begin in range(0, points, 128):
             block = np.outer(t[begin : begin + 128], loss)
             largest = max(largest, float(np.hypot(np.cos(block) @ weights, np.sin(block) @ weights).max()))
-        # Quadrature to e^-8, and the slope times half the distance of grid points.
+        # Allow for the quadrature, accurate to e^-8, and for the slope times half the grid spacing.
         return start if largest + slack + 4e-3 <= needed else math.inf
 
     def _variation(self) -> float:

@@ -82,7 +82,7 @@ def lattice_gap(pair: Pair) -> float:
     gaps = np.diff(loss)
     gap = float(gaps.min())
     if gap < 64 * least_step(float(np.abs(loss).max())):
-        # A lattice as fine as round-off is none that nodes could be put on.
+        # A lattice as fine as round-off cannot carry nodes.
         return 0.0
     ratios = gaps / gap
     return gap if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios) and gap > 0 else 0.0
@@ -113,7 +113,7 @@ def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
     best, price = lead / fewest, np.inf
     for parts in range(fewest, 2 * fewest + 64):
         candidate = lead / parts
-        # Atoms that miss a node are rounded down by what they miss, in each of their steps.
+        # Atoms that miss a node are rounded down by the miss, in each of their steps.
         miss = sum(
             count * mass * candidate * ((gap / candidate + 1e-7) % 1.0) for gap, count, mass in gaps if gap != lead
         )
@@ -127,7 +127,7 @@ def _lattices(pairs: PairTerms, meshes: Sequence[Mesh], log_tail: float, goal: f
     for (pair, count), mesh in zip(pairs, meshes, strict=True):
         above.append((pessimistic(pair, mesh, offset_for(pair, mesh.step), log_tail), count))
         spare = goal / (100 * count * len(pairs))
-        # The best offset takes some dozen discretizations to find: of many kinds each would wait for the others.
+        # Finding the best offset takes about a dozen discretizations, which is too slow for many kinds of mechanism.
         offset = merging_offset(pair, mesh.step) if len(pairs) <= _SEARCHED else offset_for(pair, mesh.step)
         below.append((optimistic(pair, mesh, offset, log_tail, spare), count))
     return above, below
@@ -143,7 +143,7 @@ def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: floa
     fewest nodes have d as the density to the power -1/3.
     """
     theta = law.theta
-    # No gap is wider than the law of the sum is smooth: neither on the scale of the tilt nor on that of its bulk.
+    # No gap may be wider than the scale on which the law of the sum is smooth: that of the tilt, and that of its bulk.
     bulk_scale = law.step / (2.5 * float(law.values.max()))
     widest = max(min(0.1 / (1 + theta), 0.25 * bulk_scale), step)
     meshes = []
@@ -157,7 +157,7 @@ def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: floa
             continue
         gaps = np.diff(losses)
         density = np.maximum(weights[1:], weights[:-1]) / total / gaps
-        # What the last mesh smeared over a gap may lie at its end: neighbours count.
+        # Mass that the last mesh smeared over a gap may lie at its end, so neighbours count too.
         wide = density.copy()
         wide[1:] = np.maximum(wide[1:], density[:-1])
         wide[:-1] = np.maximum(wide[:-1], density[1:])
@@ -169,9 +169,9 @@ def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: floa
         place = int(np.searchsorted(cost, budget))
         limit = float(rising[min(place, rising.size - 1)])
         ratio = np.clip((limit / wide) ** (1 / 3), 1.0, widest / step)
-        # Powers of two: neighbouring gaps are equal but where the spacing changes, and fluxes balance best so.
+        # Powers of two: neighbouring gaps are equal except where the spacing changes, which balances fluxes best.
         spacing = step * 2.0 ** np.floor(np.log2(ratio))
-        # Around the bulk, where the loss may end sharply, nodes stay as the offset was chosen for.
+        # Around the bulk, where the loss may end sharply, keep the nodes for which the offset was chosen.
         at, spacing = np.repeat(losses, 2)[1:-1], np.repeat(spacing, 2)
         bulk = float(losses[int(np.argmax(lattice.mass))])
         ends = bulk + 64 * step * np.array([-1.0, 1.0])
@@ -255,7 +255,7 @@ def _search(value: Callable[[float], float], delta: float, guess: float, theta: 
     """
     low, high = -math.inf, math.inf  # value(low) > delta, value(high) <= delta
     x = max(guess, 0.0)
-    # log delta falls with a slope of about theta there; a law is of use some hundreds around its tilt.
+    # log delta falls with a slope of about theta there; a law is useful within a few hundred of its tilt.
     move = max(min(max(0.002, 0.002 * x), 2 / theta), 1e-9)
     tolerance = max(1e-10, 1e-11 * guess)
     log_delta = math.log(delta)
@@ -293,7 +293,7 @@ class _Clock:
     """Chooses meshes such that the work stays within seconds, as far as the last round foretells the next."""
 
     def __init__(self, seconds: float) -> None:
-        # This thread's: what else the machine does makes no bracket wider.
+        # This thread's own time: other work on the machine must not make brackets wider.
         self.end = time.thread_time() + seconds
         self.began = time.thread_time()
 
@@ -302,7 +302,7 @@ class _Clock:
         now = time.thread_time()
         last, left = now - self.began, self.end - now
         self.began = now
-        # Work grows with the number of nodes, and by more where they leave the processor's caches.
+        # Work grows with the number of nodes, and faster once they no longer fit the processor's caches.
         return max(finer, step * min(1.6 * last / left, 1.0)) if left > 0 else step
 
 
@@ -329,7 +329,7 @@ def epsilon_interval(
     log_spare = math.log(spare)
     step = _aligned(pairs, _first_step(pairs, log_tail), tolerance)
     meshes = [Mesh(step)] * len(pairs)
-    # Beyond the sum of the largest losses delta is what has infinite loss.
+    # Beyond the sum of the largest losses, delta is the mass of infinite loss.
     unsure = any(pair.unsure for pair, _ in pairs)
     best = Interval(0.0, _most(pairs) if lost <= delta and not unsure else math.inf)
     theta = epsilon = math.nan
@@ -385,7 +385,7 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
     log_tail = -50.0 - math.log(steps)
     step = _aligned(pairs, _first_step(pairs, log_tail), relative / 2)
     meshes = [Mesh(step)] * len(pairs)
-    # No loss is above the sum of the largest: 1 - e^(epsilon - sum) of what is finite counts at most.
+    # No finite loss exceeds the sum of the largest, so finite losses contribute at most 1 - e^(epsilon - sum).
     beyond = -math.expm1(min(epsilon - _most(pairs), 0.0)) * (1 + _WIDEN)
     best = Interval(known.lower, min(lost + max(beyond, 0.0), 1.0))
     if any(pair.unsure for pair, _ in pairs):
@@ -424,7 +424,7 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
         stalled = stalled + 1 if best.width > 0.7 * before else 0
         if best.width <= goal or stalled == 2:
             break
-        # Far from the goal the width is not a power of the mesh; then a fixed factor.
+        # Far from the goal, the width does not follow a power of the mesh: use a fixed factor.
         shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
         goal = relative / (1 + theta)
         finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)), goal)
@@ -475,7 +475,7 @@ def _read(
     for _ in range(6):
         law = convolve.compose(above, theta, epsilon, math.log(delta), longest=longest)
         upper = _epsilon_above(law, delta, epsilon)
-        # The tilt suits where the tilted mean is within two deviations of the epsilon found.
+        # The tilt is suitable if the tilted mean is within two deviations of the epsilon found.
         if math.isinf(upper):
             break
         new = saddle_for_epsilon(above, upper, theta)

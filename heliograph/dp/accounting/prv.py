@@ -52,7 +52,7 @@ class PrivacyRandomVariables:
             return Estimate(math.inf, math.inf, math.inf)
         error = (delta - lost) * self.delta_share
         nodes, mass = self._law(composition, direction, pairs, error)
-        # delta~(e - eps_error) + delta_error + lost = delta gives the upper end, and so on.
+        # The upper end solves delta~(e - eps_error) + delta_error + lost = delta; the others are similar.
         upper = _inverse(nodes, mass, (delta - lost - error) / (1 - lost)) + self.eps_error
         lower = _inverse(nodes, mass, (delta - lost + error) / (1 - lost)) - self.eps_error
         middle = _inverse(nodes, mass, (delta - lost) / (1 - lost))
@@ -111,7 +111,7 @@ class PrivacyRandomVariables:
             shift += count * moved
         assert product is not None
         law = np.roll(fft.irfft(product, 2 * half), half)
-        # The shifts add up; what leaves the circle at one end comes in at the other (algorithm 1, modulo 2L).
+        # The shifts add up, and wrap around the circle (algorithm 1, modulo 2L).
         turns = round(shift / step)
         return grid + (shift - turns * step), np.roll(law, turns)
 

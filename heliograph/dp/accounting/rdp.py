@@ -65,7 +65,7 @@ def _from_pair(pair: Pair, theta: float) -> float:
     low, high = pair.part.loss_range(-60.0, -60.0)
     step = max(high - low, 1e-9) / 4000
     lattice = pessimistic(pair, Mesh(step), offset_for(pair, step), -80.0)
-    # The mass that the discretization gives to infinity is none of the mechanism's where the loss is bounded.
+    # Leave out the mass that the discretization puts at infinity: a mechanism with bounded loss has none there.
     return convolve.cumulant(lattice, theta) + theta * lattice.shift
 
 
@@ -74,17 +74,17 @@ def _sampled_gaussian(p: float, mu: float, theta: float, direction: Direction) -
     # Beyond these ends the integrand's logarithm falls with a slope of at least 8.
     low = -12.0 if power > 0 else -8.0 - theta * mu
     high = power * mu + 8.0 if power > 0 else 12.0
-    # In |Im x| < strip the base 1 - p + p e^t has no zero; its size is at most (at least) that on the line times a factor.
+    # For |Im x| < strip, the base 1 - p + p e^t has no zero; its size is at most (at least) a factor times that on the line.
     strip = min(0.9 * math.pi / mu, 6.0) if power > 0 else min(math.pi / (3 * mu), 6.0)
     need = 42.0 + strip**2 / 2 + (0.0 if power > 0 else theta * math.log(2.0))
     count = max(math.ceil((high - low) / (2 * math.pi * strip / need)), 16)
     if count > _MOST_NODES:
-        # Sampling never adds to a divergence (it is quasi-convex): without it, the moment of the Gaussian.
+        # Sampling never increases a divergence (it is quasi-convex): use the moment of the Gaussian without sampling.
         return theta * (theta + 1) * mu * mu / 2
     x, step = np.linspace(low, high, count, retstep=True)
     t = mu * x - mu * mu / 2
     log_base = np.logaddexp(math.log1p(-p), math.log(p) + t)
-    # Near 1 the logarithm is taken of what is added to 1, or small p would lose its digits.
+    # Near 1, use log1p: otherwise a small p would lose its digits.
     log_base = np.where(t < 1.0, np.log1p(p * np.expm1(np.minimum(t, 1.0))), log_base)
     exponent = power * log_base - x * x / 2
     top = float(exponent.max())
@@ -152,8 +152,8 @@ def _minimum(bound, low: float = _THETA_RANGE[0], high: float = _THETA_RANGE[1])
             values[place] = math.inf if math.isnan(value) else value
         return float(values[place])
 
-    # The bound falls, then rises, and moments of high orders are dear: sections of the grid, not all of it. (Any order
-    # gives a bound; a minimum that is missed only makes it a worse one.)
+    # The bound falls, then rises, and moments of high orders are expensive: search the grid by sections, do not try all of
+    # it. (Every order gives a valid bound; missing the minimum only makes it looser.)
     left, right = 0, grid.size - 1
     while right - left > 2:
         first = left + max(round(0.382 * (right - left)), 1)

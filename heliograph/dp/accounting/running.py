@@ -59,7 +59,7 @@ class RunningAccountant:
     def epsilon(self) -> Bracket:
         """The bracket on epsilon now, by the certified bracket; wider than the tolerance only where that says so."""
         started = time.perf_counter()
-        # No Gaussians are merged here: a merged one would be a new mechanism, with a new mesh, at every step.
+        # Do not merge Gaussians here: the merged one would be a new mechanism, with a new mesh, at every step.
         counts = tuple((m, k) for m, k in self.counts.items() if k and Composition(((m, k),)).simplified().items)
         directions: dict[Direction, Estimate] = {}
         for direction in DIRECTIONS:
@@ -100,7 +100,7 @@ class RunningAccountant:
         found = plan.read(counts)
         allowed = self.tolerance.for_epsilon(found.lower)
         if found.lower != found.upper and not found.upper - found.lower <= allowed:
-            # The mesh of the horizon does not suit these counts (few steps, one mechanism new): from scratch, and keep it.
+            # The horizon's mesh does not suit these counts (few steps, or a new mechanism): start afresh, but keep the plan.
             pairs = [(mechanism.pair(direction), count) for mechanism, count in counts]
             other = epsilon_interval(pairs, self.delta, self.tolerance.absolute, self.tolerance.relative)
             found = Interval(max(found.lower, other.lower), min(found.upper, other.upper))
@@ -134,7 +134,7 @@ class _Plan:
             theta, guess = saddle_for_delta(above, math.log(spare))
             self.guess = guess = max(guess, 1e-3)
             self.theta = saddle_for_epsilon(above, guess, max(theta, 1e-6))
-            # The width is about steps * mesh^2 * (1 + theta) / 8; where the horizon shows otherwise, again.
+            # The width is about steps * mesh^2 * (1 + theta) / 8; if the horizon shows otherwise, try again.
             goal = 0.7 * tolerance.for_epsilon(guess)
             mesh = min(math.sqrt(8 * goal / (sum(k for _, k in pairs) * (1 + self.theta))), coarse)
             before = math.inf
@@ -142,7 +142,7 @@ class _Plan:
                 self._build(horizon, pairs, mesh, log_tail, tolerance)
                 found = self.read(horizon)
                 width = found.upper - found.lower
-                # A width that does not follow the mesh is round-off's or the window's: finer would cost and not help.
+                # A width that does not follow the mesh comes from round-off or the window: a finer mesh would not help.
                 if width <= goal or width > 0.7 * before:
                     break
                 before = width
@@ -161,7 +161,7 @@ class _Plan:
         above, below = _lattices(pairs, [Mesh(mesh)] * len(pairs), log_tail, tolerance.absolute)
         self.step = mesh
         low, high = convolve.window(above, self.theta, convolve.tilted_moments(above, self.theta), _NEED)
-        # Fewer steps have their epsilon anywhere between 0 and the horizon's: the circle holds it all.
+        # For fewer steps, epsilon lies anywhere between 0 and the horizon's: the circle covers that whole range.
         low = min(low, -0.1 * self.guess)
         self.length = convolve.length_for(mesh, self.theta, 0.0, low, max(high, self.guess), _NEED, 0.2)
         for (mechanism, _), (up, _), (down, _) in zip(horizon, above, below, strict=True):

@@ -84,7 +84,7 @@ def trade_off(
             np.array([1.0 if e.upper is None else e.upper for e in each]),
         )
     lower: Array = np.ones(rates.size)
-    # Guessing by a coin is always possible.
+    # Guessing by a coin toss is always possible.
     upper: Array = np.asarray(1 - rates, dtype=np.float64)
     for direction in DIRECTIONS:
         other: Direction = "remove" if direction == "add" else "add"

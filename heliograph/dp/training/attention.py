@@ -123,7 +123,7 @@ def _inward(
     elif same:
         found = [(whole, Outer(inputs[0], torch.cat(parts, 2)))]
     else:
-        # Each input meets its own rows of the weight only: the others' gradients are zero there.
+        # Each input uses only its own rows of the weight: its gradient is zero in the other rows.
         width = gradient.shape[2]
         rows = [nn.functional.pad(part, (n * width, (2 - n) * width)) for n, part in enumerate(parts)]
         found = [(whole, Outer(torch.cat(inputs, 1), torch.cat(rows, 1)))]

@@ -71,7 +71,7 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())
         if new:
-            # Its contents are durable, but not yet its name: a power cut would take the charges along.
+            # The file's contents are durable, but its name is not yet: a power cut would lose the charges.
             sync_folder(self.folder)
         self.written += 1
 
@@ -81,7 +81,7 @@ class Checkpoint:
             return []
         with open_file(self.journal) as file:
             lines = file.read().decode().split("\n")
-        # What follows the last line break was cut off, or is empty; it is taken away so that the next charge starts a line.
+        # Text after the last line break was cut off, or is empty. Remove it, so that the next charge starts a line.
         if lines[-1]:
             with open(self.journal, "r+b") as journal:
                 journal.truncate(sum(len(line.encode()) + 1 for line in lines[:-1]))
@@ -145,7 +145,7 @@ def load_model(module: torch.nn.Module, path: Path) -> None:
 
 def _array(value: Tensor) -> Any:
     try:
-        # A copy, with the axes of a scalar kept.
+        # A copy; a scalar stays without axes.
         return np.array(value.detach().cpu().numpy())
     except TypeError:
         raise ProgramError(f"tensors of type {value.dtype} cannot be saved", where="checkpoint") from None

@@ -110,7 +110,7 @@ class PoissonSteps:
             return poisson_sample(len(self.records), self.mechanism.p, self.releaser.noise)
         found = next(self._batches, None)
         if found is None:
-            # A run that resumes within an epoch: its batches are drawn one by one, and do not depend on each other.
+            # The run resumes within an epoch: its batches are drawn one by one, independently of each other.
             self._batches = self.sampler.epoch(len(self.records), self.plan, self._uniform)
             found = next(self._batches)
         return torch.from_numpy(found)

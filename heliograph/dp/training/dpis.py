@@ -74,7 +74,7 @@ class Schedule:
         later = 1.0 if epoch + 1 <= options.worst_case_share * self.settings.epochs else share
         epochs_left = self.settings.epochs - 1 - epoch
         kept = self.norm_releases(epoch) * budget.cost(Gaussian(self.norm_multiplier))
-        # A little is left over for the rounding of as many charges.
+        # Leave a little room for the rounding of that many charges.
         usable = budget.remaining * (1 - 1e-9) - kept
 
         def fits(sigma: float) -> bool:
@@ -161,7 +161,7 @@ class ImportanceSteps:
             fresh[at] = self.engine.norms(*pair).detach().cpu().double()
         self.records.group.add_up([fresh])
         norms[due] = fresh
-        # Beside true norms; an audit's canaries have norms that are given.
+        # An audit's canaries have given norms, which follow the true ones.
         return norms if self.records.canaries is None else torch.cat([norms, self.records.canaries.norms()])
 
     def step(self) -> list[Tensor]:
@@ -173,7 +173,7 @@ class ImportanceSteps:
         length = now.norm_total / self.schedule.size
 
         def weights(positions: Tensor, norms: Tensor) -> Tensor:
-            # One pass for both: the norms decide who is taken, and those who are get a vector of the same length.
+            # One pass does both: the norms decide which records are taken, and the taken gradients get the same length.
             found[positions] = norms.detach().cpu().double()
             taken = self.sampler.taken(candidates[positions], found[positions], coins[positions]).to(norms.device)
             return torch.where(taken, length * (1 - ROUND_OFF) / norms, torch.zeros_like(norms))

@@ -111,7 +111,7 @@ class Convolved:
             x, b = x.unsqueeze(2), b.unsqueeze(2)
             sizes = [(1, *size) for size in sizes]
         (high, wide), (down, across), (below, beside) = sizes
-        # Channels last: a row of a patch is one run of memory, which copies several times faster than im2col's order.
+        # Channels last: a row of a patch is contiguous in memory, which copies several times faster than im2col's order.
         x = x.permute(0, 2, 3, 1).contiguous()
         whole, row, pixel, _ = x.stride()
         groups, each = layer.groups, x.shape[3] // layer.groups
@@ -135,7 +135,7 @@ class Convolved:
     def weighted(self, weights: Tensor) -> Tensor:
         layer, dims = self.layer, self.x.dim() - 2
         scaled = self.b * weights.view(-1, *[1] * (dims + 1))
-        # The padding is in x already; the other gradients are not asked for.
+        # x is padded already; only the gradient of the weight is requested.
         summed: Tensor = torch.ops.aten.convolution_backward(
             scaled, self.x, layer.weight.detach(), None, layer.stride, [0] * dims, layer.dilation,
             False, [0] * dims, layer.groups, [False, True, False],

@@ -82,7 +82,7 @@ class GradientEngine:
                 f"weights must be {len(norms)} finite numbers", where="weighted_sum", hint="check weights_of"
             )
         rows = weights.nonzero().flatten()
-        # Records without weight are left out where they are many, or not finite: 0 times infinity is not 0.
+        # Leave out records of weight zero if there are many, or if some are not finite: 0 times infinity is not 0.
         if finite is not None or 2 * len(rows) < len(weights):
             factors = {key: factor.of(rows) for key, factor in factors.items()}
             weights = weights[rows]
@@ -148,7 +148,7 @@ class GradientEngine:
     def _run(self, inputs: Inputs, targets: Tensor) -> tuple[_Tape, Tensor]:
         """The forward pass, with what its layers saw, and the losses."""
         mixed = self.mixed_rows is not None
-        # Where it is not asked for it is left as it is outside: a tape that meets it refuses.
+        # If mixed precision is not requested, autocast stays as the caller set it: a tape that meets it refuses.
         cast = torch.autocast(targets.device.type, torch.bfloat16) if mixed else nullcontext()
         with _Tape(self.module, len(targets), mixed) as tape, torch.enable_grad(), cast:
             outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
@@ -192,7 +192,7 @@ class _Tape:
         self._stack.close()
 
     def _note(self, output: Tensor, make: Callable[[Tensor], Factors]) -> None:
-        # The edge, not the tensor: later changes in place would make the tensor stand for something else.
+        # Keep the edge, not the tensor: after a later change in place, the tensor would refer to a different value.
         self._edges.append(get_gradient_edge(output))
         self._makers.append(make)
 

@@ -45,7 +45,7 @@ def check_items(dataset: Dataset[Any], where: str = "train_set") -> None:
         watch = _Watch(note)
         watched, count = watch.dataset(dataset, ""), len(dataset)  # type: ignore[arg-type]
         read = {0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1}
-        # Where it is longer than what it holds, some is repeated.
+        # If the data set is longer than what it holds, some of it repeats: read there, too.
         read |= {size for size in watch.sizes.values() if size < count}
         for at in sorted(n for n in read if 0 <= n < count):
             for _ in range(_DRAWN):
@@ -127,7 +127,7 @@ class _Watch:
         elif isinstance(value, np.ndarray) and value.ndim:
             found = value.view(_WatchedArray)
         elif type(value) is list and value and not isinstance(value[0], int):
-            # Lists of integers say which records to read; they hold none.
+            # A list of integers holds indices of records, not records.
             found = _WatchedList(value)
         else:
             return value

@@ -58,7 +58,7 @@ def rule_of(layer: nn.Module) -> Rule:
     """The rule for a part that is not recurrent."""
     if not parametrize.is_parametrized(layer):
         for kind, rule in _RULES.items():
-            # A subclass with a forward of its own is another layer.
+            # A subclass with its own forward is a different layer.
             if isinstance(layer, kind) and type(layer).forward is kind.forward and "weight" in layer._parameters:
                 return rule
         sampler = _opacus_sampler(layer)
@@ -86,7 +86,7 @@ def _linear(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
 def _convolution(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     assert isinstance(layer, nn.Conv1d | nn.Conv2d)
     x = use.args[0]
-    # The layer's own list of paddings: right for numbers, "same" and every padding mode.
+    # The layer's own list of paddings is right for numbers, "same" and every padding mode.
     sides = list(layer._reversed_padding_repeated_twice)
     if any(sides):
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode

@@ -124,7 +124,7 @@ class GaussianNoise:
             raise ProgramError("a value to be released is not finite", where="release")
         grid = self._grid(std)
         std *= 1 + grid * math.sqrt(exact.size) / sensitivity
-        # Larger ones are multiples of the grid anyway, but their integers would not fit.
+        # Larger values are multiples of the grid anyway, but would not fit an integer.
         if float(np.abs(exact).max(initial=0.0)) / grid > 2.0**61:
             raise ProgramError(
                 "a value to be released is too large for its noise",
@@ -132,9 +132,9 @@ class GaussianNoise:
                 why=f"it is above 2^61 steps of the grid {grid:.3g}, which is 2^-32 of the noise",
                 hint="a sum of clipped gradients is far smaller: check std and the clipping bound",
             )
-        # Integers: floats would round differently with different values.
+        # Add integers: with floats, the rounding would depend on the values.
         integers = np.rint(exact / grid).astype(np.int64) + self._integers(exact.size, std / grid)
-        # From 53 bits on the conversion rounds, which is post-processing; the grid is a power of two.
+        # Beyond 53 bits the conversion rounds, which is post-processing; the grid is a power of two.
         noisy = torch.from_numpy(integers.astype(np.float64) * grid)
         parts = noisy.split([value.numel() for value in values])
         return [part.view(value.shape).to(value) for part, value in zip(parts, values, strict=True)]
@@ -228,7 +228,7 @@ class GaussianNoise:
         # U lies in [m, m + 1] 2^-53, and P(|Z| > z) = U: the right end gives the lower bound of |Z|.
         m = (words >> np.uint64(11)).astype(np.float64)
         near = -ndtri((m + 1) * 2.0**-54)
-        # dz = dU / (2 phi(z)); from 2^20 on phi is the same at both ends to 1e-5.
+        # dz = dU / (2 phi(z)); for m >= 2^20, phi agrees at both ends to 1e-5.
         width = np.where(m >= 2**20, np.exp(near * near * 0.5) * (1.01 * math.sqrt(2 * math.pi) * 2.0**-54), np.inf)
         width += 2 * _SLACK * np.maximum(near, 1)
         low = np.floor(np.maximum(scale * (near - _SLACK * np.maximum(near, 1)), 0) + 0.5)
@@ -248,7 +248,7 @@ class GaussianNoise:
         while True:
             value, bits = (value << 64) | int.from_bytes(self._stream.take(8), "little"), bits + 64
             with mpmath.workdps(20 + bits // 3):
-                # |Z| is above the middle where U is below this; its error is far below what is allowed for it.
+                # |Z| is above the midpoint where U is below this tail, whose error is far below the room left for it.
                 tail = mpmath.erfc((mpmath.mpf(low) + 0.5) / mpmath.mpf(scale) / mpmath.sqrt(2))
                 room = tail * mpmath.mpf(10) ** -(10 + bits // 3)
                 if mpmath.ldexp(value + 1, -bits) < tail - room:
@@ -277,7 +277,7 @@ def _quantile(tail: Any) -> Any:
     for _ in range(6):
         move = (mpmath.erfc(z / mpmath.sqrt(2)) - tail) / (2 * mpmath.npdf(z))
         z += move
-        # Quadratic convergence: what is left is about z move^2.
+        # Quadratic convergence: the remaining error is about z move^2.
         if abs(move) < mpmath.mpf(10) ** -(mpmath.mp.dps // 2):
             break
     return z

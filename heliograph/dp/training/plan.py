@@ -81,7 +81,7 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
     if settings.bands is not None:
         if settings.bands > total:
             raise PlanningError(f"{settings.bands} bands for {total} steps", where="bands", hint="use fewer bands")
-        # Each record's group has its turn once in this many steps; the plan counts a record's turns.
+        # A record's group has its turn once every `bands` steps; the plan counts a record's turns.
         cycles, turn = -(-total // settings.bands), min(p * settings.bands, 1.0)
         return _cyclic(settings, epsilon, delta, turn, cycles, steps)
     if settings.method == "dp_sgd":
@@ -103,7 +103,7 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
         assert settings.noise_multiplier is not None
         worst = SampledGaussian(p, settings.noise_multiplier) * total + rest
         epsilon = max(epsilon_bound(worst.simplified(), direction, delta)[0] for direction in DIRECTIONS)
-        # Room for the rounding of as many charges.
+        # Room for the rounding of that many charges.
         budget = RenyiFilter.for_plan(worst, epsilon * (1 + 1e-6) + 1e-6, delta)
         return Plan(budget, steps, settings.noise_multiplier)
     order = _order(lambda sigma: SampledGaussian(p, sigma) * total + rest, epsilon, delta)
@@ -151,7 +151,7 @@ def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -
 
     def best(sigma: float) -> tuple[float, float]:
         composition = plan(sigma).simplified()
-        # Direction remove is the larger one of a sampled Gaussian, or nearly.
+        # For a sampled Gaussian, direction remove has the larger moment, or nearly.
         return min((total_log_moment(composition, t, "remove") / t + conversion(t, delta), t) for t in thetas.tolist())
 
     return 1 + best(least_noise(lambda sigma: best(sigma)[0] <= epsilon, 0.02))[1]

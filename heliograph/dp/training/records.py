@@ -125,7 +125,7 @@ class Records:
                 CompositionWarning,
                 stacklevel=4,
             )
-        # A data set without weak references, a list say, cannot be known again.
+        # A data set that does not support weak references, such as a list, cannot be recognised later.
         with contextlib.suppress(TypeError):
             _trained[id(self._identity)] = (weakref.ref(self._identity), runs + (not resumed))
 
@@ -161,7 +161,7 @@ class Records:
         Of a process alone that is all of them; else what is made of them is to be added up (`group`).
         """
         for positions in self.group.share(torch.arange(indices.numel())).split(size):
-            # Of no indices torch makes one empty part; a dataset has no batch of no records.
+            # Without indices, torch returns one empty part; a data set has no empty batch.
             if positions.numel():
                 yield positions, self.batch(indices[positions])
 

@@ -235,7 +235,7 @@ def _one_layer(
             made: list[tuple[Tensor, Factor]] = []
             for side, names in enumerate(own):
                 b = b_back = gradient[:, side].transpose(0, 1)
-                if acts is not None:  # the reset gate stands between the recurrent product and the candidate
+                if acts is not None:  # the reset gate lies between the recurrent product and the candidate
                     r = acts[:, side, :, : layer.hidden_size].transpose(0, 1)
                     keep, candidate = b[..., : 2 * layer.hidden_size], b[..., 2 * layer.hidden_size :]
                     b_back = torch.cat((keep, candidate * r), 2)

@@ -156,10 +156,10 @@ def check_loss(
         with torch.random.fork_rng():
             probe.losses(probe.inputs, probe.targets)
     except RuntimeError:
-        # Constants in float32, say class weights, do not mix with float64: the module's own precision has to do.
+        # Constants in float32, such as class weights, do not mix with float64: use the module's own precision.
         probe = _Probe(copy.deepcopy(module), loss, inputs, targets, 1e-3)
     with torch.random.fork_rng():
-        # In the precision of training too: autocast leaves float64 alone.
+        # Check in the precision of training, too: autocast does not touch float64.
         engine = GradientEngine(copy.deepcopy(module), loss, mixed_rows)
         engine.norms(inputs, targets)
         if mixed_rows is not None:

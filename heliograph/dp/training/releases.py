@@ -110,7 +110,7 @@ class Releaser:
         if not charged:
             self._charge(name, mechanism, sensitivity, noise_std, mechanism.arguments().get("p"))
         noisy = self.noise.release(sums, noise_std, sensitivity)
-        # Processes draw the same noise, but their sums may differ in last digits: one of them makes the release.
+        # Processes draw the same noise, but their sums may differ in the last digits: one of them decides the release.
         self.group.agree(noisy)
         return self._told("gradients", noisy)
 

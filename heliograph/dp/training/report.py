@@ -134,7 +134,7 @@ class PrivacyReport:
             "seconds": round(self.seconds, 3),
             "accuracy": self.accuracy,
             "released_values": self.released,
-            # Without the seed: whoever read it here could subtract the noise.
+            # Leave out the seed: anyone who read it here could subtract the noise.
             "settings": {key: value for key, value in self.settings.to_json().items() if key != "seed"},
             "not_accounted": self.not_accounted(),
         }

@@ -65,9 +65,9 @@ class _Bank:
         for j in range(scales):
             full = np.stack([_morlet(self.padded, j, angle, angles) for angle in range(angles)])
             for at in range(j + 1):
-                # Thinning from `at` to j averages 4^(j - at) aliases: the division is done here.
+                # Subsampling from `at` to j averages 4^(j - at) aliases; the division is done here.
                 self.wavelets[j, at] = torch.from_numpy((_folded(full, at) / 4 ** (j - at)).astype(np.float32))
-        # Averages, at each resolution: smooth, keep one in 2^(J - at), drop the padding; a matrix from either side.
+        # The average at each resolution: smooth, keep one sample in 2^(J - at), drop the padding; a matrix on each side.
         self.averages = [[torch.from_numpy(self._average(n, at)) for n in self.padded] for at in range(scales)]
 
     def _average(self, size: int, at: int) -> NDArray[np.float32]:
@@ -110,10 +110,10 @@ def _bank(height: int, width: int, scales: int, angles: int) -> _Bank:
 
 def _filtered(spectrum: Tensor, wavelets: Tensor, times: int) -> Tensor:
     """The modulus of an image convolved with each wavelet, every 2^times-th sample of it."""
-    # Real products: torch would make the wavelets complex first.
+    # Multiply real numbers: torch would first make the wavelets complex.
     product = torch.view_as_real(spectrum) * wavelets.unsqueeze(-1)
     for axis in (-3, -2):
-        for _ in range(times):  # thinning folds the spectrum onto itself
+        for _ in range(times):  # subsampling folds the spectrum onto itself
             low, high = product.chunk(2, axis)
             product = low.add_(high)
     signal: Tensor = torch.fft.ifft2(torch.view_as_complex(product))

@@ -129,7 +129,7 @@ class DPTrainer:
             secure_noise=seed is None if secure_noise is None else secure_noise,
             physical_batch_size=physical_batch_size,
             dpis=dpis or ImportanceOptions(),
-            # Poisson sampling is what there is without a sampler.
+            # Poisson sampling is the default, recorded as no sampler.
             sampler=None if isinstance(sampler, PoissonSampler) else sampler,
             bands=bands,
             precision=precision,
@@ -366,7 +366,7 @@ class DPTrainer:
         """What is left of an epoch."""
         while run.step < run.plan.steps:
             started, started_epoch = time.perf_counter(), run.step > 0
-            # A loop of the user's may have put the module into evaluation mode.
+            # The user's own loop may have put the module into evaluation mode.
             keep_frozen(self.module)
             try:
                 if run.step == 0:
@@ -376,7 +376,7 @@ class DPTrainer:
             except BudgetError as error:
                 if not started_epoch or not isinstance(run.books.budget, PlannedBudget):
                     raise
-                # Steps that a killed run has made already; the plan of later epochs is not theirs.
+                # A killed run already made these steps; the budget planned for later epochs is not for them.
                 run.stopped = f"Steps were left out: {error.what}."
                 return
             finally:
@@ -402,7 +402,7 @@ class DPTrainer:
             lower, upper = None, run.books.budget.epsilon
         else:
             assert plan.bracket is not None
-            # With N~ released first the plan follows from it, and the lower bound is one of the second stage alone.
+            # If N~ was released first, the plan depends on it, and the lower bound covers the second stage alone.
             lower = plan.bracket.lower if stage is None else None
             assert plan.bracket.upper is not None
             upper = plan.bracket.upper
